@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 WORKERS := $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8)))
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
 
-.PHONY: help demo test check lint unit proof host-local e2e stress bench scale clean
+.PHONY: help demo test check lint unit proof host-local e2e stress fuzz bench scale clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -50,6 +50,9 @@ e2e: $(READY) ## the real-node tests: build and start a real kubelet, docker and
 stress: $(READY) ## nodeleak cleans while real docker and host-local churn: FOR=60 seconds (python -m tests.stress --help)
 	@hack/cluster start docker
 	@$(BIN)/python -m tests.stress --cleaner=nodeleak --daemon=nodeleak --seconds=$(or $(FOR),60)
+
+fuzz: $(READY) ## every parser of foreign bytes on mutations of real samples: FOR=60 seconds each (an hour in all)
+	@$(BIN)/python -m tests.fuzz --seconds=$(or $(FOR),60)
 
 bench: $(READY) ## measure the figures of docs/figures.md
 	@$(BIN)/python -m tests.bench

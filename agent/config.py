@@ -59,12 +59,13 @@ def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATIONS = re.compile(rf"(?:{_DURATION.pattern})+")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(text: str) -> timedelta:
     """Read `90s`, `5m` or `1h30m`. A number without a unit is an error."""
-    if not text or _DURATION.sub("", text):
+    if not _DURATIONS.fullmatch(text):  # the time to search a long number for a unit would be quadratic
         raise ValueError("expected a duration such as 90s or 5m")
     try:
         return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text)))

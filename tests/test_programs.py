@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("program", ["bench", "demo", "measures", "scale", "screenshots", "soak", "stress"])
+@pytest.mark.parametrize("program", ["bench", "demo", "fuzz", "measures", "scale", "screenshots", "soak", "stress"])
 def test_a_program_prints_its_help(program: str) -> None:
     command = [sys.executable, "-m", f"tests.{program}", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 (our own)

@@ -230,7 +230,7 @@ def _time(text: str) -> datetime:
     parsed = datetime.fromisoformat(text)
     if parsed.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    return parsed
+    return parsed.astimezone(UTC)  # or an OverflowError here: the year 10000 cannot be shown
 
 
 def _file_image(file: dict[str, Any]) -> FileImage:

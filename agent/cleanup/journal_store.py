@@ -21,6 +21,7 @@ import tenacity
 from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import FileImage, JournalFull
+from agent.model.input_limit import InputLimit
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.times import from_mtime
 from agent.sources.deadline import Within, ask
@@ -30,6 +31,8 @@ from agent.sources.source_error import SourceError
 
 MAX_JOURNAL_BYTES: Final = 1024 * 1024
 """Bytes of one file, about 300 entries. A larger file is rotated."""
+MAX_READ_BYTES: Final[InputLimit] = 16 * 1024 * 1024
+"""Bytes of one file that is read: the last entry before a rotation may be large, but not so large."""
 FILES: Final = 8
 """Including the current one. What `run` releases in a day by default has room, with a file to spare."""
 RETENTION: Final = timedelta(hours=24)
@@ -158,6 +161,8 @@ class JournalStore:
             at = os.fstat(handle)
             if not stat.S_ISREG(at.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(path))
+            if at.st_size > MAX_READ_BYTES:
+                raise OSError(errno.EFBIG, f"more than {MAX_READ_BYTES} bytes", str(path))
             found.setdefault((at.st_dev, at.st_ino), (path, handle))
         return list(reversed(found.values()))
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,7 @@ from agent.cli.output import has_color, has_unicode, warn, write, write_json
 from agent.cli.owners import assess
 from agent.cli.snapshot import record_node
 from agent.config import UsageError, duration, invalid, option, quote, settings_of
+from agent.model.input_limit import InputLimit
 
 if TYPE_CHECKING:
     from agent.model.recording import Recording
@@ -39,6 +41,8 @@ exit codes:
 """
 
 
+MAX_RECORDING: Final[InputLimit] = 64 * 1024 * 1024
+"""Characters. A recording of 10,000 reservations has a third of that."""
 SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
 
 
@@ -97,6 +101,17 @@ def _why_unreadable(error: Exception) -> str:
     )
 
 
+def _text(name: str) -> str:
+    """Read a file, or standard input; raises OSError, UnicodeDecodeError and Damaged."""
+    from agent.model.codec import Damaged
+
+    with nullcontext(sys.stdin) if name == "-" else Path(name).open() as file:
+        text = file.read(MAX_RECORDING + 1)
+    if len(text) > MAX_RECORDING:
+        raise Damaged(f"more than {MAX_RECORDING} characters: 'nodeleak record' writes fewer")
+    return text
+
+
 def _load(arguments: argparse.Namespace) -> "Recording":
     """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
     from agent.model.codec import Damaged
@@ -107,7 +122,7 @@ def _load(arguments: argparse.Namespace) -> "Recording":
         raise UsageError(f"{', '.join(unused)} cannot be combined with --recording: remove it")
     name = arguments.recording
     try:
-        recording = loads(sys.stdin.read() if name == "-" else Path(name).read_text())
+        recording = loads(_text(name))
     except (OSError, UnicodeDecodeError, Damaged) as error:
         raise UsageError(f"cannot read recording {quote(name)}: {_why_unreadable(error)}") from error
     if arguments.grace is None:

@@ -1,17 +1,15 @@
 """What the agent of one node answered, or why it did not. Pure."""
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
+from agent.model.nesting import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 _LONGEST: Final = 300
-_DEEPEST: Final = 20
-"""Levels of a document. What is deeper could be read, and not be written again."""
 _LOST: Final = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
 """kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once."""
 
@@ -48,7 +46,7 @@ class Answer:
             tree = json.loads(self.output, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
         except (ValueError, RecursionError):
             return None
-        return tree if isinstance(tree, dict) and not _is_deeper(tree, _DEEPEST) else None
+        return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
 
     def entry(self) -> dict[str, Any]:
         """Return its part of the merged document."""
@@ -86,13 +84,6 @@ def _integer(text: str) -> int:
     """Read an integer that can be compared with any number, and written as one."""
     _finite(text)
     return int(text)
-
-
-def _is_deeper(tree: Any, levels: int) -> bool:
-    if not isinstance(tree, (dict, list)):
-        return False
-    parts: Collection[Any] = tree.values() if isinstance(tree, dict) else tree
-    return levels == 0 or any(_is_deeper(one, levels - 1) for one in parts)
 
 
 def merged(command: str, entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from string import digits
 from typing import Final
 
 LABELS: Final = "app.kubernetes.io/name=nodeleak,app.kubernetes.io/component=agent"
@@ -94,7 +95,10 @@ def targets(node_lines: str, found: Iterable[Agent]) -> list[Target]:
             f"pods with the labels of the agent are in several namespaces: {where}: choose with --namespace"
         )
     nodes = (line.split() for line in node_lines.splitlines() if line.strip())
-    return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
+    try:
+        return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
+    except ValueError as error:
+        raise Untrusted("'kubectl get nodes' printed a node without a status: run it to see the line") from error
 
 
 def addresses(node_lines: str) -> dict[str, str]:
@@ -112,7 +116,8 @@ def only(found: Iterable[Target], names: Sequence[str]) -> tuple[list[Target], l
 
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a key by which worker-2 comes before worker-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name) if part]
+    parts = filter(None, re.split(r"([0-9]{1,18})", name))
+    return [(int(part), "") if part[0] in digits else (-1, part) for part in parts]
 
 
 def _agent(
@@ -131,7 +136,7 @@ def _agent(
         node=node,
         namespace=namespace,
         pod=pod,
-        container="nodeleak" if "nodeleak" in names else names[0],
+        container="nodeleak" if "nodeleak" in names else next(iter(names), ""),
         ready=ready == "True",
         not_running=waiting or ("" if phase == "Running" else phase or "no status yet"),
         terminating=bool(deleted),

@@ -11,8 +11,9 @@ from typing import Final
 
 from agent.fleet.answers import Answer, answer_of
 from agent.fleet.inventory import Agent
+from agent.model.input_limit import InputLimit
 
-LARGEST: Final = 16 << 20
+LARGEST: Final[InputLimit] = 16 << 20
 """Bytes of each output of a pod. A scan of 65,000 addresses as JSON is as long, and 20 nodes are asked at once."""
 _CHUNK: Final = 1 << 16
 _OFTEN: Final = 0.2

@@ -16,9 +16,10 @@ from agent.fleet.kubectl import KubectlError
 from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
 from agent.fleet.session import Session
 from agent.fleet.status import NodeStatus, Rank, answered
+from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 
-_LARGEST: Final = 256 << 20
+_LARGEST: Final[InputLimit] = 256 << 20
 """Bytes of an answer. That of 15,000 agents has 28 MiB."""
 _PATH: Final = "/api/v1/query?"
 

@@ -1,7 +1,6 @@
 """The report file of a cleanup of many nodes: created once, read to go on, and used by one run at a time."""
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from agent.config import UsageError
 from agent.fleet.waves import CleanReport
+from agent.model.nesting import parse_json
 
 
 def create(given: str | None) -> Path:
@@ -30,7 +30,7 @@ def create(given: str | None) -> Path:
 
 def read(path: Path) -> CleanReport:
     try:
-        return CleanReport.read(json.loads(path.read_bytes()))
+        return CleanReport.read(parse_json(path.read_bytes()))
     except OSError as error:
         raise UsageError(f"--continue: cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:

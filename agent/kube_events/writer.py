@@ -12,6 +12,7 @@ from typing import Any, Final
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
+from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 from agent.sources.kube.client import ApiError, refusal
 from agent.sources.kube.credentials import client_for, in_time
@@ -19,7 +20,7 @@ from agent.sources.source_error import SourceError
 
 _DONE: Final = (200, 201)
 _TOO_MANY_REQUESTS: Final = 429
-_LARGEST_ANSWER: Final = 1 << 20
+_LARGEST_ANSWER: Final[InputLimit] = 1 << 20
 _DEFAULT_RETRY_AFTER: Final = 1.0
 
 

@@ -12,11 +12,14 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
 
 D = TypeVar("D")
+
+_GREATEST: Final = 2**64
+"""Of integers. The kernel has none that is greater, and a float cannot hold every other one."""
 
 
 class Damaged(Exception):
@@ -99,7 +102,7 @@ def _scalar(kind: Any, tree: Any) -> Any:
         return timedelta(seconds=tree)
     if issubclass(kind, StrEnum):
         return kind(tree)
-    if isinstance(tree, kind) and not (kind is int and isinstance(tree, bool)):
+    if isinstance(tree, kind) and not (kind is int and (isinstance(tree, bool) or abs(tree) > _GREATEST)):
         return tree
     raise TypeError(kind.__name__)
 
@@ -108,6 +111,8 @@ def _choice(kinds: tuple[Any, ...], tree: Any, place: str) -> Any:
     if NoneType in kinds:
         return None if tree is None else _value(next(kind for kind in kinds if kind is not NoneType), tree, place)
     if IPv4Address in kinds:
+        if not isinstance(tree, str):
+            raise Damaged(f"{place}: expected an address, found {_short(tree)}")
         try:
             return ip_address(tree)
         except ValueError as error:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from agent.model.codec import Damaged, build, plain
 from agent.model.devices import DeviceTransition
+from agent.model.nesting import parse_json
 
 HISTORY_SCHEMA: Final = "nodeleak.device-plugins/v1"
 HISTORY_FILE: Final = "device-plugins.json"
@@ -31,8 +32,8 @@ def dump_history(transitions: Iterable[DeviceTransition]) -> str:
 def load_history(text: str | bytes) -> StoredHistory:
     """Read a history. Never raises, whatever the text."""
     try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
+        tree = parse_json(text)
+    except ValueError:
         return StoredHistory(trouble="not JSON")
     if not isinstance(tree, dict) or tree.get("schema") != HISTORY_SCHEMA:
         return StoredHistory(trouble=f"its schema is not {HISTORY_SCHEMA!r}")

@@ -4,6 +4,7 @@ import json
 from typing import Final
 
 from agent.model.codec import Damaged, build, plain
+from agent.model.nesting import parse_json
 from agent.model.registration import LastSeen
 
 _SCHEMA: Final = "nodeleak.node/v1"
@@ -18,8 +19,8 @@ def dump_last_seen(last: LastSeen) -> str:
 def load_last_seen(text: str | bytes) -> LastSeen:
     """Read it; raises Damaged."""
     try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        tree = parse_json(text)
+    except ValueError as error:
         raise Damaged("it is not JSON") from error
     if not isinstance(tree, dict) or tree.get("schema") != _SCHEMA:
         raise Damaged(f"its schema is not {_SCHEMA!r}")

@@ -34,6 +34,8 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
     The network's own address and, in IPv4, the broadcast address are left out; the gateway is the first address.
     Raises ValueError for anything that is not an address or a subnet, is too small to give anything out, or outside.
     """
+    if not all(isinstance(one, str) for one in (subnet, first, last, gateway)):
+        raise ValueError(f"{subnet} is no range")  # a number would be an address, and so would true
     network: IPv4Network | IPv6Network = ip_network(subnet, strict=False)
     if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)
         raise ValueError(f"{subnet} is too small to allocate from")

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from agent.model.codec import Damaged, build, plain
+from agent.model.nesting import parse_json
 from agent.model.snapshot import Snapshot
+from agent.model.text import truncate
 
 SCHEMA = "nodeleak.recording/v1"
 
@@ -26,13 +28,13 @@ def dumps(recording: Recording) -> str:
 def loads(text: str) -> Recording:
     """Read a recording; raises Damaged with the place and the value that is wrong."""
     try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        tree = parse_json(text)
+    except ValueError as error:
         raise Damaged(f"not JSON ({error}): 'nodeleak record' writes recordings") from error
     if not isinstance(tree, dict) or "schema" not in tree:
         raise Damaged("no schema: 'nodeleak record' writes recordings")
     if tree["schema"] != SCHEMA:
-        raise Damaged(f"schema {tree['schema']}: this version of nodeleak reads {SCHEMA}")
+        raise Damaged(f"schema {truncate(tree['schema'])}: this version of nodeleak reads {SCHEMA}")
     recording = build(Recording, tree, "recording")
     if not recording.snapshots:
         raise Damaged("recording.snapshots: no snapshot")

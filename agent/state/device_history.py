@@ -6,6 +6,7 @@ from typing import Final
 
 from agent.checks.devices.clocks import plugins
 from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history, load_history
+from agent.model.input_limit import InputLimit
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
 from agent.sources.deadline import Within, ask
@@ -13,7 +14,7 @@ from agent.sources.host.cached_file import CachedFile
 from agent.sources.source_error import SourceError
 from agent.state.atomic_file import StateFile
 
-MAX_HISTORY_BYTES: Final = 512 * 1024
+MAX_HISTORY_BYTES: Final[InputLimit] = 512 * 1024
 """Bytes. A full history has a tenth of that."""
 
 

@@ -19,18 +19,20 @@ from threading import Event, Thread
 from time import thread_time
 from typing import Any, Final, NamedTuple, Protocol
 
+from agent.model.input_limit import InputLimit
+
 CPU_SHARE: Final = 0.005
 """Of a core, for all requests together: with renderings and the kernel's part, the server stays below 1 %."""
 CPU_BURST: Final = 0.01
 """Seconds of CPU that may be used at once: a page with its scrapers and probes does not wait."""
-MOST_CONNECTIONS: Final = 64
+MOST_CONNECTIONS: Final[InputLimit] = 64
 """At a time. An idle one costs a file descriptor and at most `REQUEST_BYTES`."""
-MOST_PER_CLIENT: Final = 8
+MOST_PER_CLIENT: Final[InputLimit] = 8
 """A browser opens six."""
 BACKLOG: Final = 64
 """Connections that wait in the kernel: at `CPU_SHARE`, all are accepted in about a second."""
 ACCEPTED_PER_TURN: Final = 8
-REQUEST_BYTES: Final = 8192
+REQUEST_BYTES: Final[InputLimit] = 8192
 """Request line and headers. Prometheus sends less than 1 KiB."""
 REQUEST_SECONDS: Final = 5.0
 """Until the request is complete: it fits one packet."""

@@ -10,12 +10,16 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Checkpoint, Container
+from agent.sources.host.directory import names_in
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-_LARGEST = 64 * 1024
+_LARGEST: Final[InputLimit] = 64 * 1024
+"""Bytes; the kubelet writes some hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ def _read_one(directory: Path) -> _Directory | None:
         raise SourceError(cannot_read(directory, error)) from error
     try:
         # The kubelet writes `.<digits>` first and renames it.
-        names = [name for name in os.listdir(handle) if not name.startswith(".")]
+        names = [name for name in names_in(handle, directory) if not name.startswith(".")]
         newest = max((_written(name, handle) for name in names), default=0.0)
         return _Directory(tuple(_checkpoint(name, handle) for name in names), newest)
     except OSError as error:

@@ -13,16 +13,19 @@ import stat
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from agent.model.assessment import KUBENET
+from agent.model.input_limit import InputLimit
 from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
+from agent.sources.host.directory import names_in
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-_LARGEST = 256 * 1024
+_LARGEST: Final[InputLimit] = 256 * 1024
+"""Bytes; libcni writes one or two thousand."""
 _LOOPBACK = "lo"
 # Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous.
 _NAME = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
@@ -63,7 +66,7 @@ class CniResults:
                 raise SourceError(cannot_read(directory, error)) from error
             existing += 1
             try:
-                self._read_directory(handle, parsed, damaged)
+                self._read_directory(handle, directory, parsed, damaged)
             except OSError as error:
                 raise SourceError(cannot_read(directory, error)) from error
             finally:
@@ -74,9 +77,13 @@ class CniResults:
         return tuple(parsed.values())
 
     def _read_directory(
-        self, directory: int, parsed: dict[tuple[str, int, int, int], CniResult], damaged: list[DamagedResult]
+        self,
+        directory: int,
+        path: Path,
+        parsed: dict[tuple[str, int, int, int], CniResult],
+        damaged: list[DamagedResult],
     ) -> None:
-        for name in os.listdir(directory):
+        for name in names_in(directory, path):
             matched = _NAME.fullmatch(name)
             if matched is None or matched["ifname"] == _LOOPBACK:
                 continue
@@ -84,8 +91,10 @@ class CniResults:
                 found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+            if not stat.S_ISREG(found.st_mode):
                 continue
+            if found.st_size > _LARGEST:  # what it names may still be mounted
+                raise SourceError(f"{path / name} has {found.st_size} bytes, more than the limit of {_LARGEST}")
             key = (name, found.st_ino, found.st_mtime_ns, found.st_size)
             result = self._parsed.get(key) or _read_one(name, matched, found.st_mtime_ns, directory)
             if isinstance(result, CniResult):
@@ -126,10 +135,13 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
     """Parse one cache file; None for anything that is not one. Never raises, whatever the bytes."""
     try:
         tree = json.loads(content)
+        # What is nested so deep that it can just be parsed cannot be read.
+        return _result(tree, network, container_id, ifname, mtime_ns) if isinstance(tree, dict) else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(tree, dict):
-        return None
+
+
+def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
     if tree.get("kind") != "cniCacheV1":
         return CniResult(
             network, container_id, ifname, "", _ranges_of_result(tree), "", mtime_ns, _namespace({"result": tree})
@@ -207,7 +219,7 @@ def belongs(content: bytes, reservation: Reservation, network: str, ifname: str)
             return bool(told == (reservation.container_id, network, ifname))
         given = [tree[family]["ip"] for family in ("ip4", "ip6") if tree.get(family)]
         given += [ip["address"] for ip in tree.get("ips") or []]
-        addresses = [ip_interface(one).ip for one in given]
+        addresses = [ip_interface(str(one)).ip for one in given]
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         return False
     if ifname == "lo":

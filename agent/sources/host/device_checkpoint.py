@@ -8,14 +8,15 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from agent.model.devices import Allocation, Registered
+from agent.model.input_limit import InputLimit
 from agent.model.text import escape
 from agent.sources.source_error import SourceError
 
 NAME = "kubelet_internal_checkpoint"
-MAX_CHECKPOINT_BYTES = 1024 * 1024
+MAX_CHECKPOINT_BYTES: Final[InputLimit] = 1024 * 1024
 """Bytes. A node of 110 pods and 1,000 devices has a tenth of that."""
 
 _NUMA_NODE = re.compile(r"-?[0-9]{1,9}")

@@ -18,6 +18,7 @@ from agent.model.times import from_mtime
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.host.device_checkpoint import DeviceCheckpoint
+from agent.sources.host.directory import names_in
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
@@ -44,7 +45,7 @@ class DeviceManager:
             # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes their sockets, so no
             # plugin's socket seems older than a kubelet that would have removed it.
             kubelet = _made(KUBELET, handle)
-            made = _sockets(handle)
+            made = _sockets(handle, self._directory)
             checkpoint = self._checkpoint.read(device_checkpoint.NAME, handle)
         except OSError as error:
             raise SourceError(cannot_read(self._directory, error)) from error
@@ -84,11 +85,11 @@ class DeviceManager:
         return frozenset(os.fsencode(directory / name) for directory in (self._directory, CANONICAL))
 
 
-def _sockets(directory: int) -> dict[str, datetime]:
+def _sockets(directory: int, path: Path) -> dict[str, datetime]:
     """Return when each plugin's socket was bound."""
     return {
         name: made
-        for name in os.listdir(directory)
+        for name in names_in(directory, path)
         if name != KUBELET and not name.startswith(".") and (made := _made(name, directory))
     }
 

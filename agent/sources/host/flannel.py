@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from agent.model.input_limit import InputLimit
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 
-_LARGEST: Final = 4096
-"""Bytes; the file has 150."""
+_LARGEST: Final[InputLimit] = 4096
+"""Characters; the file has 150."""
 _SUBNET: Final = re.compile(r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE)
 
 
@@ -21,7 +22,9 @@ def with_subnet(networks: Iterable[RuntimeNetwork], run_dir: Path) -> tuple[Runt
 def _complete(network: RuntimeNetwork, run_dir: Path) -> RuntimeNetwork:
     try:
         with (run_dir / "flannel/subnet.env").open(errors="replace") as file:
-            text = file.read(_LARGEST)
+            text = file.read(_LARGEST + 1)
     except OSError:
+        return network
+    if len(text) > _LARGEST:  # a part of it could end within a subnet
         return network
     return replace(network, ranges=tuple((WrittenRange(subnet),) for subnet in _SUBNET.findall(text)))

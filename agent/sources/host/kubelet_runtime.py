@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from agent.model.input_limit import InputLimit
 from agent.model.runtime import DOCKER, endpoint_path
 from agent.model.text import escape
 
-_LARGEST: Final = 64 * 1024
+_LARGEST: Final[InputLimit] = 64 * 1024
 _DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
 """How they begin: `cri-dockerd-mke.sock` is one, and docker's own containerd is none."""
 _ENDPOINT: Final = re.compile(
@@ -69,7 +70,8 @@ def _configured(path: str | None, root: Path) -> str:
         if not configuration.is_file():  # anyone can name a process kubelet, and a device or FIFO as its file
             return ""
         with configuration.open(errors="replace") as file:
-            found = _ENDPOINT.search(file.read(_LARGEST))
+            text = file.read(_LARGEST + 1)
     except OSError:
         return ""
+    found = _ENDPOINT.search(text) if len(text) <= _LARGEST else None
     return escape(found[1]) if found else ""

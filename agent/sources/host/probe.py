@@ -119,8 +119,9 @@ class _Probe:
         """Return why the kernel may report "host unreachable" without having asked anybody."""
         if self._family == socket.AF_INET:
             return ""
-        addresses = (line.split() for line in _IPV6_ADDRESSES.read_text("ascii").splitlines())
-        flags = [int(flags, 16) for _, _, _, _, flags, link in addresses if link == self._link]
+        # An interface may have nearly any bytes as its name: the last field, as it is.
+        addresses = (line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line)
+        flags = [int(one[4], 16) for one in addresses if one[5:] == [os.fsencode(self._link)]]
         if flags and not any(one & _TENTATIVE for one in flags):
             return ""
         return "the node cannot ask there: it has no IPv6 address on it, or one that is still tentative"

@@ -8,10 +8,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from agent.model.assessment import KUBENET
+from agent.model.input_limit import InputLimit
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import ProcessStartTimes
+from agent.model.text import truncate
 from agent.sources.host.kubelet_runtime import flag, named_runtime
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
@@ -28,6 +31,8 @@ _HYPERKUBE = "hyperkube"
 """One program for every component, which its first argument selects."""
 _NODE = _KUBELET | _CRI_DOCKERD | _ANY_RUNTIME
 _PLUGGED = _KUBELET | _CRI_DOCKERD
+MAX_COMMAND_LINE_BYTES: Final[InputLimit] = 2 * 1024 * 1024
+"""What the kernel allows by default. A process may name any part of its memory as its command line."""
 _ENDED = frozenset({"Z", "X"})
 _START = 18
 """Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the state, which follows the command."""
@@ -64,8 +69,8 @@ class ProcessTable:
                 self._kinds = self._kinds.union(one.command for one in self._known)
         except OSError as error:
             raise SourceError(cannot_read(error.filename, error)) from error
-        except (ValueError, IndexError) as error:
-            raise SourceError(f"cannot parse {self._proc}: {error}") from error
+        except (ValueError, IndexError, OverflowError) as error:
+            raise SourceError(f"cannot parse {self._proc}: {truncate(error)}") from error
         if not self._known:
             raise SourceError(
                 f"no kubelet and no container runtime in {self._proc}: it is not the host's (set hostPID: true, or "
@@ -153,8 +158,13 @@ class ProcessTable:
         return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
 
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
-        found = self._youngest(names)
-        return booted + timedelta(seconds=found.start / os.sysconf("SC_CLK_TCK")) if found else None
+        if (found := self._youngest(names)) is None:
+            return None
+        try:
+            return booted + timedelta(seconds=found.start / os.sysconf("SC_CLK_TCK"))
+        except OverflowError as error:
+            where = f"{self._proc}/{found.pid}/stat"
+            raise SourceError(f"cannot parse {where}: started {truncate(found.start)} ticks after boot") from error
 
     def _youngest(self, names: frozenset[str]) -> _Process | None:
         return max((one for one in self._known if one.command in names), key=lambda one: one.start, default=None)
@@ -167,10 +177,11 @@ def _first(runtimes: Collection[str]) -> str | None:
 def _command_line(proc: Path, pid: int) -> list[str] | None:
     """Return the arguments of a process; None: they cannot be read, or it is ending."""
     try:
-        text = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+        with (proc / str(pid) / "cmdline").open("rb") as opened:
+            text = opened.read(MAX_COMMAND_LINE_BYTES + 1)
     except OSError:
         return None
-    return text.split("\0") if text else None
+    return text.decode(errors="replace").split("\0") if 0 < len(text) <= MAX_COMMAND_LINE_BYTES else None
 
 
 def _boot_time(text: str) -> datetime:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.model.codec import Damaged
+from agent.model.input_limit import InputLimit
 from agent.model.last_seen import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import (
     NO_CLOUD,
@@ -26,7 +27,7 @@ from agent.sources.deadline import Within, ask
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.source_error import SourceError
 
-MAX_LAST_SEEN_BYTES: Final = 16 * 1024
+MAX_LAST_SEEN_BYTES: Final[InputLimit] = 16 * 1024
 """Bytes of the state file. A provider ID has a few hundred at most."""
 PODS_LEFT_FOR: Final = timedelta(seconds=40)
 """How long the API server keeps the pods of a deleted Node."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
+from agent.model.input_limit import InputLimit
 from agent.model.registration import Autoscaler, Registration, evidence_of_cloud, evidence_of_node
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
@@ -126,8 +127,8 @@ def _refusal(error: ApiError) -> str:
 _GROUPS = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d{1,9})? ([+-]\d{4})\b")
 _HEALTH = re.compile(r"^ +Health: .*\blongUnregistered=(\d{1,9})\b", re.MULTILINE)
-_LARGEST: Final = 16 * 1024
-"""Characters that are read as YAML; a status has a few hundred."""
+_LARGEST: Final[InputLimit] = 8 * 1024
+"""Characters that are read as YAML; a status has a few hundred. Nested lists take quadratic time."""
 
 
 def status(text: str) -> Autoscaler:
@@ -154,7 +155,7 @@ def _counts(whole: str) -> Mapping[str, Any] | None:
         # The Python loader, and strings only: libyaml crashes on deep nesting, and constructors (`!!int ""`) may raise
         # anything.
         counts = yaml.load(whole, Loader=yaml.BaseLoader)["clusterWide"]["health"]["nodeCounts"]  # noqa: S506
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
     return counts if isinstance(counts, Mapping) else None
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
+from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 from agent.sources.json_stream import PIECE, JsonStream
 from agent.sources.kube.credentials import client_for, in_time
@@ -27,11 +28,11 @@ _LONGEST_HEAD = 4096
 _ITEMS = '"items":['
 _LIMIT = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule. The agent's memory does not depend on it."""
-MOST_LISTED: Final = 20_000
+MOST_LISTED: Final[InputLimit] = 20_000
 """Objects of a list. Kubernetes removes terminated pods of a cluster above 12,500; each costs up to 1 KiB here."""
-MOST_LISTED_BYTES: Final = 1024 * 1024 * 1024
+MOST_LISTED_BYTES: Final[InputLimit] = 1024 * 1024 * 1024
 """Bytes of a page, of which only one object at a time is kept: what the most objects of 50 KB each have."""
-LARGEST_OBJECT: Final = 4 * 1024 * 1024
+LARGEST_OBJECT: Final[InputLimit] = 4 * 1024 * 1024
 """Bytes of an answer that is no list, and of one event of a watch. etcd takes objects of 1.5 MiB."""
 
 Query = Sequence[tuple[str, str]]
@@ -151,19 +152,24 @@ def _pieces(response: Any, most: int) -> Iterator[bytes]:
 
 
 def _lines(response: Any) -> Iterator[bytes]:
-    rest = b""
+    rest, size = list[bytes](), 0
     try:
         for chunk in response.response.stream(amt=None, decode_content=True):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
-            if len(rest) > LARGEST_OBJECT:
+            *lines, last = chunk.split(b"\n")
+            if lines:
+                yield b"".join((*rest, lines[0]))
+                yield from lines[1:]
+                rest, size = [], 0
+            rest.append(last)
+            size += len(last)
+            if size > LARGEST_OBJECT:
                 raise SourceError(f"API server: an event of the watch is larger than {LARGEST_OBJECT:,} bytes")
     except (HTTPError, OSError) as error:
         raise SourceError(f"API server: the watch broke off ({error})") from error
     finally:
         # Not returned to the pool: the rest of a watch must not be read as another answer.
         response.response.close()
-    if rest:
+    if any(rest):
         raise SourceError("API server: the watch broke off in the middle of a line")
 
 

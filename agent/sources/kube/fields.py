@@ -14,6 +14,8 @@ _SCALES = {
     **{message: 1000**power for power, message in enumerate("kMGTPE", start=1)},
     **{f"{message}i": 1024**power for power, message in enumerate("KMGTPE", start=1)},
 }
+_LARGEST_QUANTITY = 2**63 - 1
+"""Kubernetes has no larger ones either."""
 _VERSION = re.compile(r"[0-9]{1,20}")
 _YEARS = range(1970, 9000)
 """Nearer to the ends of the calendar, adding a duration overflows."""
@@ -33,7 +35,7 @@ def moment(written: Any) -> datetime | None:
 def count(written: Any) -> int | None:
     """Parse an integer quantity; the server writes 1000, the number of devices of KubeVirt, as `1k`."""
     matched = _COUNT.fullmatch(str(written))
-    return int(matched[1]) * _SCALES.get(matched[2], 1) if matched else None
+    return min(int(matched[1]) * _SCALES.get(matched[2], 1), _LARGEST_QUANTITY) if matched else None
 
 
 def resource_version(metadata: Mapping[str, Any]) -> int:

@@ -49,7 +49,7 @@ def _pod_cidrs(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _max_pods(status: Mapping[str, Any]) -> int | None:
     pods = str((status.get("allocatable") or {}).get("pods"))
-    return int(pods) if pods.isdecimal() else None
+    return count(pods) if pods.isdecimal() else None
 
 
 def _volumes_in_use(status: Mapping[str, Any]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         phase=sys.intern(phase),
         host_network=bool(spec.get("hostNetwork")),
         deleting=bool(metadata.get("deletionTimestamp")),
-        ips=tuple(str(ip_address(ip)) for ip in _ips(status)),
+        ips=tuple(str(ip_address(str(ip))) for ip in _ips(status)),
         created=moment(metadata.get("creationTimestamp")),
         started=started,
         wants=wants,

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from agent.model.input_limit import InputLimit
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.text import escape
 from agent.sources.kube.fields import RESOURCE, is_device, moment
 
-_LONGEST_READ, _LONGEST_KEPT = 4096, 400
+_LONGEST_READ: Final[InputLimit] = 4096
+"""Characters; a kubelet writes some hundred."""
+_LONGEST_KEPT: Final = 400
 _ONE_MOMENT: Final = timedelta(seconds=5)
 """Between a rejection and its arrival at the API server, including the difference of the two clocks."""
 

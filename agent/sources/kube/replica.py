@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from agent.model.input_limit import InputLimit
+from agent.model.text import truncate
 from agent.model.watches import Evidence
 from agent.sources.kube.fields import resource_version
 from agent.sources.source_error import SourceError
@@ -21,7 +23,7 @@ _T = TypeVar("_T")
 UNWATCHABLE = frozenset({410, 504})
 """The status codes of a server that no longer has the requested version, and of one that does not have it yet."""
 
-MAX_TOMBSTONES: Final = 1000
+MAX_TOMBSTONES: Final[InputLimit] = 1000
 """How many deleted uids are remembered, the latest ones: versions alone reject nearly every old event."""
 
 OnEvidence: TypeAlias = Callable[[Evidence, int, int], None]
@@ -143,17 +145,17 @@ class Replica(Generic[_T]):
     def _parse(self, item: Mapping[str, Any]) -> _T:
         try:
             return self.parse(item)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise MalformedAnswer(f"API server: incomplete object ({error!r})") from error
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise MalformedAnswer(f"API server: incomplete object ({truncate(repr(error))})") from error
 
 
 def _uid(item: Mapping[str, Any]) -> str:
     try:
         return str(item["metadata"]["uid"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise MalformedAnswer("API server: an object without metadata.uid") from error
 
 
 def _error(status: Mapping[str, Any]) -> SourceError:
-    text = f"API server: {status.get('code')} {status.get('message') or status.get('reason')}"
+    text = f"API server: {truncate(status.get('code'))} {truncate(status.get('message') or status.get('reason'))}"
     return Expired(text) if status.get("code") in UNWATCHABLE else SourceError(text)

@@ -265,8 +265,7 @@ def _network(config: Mapping[str, Any]) -> RuntimeNetwork:
     plugins = [json.loads(one["Source"]) for one in config["Plugins"]]
     ipam: Mapping[str, Any] = next((one["ipam"] for one in plugins if one.get("ipam")), {})
     name, data_dir = str(config["Name"]), str(ipam.get("dataDir") or "")
-    if "/" in name or not name.strip(".") or (data_dir and not data_dir.startswith("/")):
-        raise ValueError(f"network {name!r} in {data_dir!r}")  # both become a path
+    _check_paths(name, data_dir)
     return RuntimeNetwork(
         name=name,
         plugins=tuple(str(one["type"]) for one in plugins),
@@ -274,6 +273,13 @@ def _network(config: Mapping[str, Any]) -> RuntimeNetwork:
         data_dir=data_dir,
         ranges=_ranges(ipam) if ipam.get("type") == "host-local" else (),
     )
+
+
+def _check_paths(name: str, data_dir: str) -> None:
+    """Raise ValueError unless both can be part of a path, which has no NUL and no half of a surrogate pair."""
+    is_part = "/" not in name and name.strip(".") != ""
+    if not is_part or not (data_dir or "/").startswith("/") or not (name + data_dir).isprintable():
+        raise ValueError(f"network {name!r} in {data_dir!r}")
 
 
 def _ranges(ipam: Mapping[str, Any]) -> tuple[tuple[WrittenRange, ...], ...]:

@@ -16,6 +16,7 @@ from docker.utils import kwargs_from_env, parse_host
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
+from agent.model.input_limit import InputLimit
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import Container
 from agent.model.text import truncate
@@ -26,10 +27,12 @@ from agent.sources.source_error import SourceError
 _T = TypeVar("_T")
 
 _LABEL = "io.kubernetes."
-MOST_CONTAINERS: Final = 10_000
+MOST_CONTAINERS: Final[InputLimit] = 10_000
 """Containers of a node, those that have exited too: fifty times as many as a full node has. Each costs 1 KiB here."""
 _LONGEST_TEXT: Final = 512
 """Characters of an ID, of a state, and of a pod's namespace, name and uid, of which Kubernetes' longest is 253."""
+_LATEST: Final = 10**11
+"""Seconds since the epoch: the year 5138."""
 
 
 class Docker:
@@ -148,4 +151,6 @@ def _container(item: Mapping[str, Any]) -> Container:
             raise TypeError(f"expected a string, found {text!r}")
         if len(text) > _LONGEST_TEXT:
             raise ValueError(f"a text of {len(text):,} characters: {text[:20]}")
+    if abs(container.created) > _LATEST:
+        raise ValueError(f"created {truncate(container.created)} seconds after 1970")
     return container

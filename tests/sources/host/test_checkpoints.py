@@ -6,11 +6,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from agent.model.snapshot import Checkpoint, Container
 from agent.sources.host.checkpoints import CheckpointDirectories
+from agent.sources.host.directory import names_in
 from agent.sources.source_error import SourceError
 from tests.wire import ID, as_nobody
 
@@ -255,8 +257,8 @@ def test_a_directory_from_which_a_file_vanishes_is_in_use(tmp_path: Path) -> Non
     written(old, FIRST, 1000)
     written(new, SECOND, 2000)
 
-    def after_each_list(_: object, event: str, function: object) -> None:
-        if event == "c_return" and function is os.listdir:
+    def after_each_list(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code is names_in.__code__:
             (old / FIRST).unlink(missing_ok=True)
 
     sys.setprofile(after_each_list)

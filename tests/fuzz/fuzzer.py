@@ -1,0 +1,134 @@
+"""One fuzzer, and the law that it checks.
+
+Any bytes give a value of the declared type, or the documented error of the parser, within a bound of time and of memory
+that grows with the bytes alone.
+"""
+
+import gc
+import json
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+from hypothesis import strategies as st
+
+from agent.model.codec import build, plain
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    CniResult,
+    Container,
+    NetworkStore,
+    Node,
+    Pod,
+    ProcessStartTimes,
+)
+from agent.model.volumes import Attachments, Mount
+from agent.sources.source_error import SourceError
+from tests.fuzz.mutations import expanded, mutated
+
+Parse = Callable[[bytes], Any]
+
+_RECORDED: Final = (
+    Address,
+    Attachments,
+    Checkpoint,
+    CniResult,
+    Container,
+    Mount,
+    NetworkStore,
+    Node,
+    Pod,
+    ProcessStartTimes,
+)
+"""What a recording has: these are read again, which checks the type of every field."""
+_MOST_TIME: Final = 4000
+"""Times that of the reference, which takes about half a millisecond. Quadratic time is far above it."""
+_MOST_BYTES: Final = 20 << 20
+"""A reader reserves as much as the largest file that it accepts, before it knows the size."""
+_BYTES_PER_BYTE: Final = 100
+_MEASURED: Final = 16
+"""Memory is measured for one content in so many: it makes a parser slow."""
+
+
+@dataclass(frozen=True)
+class Fuzzer:
+    name: str
+    seeds: Sequence[bytes]
+    """Real samples; the first one is valid."""
+    open: Callable[[Path], AbstractContextManager[Parse]]
+    """Returns what parses one content; gets a directory of its own."""
+    errors: tuple[type[Exception], ...] = (SourceError,)
+    """The documented ones."""
+    as_json: bool = True
+
+    def contents(self) -> st.SearchStrategy[bytes]:
+        return mutated(self.seeds, as_json=self.as_json)
+
+    def check(self, parse: Parse, content: bytes) -> None:
+        """Check the law on one content."""
+        for one in expanded(content):
+            self._check(parse, one)
+
+    def _check(self, parse: Parse, content: bytes) -> None:
+        spent = _timed(lambda: self._value(parse, content))
+        if spent > _MOST_TIME * _reference():  # perhaps the garbage collector, or the machine
+            spent = min(spent, *(_timed(lambda: self._value(parse, content)) for _ in range(2)))
+        assert spent <= _MOST_TIME * _reference(), f"{spent:.2f} s for {len(content)} bytes"
+        if crc32(content) % _MEASURED == 0:
+            peak = _peak(lambda: self._value(parse, content))
+            assert peak <= _MOST_BYTES + _BYTES_PER_BYTE * len(content), f"{peak} bytes for {len(content)}"
+
+    def _value(self, parse: Parse, content: bytes) -> None:
+        try:
+            _check_type(parse(content))
+        except self.errors:
+            return
+
+
+def pure(parse: Parse) -> Callable[[Path], AbstractContextManager[Parse]]:
+    """Return the opening of a parser that needs no directory."""
+
+    @contextmanager
+    def opened(_directory: Path) -> Iterator[Parse]:
+        yield parse
+
+    return opened
+
+
+def _check_type(value: Any) -> None:
+    if isinstance(value, tuple):
+        for one in value:
+            _check_type(one)
+    elif is_dataclass(value) and isinstance(value, _RECORDED):
+        assert build(type(value), json.loads(json.dumps(plain(value))), "value") == value
+
+
+def _timed(what: Callable[[], None]) -> float:
+    """Return the time of this thread alone: others share the machine."""
+    start = time.thread_time()
+    what()
+    return time.thread_time() - start
+
+
+@cache
+def _reference() -> float:
+    """Return the time that `json.loads` takes for 64 KiB here: the bounds are multiples of it."""
+    text = json.dumps([{"name": f"item-{number}", "value": [number, None, True]} for number in range(1300)])
+    return min(_timed(lambda: json.loads(text)) for _ in range(20))
+
+
+def _peak(what: Callable[[], None]) -> int:
+    gc.collect(0)
+    tracemalloc.start()
+    try:
+        what()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
