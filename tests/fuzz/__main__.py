@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import HypothesisWarning
 
 from tests.fuzz.fuzzer import Fuzzer
 from tests.fuzz.table import FUZZERS
@@ -65,6 +66,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"fuzzers; default: all of {', '.join(names)}")
     arguments = parser.parse_args()
     warnings.simplefilter("error")
+    warnings.simplefilter("ignore", HypothesisWarning)  # a failing content may be long
     if unknown := set(arguments.names).difference(names):
         parser.error(f"unknown fuzzer {', '.join(sorted(unknown))}")
     runs = {one.name: _Run(one, arguments.seconds) for one in FUZZERS if one.name in (arguments.names or names)}

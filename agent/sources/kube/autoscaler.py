@@ -127,8 +127,10 @@ def _refusal(error: ApiError) -> str:
 _GROUPS = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d{1,9})? ([+-]\d{4})\b")
 _HEALTH = re.compile(r"^ +Health: .*\blongUnregistered=(\d{1,9})\b", re.MULTILINE)
+_MOST_LISTS: Final[InputLimit] = 100
+"""Lists and objects in brackets, of which a status has none: nested ones take the parser quadratic time."""
 _LARGEST: Final[InputLimit] = 8 * 1024
-"""Characters that are read as YAML; a status has a few hundred. Nested lists take quadratic time."""
+"""Characters that are read as YAML; a status has a few hundred."""
 
 
 def status(text: str) -> Autoscaler:
@@ -149,7 +151,7 @@ def status(text: str) -> Autoscaler:
 
 
 def _counts(whole: str) -> Mapping[str, Any] | None:
-    if len(whole) > _LARGEST:
+    if len(whole) > _LARGEST or whole.count("[") + whole.count("{") > _MOST_LISTS:
         return None
     try:
         # The Python loader, and strings only: libyaml crashes on deep nesting, and constructors (`!!int ""`) may raise
