@@ -80,22 +80,32 @@ def repeated(pieces: Iterable[bytes], number: int) -> Iterator[DecodedMessage]:
             continue
         at, wanted = 0, _LONGEST_HEAD if piece is not None else 1
         while len(rest) - at >= wanted:
-            tag, start = _varint(rest, at)
-            length, start = _length(rest, start, tag)
-            end = start if tag & 7 == _VARINT else start + length
-            if end - at > LARGEST_FIELD:
-                raise MalformedMessage(f"field {tag >> 3} is larger than {LARGEST_FIELD:,} bytes")
+            tag, start, end = _extent(rest, at)
             if end > len(rest) and piece is None:
                 raise MalformedMessage(f"field {tag >> 3} is truncated")
             if end > len(rest):
                 wanted = end - at
                 break
-            if tag == number << 3 | _LENGTH_DELIMITED:
-                yield DecodedMessage(bytes(rest[start:end]))
-            elif tag >> 3 == number:
-                raise MalformedMessage(f"field {number} has another type")
+            if tag >> 3 == number:
+                yield _embedded(tag, bytes(rest[start:end]))
             at = end
         del rest[:at]
+
+
+def _extent(encoded: bytearray, at: int) -> tuple[int, int, int]:
+    """Return the tag of the field at a position, and where its value begins and ends: that may not have arrived."""
+    tag, start = _varint(encoded, at)
+    length, start = _length(encoded, start, tag)
+    end = start if tag & 7 == _VARINT else start + length
+    if end - at > LARGEST_FIELD:
+        raise MalformedMessage(f"field {tag >> 3} is larger than {LARGEST_FIELD:,} bytes")
+    return tag, start, end
+
+
+def _embedded(tag: int, encoded: bytes) -> DecodedMessage:
+    if tag & 7 != _LENGTH_DELIMITED:
+        raise MalformedMessage(f"field {tag >> 3} has another type")
+    return DecodedMessage(encoded)
 
 
 @cache
