@@ -149,6 +149,6 @@ def test_an_event_that_is_too_large_ends_the_watch(tmp_path: Path, monkeypatch: 
         replies.content = head + b"\n".join((*lines, b""))
         assert list(api.stream("/api/v1/pods", (), 5.0)) == lines
         replies.content = head + lines[0] + b"\n" + b"x" * 1001
-        with pytest.raises(SourceError, match="the watch event of the watch is larger than 1,000 bytes"):
+        with pytest.raises(SourceError, match="an event of the watch is larger than 1,000 bytes"):
             list(api.stream("/api/v1/pods", (), 5.0))
         api.close()

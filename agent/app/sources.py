@@ -159,9 +159,14 @@ def _networks(
 
 def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
     mounted = partial(_mounted, run_dir=config.run_dir)
-    return lambda snapshot: network_directories.read_all(
-        config.network, snapshot.networks, config.cni_networks_dir, mounted
-    )
+    last: tuple[NetworkStore, ...] = ()
+
+    def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:
+        nonlocal last
+        last = network_directories.read_all(config.network, snapshot.networks, config.cni_networks_dir, mounted, last)
+        return last
+
+    return read
 
 
 def _device_plugins(

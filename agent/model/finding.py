@@ -99,7 +99,9 @@ class TrackedFinding:
         """
         if not isinstance(first.cause, LeakCause):
             return self
-        return replace(self, finding=replace(self.finding, cause=first.cause, since=first.since, message=first.message))
+        kept = replace(self.finding, cause=first.cause, since=first.since, message=first.message)
+        # The same object where nothing changed: it is kept anyway, and there may be 65,000.
+        return replace(self, finding=first if kept == first else kept)
 
 
 def urgency(tracked: TrackedFinding) -> tuple[object, ...]:

@@ -71,12 +71,13 @@ class JsonStream:
             raise ValueError(f"expected an object, found {mark!r}")
         while True:
             try:
+                found: dict[str, Any]
                 found, self._at = self._parse(self._text, self._at)
             except json.JSONDecodeError:
                 if not self._extend():
                     raise
             else:
-                return dict[str, Any](found)
+                return found
 
     def _expect(self, mark: str) -> None:
         if (found := self._next()) != mark:

@@ -52,12 +52,13 @@ class Call:
     def data(self, content: bytes, *, end: bool = False) -> None:
         """Send bytes as fast as the client allows."""
         h2 = self._connection.h2
-        while content:
+        at = 0
+        while at < len(content):
             while not (room := min(h2.local_flow_control_window(self.stream), h2.max_outbound_frame_size)):
                 self._connection.read()
-            h2.send_data(self.stream, content[:room])
+            h2.send_data(self.stream, content[at : at + room])
             self._connection.flush()
-            content = content[room:]
+            at += room
         if end:
             h2.end_stream(self.stream)
             self._connection.flush()

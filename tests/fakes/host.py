@@ -94,7 +94,7 @@ def build(root: Path, node: FakeNode) -> Host:
     store = host.networks / node.network
     for directory in (store, host.cache, host.checkpoints, host.proc, host.docker_socket.parent):
         directory.mkdir(parents=True)
-    write_store(store, node.reserved)
+    write_store(store, (*node.reserved, *node.ownerless_files))
     for sandbox in node.reserved:
         _write_results(host.cache, node, sandbox)
     for sandbox in node.running:

@@ -62,6 +62,8 @@ class FakeNode:
     """Pods that the kubelet evicted, which the API server still lists."""
     exited: int = 0
     """Sandboxes that have exited and still have all their annotations, which are `EXITED_BYTES` long."""
+    ownerless: int = 0
+    """Files of host-local's that nothing else knows."""
     endless: int = 0
     """So many of docker's first lists never end."""
 
@@ -80,6 +82,12 @@ class FakeNode:
         for number in range(self.exited):
             ended = _digits("exited", str(number))
             yield PodSandbox(ended, "batch", f"nightly-report-{number}", "", self.kubelet_started)
+
+    @property
+    def ownerless_files(self) -> Iterator[PodSandbox]:
+        free = addresses(self.cidr)[len(self.running) :]
+        for ip in free[: self.ownerless]:
+            yield PodSandbox(_digits("ownerless", ip), "", "", ip, self.booted)
 
     @property
     def reserved(self) -> tuple[PodSandbox, ...]:

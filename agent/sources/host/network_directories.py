@@ -3,7 +3,7 @@
 Whose a found directory is, is decided later (`attribution.py`): the runtime's word and the pods tell.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import NetworkStore, Reading, Unavailable, known_or
+from agent.model.snapshot import NetworkStore, Reading, Reservation, Unavailable, known_or
 from agent.sources.host.reservations import network_names, read_reservations
 
 DEFAULT_DATA_DIR: Final = Path("/var/lib/cni/networks")
@@ -33,12 +33,17 @@ def read_all(
     networks: Reading[tuple[RuntimeNetwork, ...]],
     networks_dir: Path,
     mounted: Callable[[Path], Path],
+    before: Iterable[NetworkStore] = (),
 ) -> tuple[NetworkStore, ...]:
-    """Read each directory once; names in the settings win. `mounted`: where a path of the node is for this process."""
+    """Read each directory once; names in the settings win.
+
+    `mounted`: where a path of the node is for this process. `before`: what was read last.
+    """
+    earlier = {store.network: known_or(store.reading, ()) for store in before}
     found: dict[str, _Directory] = {}
     for one in _directories(settings, known_or(networks, ()), networks_dir, mounted):
         found.setdefault(one.network, one)
-    return tuple(_read(one, networks_dir) for one in found.values())
+    return tuple(_read(one, networks_dir, earlier.get(one.network, ())) for one in found.values())
 
 
 def _directories(
@@ -61,8 +66,8 @@ def _directories(
         yield _Directory(name, networks_dir, networks_dir, "")
 
 
-def _read(one: _Directory, networks_dir: Path) -> NetworkStore:
-    store = read_reservations(one.above, one.network)
+def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation]) -> NetworkStore:
+    store = read_reservations(one.above, one.network, before)
     store = replace(store, data_dir=str(one.data_dir), discovered=one.named != "settings")
     if one.named != "runtime" or not isinstance(store.reading, Unavailable):
         return store

@@ -10,6 +10,8 @@ import errno
 import os
 import re
 import stat
+import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
@@ -41,8 +43,12 @@ _IDS_OF_PROGRAMS = {
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_reservations(networks_dir: Path, network: str) -> NetworkStore:
-    """Read one network's directory; one that does not exist, or is no directory, is unavailable and not empty."""
+def read_reservations(networks_dir: Path, network: str, before: Iterable[Reservation] = ()) -> NetworkStore:
+    """Read one network's directory; one that does not exist, or is no directory, is unavailable and not empty.
+
+    `before`: what was read last. A file that reads the same is the same object: the report on the last snapshot and
+    this snapshot exist at the same time, and a directory may have 65,000 files.
+    """
     directory = networks_dir / network
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -51,7 +57,7 @@ def read_reservations(networks_dir: Path, network: str) -> NetworkStore:
         absent = error.errno == errno.ENOENT and _is_without_networks(networks_dir)
         return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
     try:
-        return replace(_read_entries(network, handle), data_dir=str(networks_dir))
+        return replace(_read_entries(network, handle, before), data_dir=str(networks_dir))
     except OSError as error:
         return NetworkStore(network, Unavailable("reservations", cannot_read(directory, error)))
     finally:
@@ -85,7 +91,8 @@ def _is_without_networks(networks_dir: Path) -> bool:
     return not network_names(networks_dir) and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
 
 
-def _read_entries(network: str, directory: int) -> NetworkStore:
+def _read_entries(network: str, directory: int, before: Iterable[Reservation]) -> NetworkStore:
+    earlier = {one.ip: one for one in before}
     reservations: list[Reservation] = []
     unrecognized: list[UnrecognizedEntry] = []
     for name in os.listdir(directory):
@@ -93,7 +100,8 @@ def _read_entries(network: str, directory: int) -> NetworkStore:
             continue
         entry = read_one(network, name, directory)
         if isinstance(entry, Reservation):
-            reservations.append(entry)
+            known = earlier.get(name, entry)
+            reservations.append(known if known == entry else entry)
         elif entry is not None:
             unrecognized.append(entry)
     return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))
@@ -144,7 +152,7 @@ def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Re
         ifname = (matched[2] or b"").decode(errors="surrogateescape")
         if not ifname.isprintable():  # control characters, or not UTF-8
             return UnrecognizedEntry(network, name, _why_unparsable(content), blocks=True)
-    return Reservation(network, name, container_id, ifname, found.st_ino, found.st_size, found.st_mtime_ns)
+    return Reservation(network, name, container_id, sys.intern(ifname), found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _why_unparsable(content: bytes) -> str:

@@ -180,11 +180,11 @@ def list_all(api: Api, path: str, query: Query) -> Iterator[tuple[int, Iterator[
     exact = any(name == "resourceVersion" and value not in {"", "0"} for name, value in query)
     with api.read(path, query if exact else (*query, _LIMIT)) as pieces:
         version, more, first = parse_list(pieces)
-        with closing(_bounded(_with_pages(api, path, query, first, more))) as items:
-            yield version, items
+        with closing(_with_pages(api, path, query, first, more)) as items:
+            yield version, _bounded(items)
 
 
-def _bounded(items: Iterator[dict[str, Any]]) -> Generator[dict[str, Any]]:
+def _bounded(items: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for number, item in enumerate(items):
         if number == MOST_LISTED:
             raise SourceError(f"API server: the list has more than {MOST_LISTED:,} objects")
@@ -193,7 +193,7 @@ def _bounded(items: Iterator[dict[str, Any]]) -> Generator[dict[str, Any]]:
 
 def _with_pages(
     api: Api, path: str, query: Query, items: Iterator[dict[str, Any]], more: str
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any]]:
     yield from items
     while more:
         unversioned = [(name, value) for name, value in query if name != "resourceVersion"]

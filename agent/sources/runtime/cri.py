@@ -10,15 +10,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork, WrittenRange, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, Container
 from agent.model.text import truncate
-from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
-from agent.sources.runtime.protobuf import DecodedMessage, encode
-from agent.sources.runtime.runtime import NoCri
+from agent.sources.runtime.grpc_unary import LARGEST_ANSWER, Code, GrpcConnection, GrpcError
+from agent.sources.runtime.protobuf import DecodedMessage, encode, repeated
+from agent.sources.runtime.runtime import MOST_LISTED_BYTES, NoCri, checked, counted
 from agent.sources.source_error import SourceError
 
 _APIS: Final[tuple[str, ...]] = ("v1", "v1alpha2")
@@ -84,10 +85,11 @@ class Cri:
         `asked`: the ids in reservations. Those that are listed need no further request.
         """
         with self._session() as session:
-            listed = [_sandbox(one, labels=5) for one in session.cri("ListPodSandbox").messages(1)]
-            listed += [_container(one) for one in session.cri("ListContainers").messages(1)]
+            sandboxes = (_sandbox(one, labels=5) for one in session.cri_list("ListPodSandbox"))
+            containers = (_container(one) for one in session.cri_list("ListContainers"))
+            listed = counted(self._endpoint, chain(sandboxes, containers))
             missing = {one for one in asked if _ID.fullmatch(one)}.difference(one.id for one in listed)
-            return (*listed, *_recorded(session, sorted(missing))) if missing else tuple(listed)
+            return (*listed, *_recorded(session, sorted(missing))) if missing else listed
 
     def has(self, container_id: str) -> bool:
         """Return whether this sandbox or container exists or is being created; raises SourceError.
@@ -135,20 +137,31 @@ class _Session:
 
     def cri(self, method: str, request: bytes = b"") -> DecodedMessage:
         """Call CRI, in the first version that is implemented."""
+        return DecodedMessage(b"".join(self._cri(method, request, LARGEST_ANSWER)))
+
+    def cri_list(self, method: str) -> Iterator[DecodedMessage]:
+        """Yield the items of a list of CRI as they arrive. It counts only as a whole."""
+        return repeated(self._cri(method, b"", MOST_LISTED_BYTES), 1)
+
+    def _cri(self, method: str, request: bytes, most: int) -> Iterator[bytes]:
         for api in self._apis:
             try:
-                answer = self._connection.call(f"/runtime.{api}.RuntimeService/{method}", request)
+                yield from self._connection.read(f"/runtime.{api}.RuntimeService/{method}", request, None, most)
             except GrpcError as error:
                 if error.code != Code.UNIMPLEMENTED or len(self._apis) == 1:
                     raise
                 unimplemented = error
             else:
                 self._apis = (api,)
-                return DecodedMessage(answer)
+                return
         raise NoCri(f"{unimplemented}; CRI is disabled here, or failed to start") from unimplemented
 
     def containerd(self, method: str, namespace: str, request: bytes = b"") -> DecodedMessage:
-        return DecodedMessage(self._connection.call(method, request, {"containerd-namespace": namespace}))
+        return DecodedMessage(self._connection.call(method, request, _of(namespace)))
+
+    def containerd_list(self, method: str, namespace: str, request: bytes) -> Iterator[DecodedMessage]:
+        """Yield the items of a list of containerd's own stores, likewise."""
+        return repeated(self._connection.read(method, request, _of(namespace), MOST_LISTED_BYTES), 1)
 
     def identify(self) -> ContainerRuntime:
         answer = self.cri("Version")
@@ -182,6 +195,10 @@ class _Session:
         return (*{one.text(1) for one in DecodedMessage(answer).messages(1)}.difference({_KUBERNETES}), _KUBERNETES)
 
 
+def _of(namespace: str) -> Mapping[str, str]:
+    return {"containerd-namespace": namespace}
+
+
 def _denies(message: str, container_id: str) -> bool:
     """Return whether a message says that this container does not exist: NOT_FOUND can have other reasons."""
     if container_id in message:
@@ -205,14 +222,14 @@ def _container_records(session: _Session, requests: Sequence[bytes]) -> Iterator
     for namespace in session.namespaces():
         state = _RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
         for request in requests:
-            for one in session.containerd(f"{_CONTAINERS}/List", namespace, request).messages(1):
+            for one in session.containerd_list(f"{_CONTAINERS}/List", namespace, request):
                 yield _record(one, state, labels=2, created=8)
 
 
 def _sandbox_records(session: _Session, runtime: ContainerRuntime, requests: Sequence[bytes]) -> Iterator[Container]:
     try:
         for request in requests:
-            for one in session.containerd(f"{_SANDBOXES}/List", _KUBERNETES, request).messages(1):
+            for one in session.containerd_list(f"{_SANDBOXES}/List", _KUBERNETES, request):
                 yield _record(one, _RECORDED, labels=4, created=5)
     except GrpcError as error:
         if not _without_sandbox_store(error, runtime):
@@ -258,7 +275,7 @@ def _labeled(one: DecodedMessage, state: str, created: int, labels: Mapping[str,
         raise ValueError("a container without an id")
     name, namespace = labels.get(f"{_LABEL}name", ""), labels.get(f"{_LABEL}namespace", "")
     pod = f"{namespace}/{name}" if name else ""
-    return Container(container_id, state, created, pod, labels.get(f"{_LABEL}uid", ""), sandbox=sandbox)
+    return checked(Container(container_id, state, created, pod, labels.get(f"{_LABEL}uid", ""), sandbox=sandbox))
 
 
 def _network(config: Mapping[str, Any]) -> RuntimeNetwork:

@@ -6,7 +6,6 @@ The low-level list is used: `containers.list()` inspects each container, and fai
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
 import tenacity
@@ -16,23 +15,17 @@ from docker.utils import kwargs_from_env, parse_host
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
-from agent.model.input_limit import InputLimit
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.os_error import why_not_connected
 from agent.sources.runtime.docker_client import BoundedClient, Bounds
+from agent.sources.runtime.runtime import checked, counted
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 
 _LABEL = "io.kubernetes."
-MOST_CONTAINERS: Final[InputLimit] = 10_000
-"""Containers of a node, those that have exited too: fifty times as many as a full node has. Each costs 1 KiB here."""
-_LONGEST_TEXT: Final = 512
-"""Characters of an ID, of a state, and of a pod's namespace, name and uid, of which Kubernetes' longest is 253."""
-_LATEST: Final = 10**11
-"""Seconds since the epoch: the year 5138."""
 
 
 class Docker:
@@ -127,30 +120,21 @@ class Docker:
 
 def _list(client: BoundedClient) -> tuple[Container, ...]:
     with closing(client.listed()) as listed:
-        containers = tuple(_container(item) for item in islice(listed, MOST_CONTAINERS + 1))
-    if len(containers) > MOST_CONTAINERS:
-        raise SourceError(f"docker: it lists more than {MOST_CONTAINERS:,} containers (remove those that have exited)")
-    return containers
+        return counted("docker", map(_container, listed))
 
 
 def _container(item: Mapping[str, Any]) -> Container:
     labels = item.get("Labels") or {}
     name = labels.get(f"{_LABEL}pod.name", "")
     namespace = labels.get(f"{_LABEL}pod.namespace", "")
-    container = Container(
-        id=item["Id"],
-        state=sys.intern(item["State"]),
-        created=int(item.get("Created") or 0),
-        pod=f"{namespace}/{name}" if name else "",
-        pod_uid=labels.get(f"{_LABEL}pod.uid", ""),
-        # dockershim and cri-dockerd label each of their containers `podsandbox` or `container`.
-        sandbox=labels.get(f"{_LABEL}docker.type") == "podsandbox",
+    return checked(
+        Container(
+            id=item["Id"],
+            state=sys.intern(item["State"]),
+            created=int(item.get("Created") or 0),
+            pod=f"{namespace}/{name}" if name else "",
+            pod_uid=labels.get(f"{_LABEL}pod.uid", ""),
+            # dockershim and cri-dockerd label each of their containers `podsandbox` or `container`.
+            sandbox=labels.get(f"{_LABEL}docker.type") == "podsandbox",
+        )
     )
-    for text in (container.id, container.state, container.pod, container.pod_uid):
-        if not isinstance(text, str):
-            raise TypeError(f"expected a string, found {text!r}")
-        if len(text) > _LONGEST_TEXT:
-            raise ValueError(f"a text of {len(text):,} characters: {text[:20]}")
-    if abs(container.created) > _LATEST:
-        raise ValueError(f"created {truncate(container.created)} seconds after 1970")
-    return container

@@ -15,10 +15,9 @@ from requests.exceptions import HTTPError
 
 from agent.model.input_limit import InputLimit
 from agent.sources.json_stream import PIECE, JsonStream
+from agent.sources.runtime.runtime import MOST_LISTED_BYTES
 from agent.sources.source_error import SourceError
 
-MOST_LISTED_BYTES: Final[InputLimit] = 256 * 1024 * 1024
-"""Bytes of a list, of which only one container at a time is kept: what 5,000 containers of 50 KB each have."""
 LARGEST_ANSWER: Final[InputLimit] = 4 * 1024 * 1024
 """Bytes of any other answer: of one container, of the version, or of an error."""
 

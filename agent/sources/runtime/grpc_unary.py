@@ -6,7 +6,7 @@ h2 is imported where it is used: a node without gRPC does not pay for it.
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
@@ -14,11 +14,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
+from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 from agent.sources.os_error import describe_os_error
 from agent.sources.source_error import SourceError
 
-_LARGEST: Final = 16 * 1024 * 1024
+LARGEST_ANSWER: Final[InputLimit] = 16 * 1024 * 1024
+"""Bytes of an answer that is kept as a whole: the kubelet takes as much."""
 _PREFIX: Final = 5
 """A message follows its prefix: a byte that says whether it is compressed, and its length in four bytes."""
 _LONGEST_TIMEOUT: Final = 99_999_999
@@ -76,15 +78,22 @@ class GrpcConnection:
 
     def call(self, method: str, request: bytes = b"", metadata: Mapping[str, str] | None = None) -> bytes:
         """Call `/package.Service/Method` and return the encoded response; raises SourceError or GrpcError."""
+        return b"".join(self.read(method, request, metadata, LARGEST_ANSWER))
+
+    def read(self, method: str, request: bytes, metadata: Mapping[str, str] | None, most: int) -> Iterator[bytes]:
+        """Yield the encoded response as it arrives; raises as `call`, also at its end: before, nothing of it counts.
+
+        `most`: how many bytes it may have.
+        """
         from h2.exceptions import H2Error
 
         where = f"{self._path}: {method.rpartition('/')[2]}"
         try:
-            answer = _Answer(self._send(method, request, metadata or {}))
-            self._receive(answer)
-            code, content = answer.code(), answer.content
+            answer = _Answer(self._send(method, request, metadata or {}), most)
+            yield from self._receive(answer)
+            code = answer.code()
             if code == Code.OK:
-                return _message(content)
+                return answer.check()
         except TimeoutError as error:
             raise SourceError(f"{where}: no complete response within {self._timeout:g} s") from error
         except OSError as error:
@@ -111,7 +120,7 @@ class GrpcConnection:
         self._h2.send_data(stream, b"\0" + len(request).to_bytes(4) + request, end_stream=True)
         return stream
 
-    def _receive(self, answer: "_Answer") -> None:
+    def _receive(self, answer: "_Answer") -> Iterator[bytes]:
         end = self._clock() + self._timeout
         while not answer.complete:
             self._wait_until(end)
@@ -124,6 +133,7 @@ class GrpcConnection:
                 raise _InvalidAnswer("the server closed the connection")
             for event in self._h2.receive_data(received):
                 self._take(event, answer)
+            yield answer.take_content()
 
     def _wait_until(self, end: float) -> None:
         remaining = end - self._clock()
@@ -159,8 +169,10 @@ class GrpcConnection:
 class _Answer:
     """What arrived on the stream of one call."""
 
-    def __init__(self, stream: int) -> None:
-        self.stream, self.complete, self.content = stream, False, bytearray()
+    def __init__(self, stream: int, most: int) -> None:
+        self.stream, self.complete = stream, False
+        self._most, self._size = most, 0
+        self._prefix, self._content = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}
 
     def take_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -170,9 +182,24 @@ class _Answer:
             raise _InvalidAnswer(f"HTTP status {status.decode(errors='replace')}")
 
     def take_data(self, data: bytes) -> None:
-        self.content += data
-        if len(self.content) > _LARGEST + _PREFIX:
-            raise _InvalidAnswer(f"the response is larger than {_LARGEST} bytes")
+        self._size += len(data)
+        if self._size > self._most + _PREFIX:
+            raise _InvalidAnswer(f"the response is larger than {self._most:,} bytes")
+        missing = _PREFIX - len(self._prefix)
+        self._prefix += data[:missing]
+        self._content += data[missing:]
+
+    def take_content(self) -> bytes:
+        """Return what has arrived of the message since it was last asked for."""
+        content, self._content = bytes(self._content), bytearray()
+        # What is compressed is not the message.
+        return b"" if self._prefix[:1] != b"\0" else content
+
+    def check(self) -> None:
+        """Raise unless one complete message arrived."""
+        length = int.from_bytes(self._prefix[1:])
+        if len(self._prefix) < _PREFIX or self._prefix[0] or self._size != _PREFIX + length:
+            raise _InvalidAnswer(f"the response is not one uncompressed message ({self._size} bytes)")
 
     def code(self) -> int:
         status = self._headers.get(b"grpc-status", b"")
@@ -182,14 +209,6 @@ class _Answer:
 
     def text(self) -> str:
         return unquote(self._headers.get(b"grpc-message", b"").decode(errors="replace"))
-
-
-def _message(content: bytearray) -> bytes:
-    """Return the only message of a stream."""
-    length = int.from_bytes(content[1:_PREFIX])
-    if len(content) < _PREFIX or content[0] or len(content) != _PREFIX + length:
-        raise _InvalidAnswer(f"the response is not one uncompressed message ({len(content)} bytes)")
-    return bytes(content[_PREFIX:])
 
 
 def _reason(code: object, text: bytes | None = None) -> str:

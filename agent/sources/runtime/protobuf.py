@@ -3,9 +3,12 @@
 A message here is its fields by number: whoever reads one knows their names and types.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, Final
+
+from agent.model.input_limit import InputLimit
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
@@ -15,8 +18,12 @@ _ONE_BYTE: Final = 0x80
 """Integers below this have one byte."""
 _SHORT: Final = frozenset(number << 3 | _LENGTH_DELIMITED for number in range(1, 16))
 """The tags of one byte of texts and messages."""
-_MOST_FIELDS: Final = 500_000
-"""Of a message and all that is read of those within: about ten thousand containers. Each field costs 80 bytes."""
+MOST_FIELDS: Final[InputLimit] = 100_000
+"""Of a message and all that is read of those within: about two thousand networks. Each field costs 80 bytes."""
+LARGEST_FIELD: Final[InputLimit] = 4 * 1024 * 1024
+"""Bytes of one field of a message that is decoded as it arrives. A pod has at most 256 KiB of annotations."""
+_LONGEST_HEAD: Final = 2 * _LONGEST_VARINT
+"""Bytes of a tag and a length."""
 
 
 class MalformedMessage(ValueError):
@@ -35,7 +42,7 @@ class DecodedMessage:
 
     def __init__(self, encoded: bytes, allowance: _Allowance | None = None) -> None:
         """Find the fields; raises MalformedMessage, as does every method. `allowance`: of the message around it."""
-        self._allowance = allowance or _Allowance(_MOST_FIELDS)
+        self._allowance = allowance or _Allowance(MOST_FIELDS)
         self._fields = _fields(encoded, self._allowance)
 
     def integer(self, number: int) -> int:
@@ -64,6 +71,43 @@ class DecodedMessage:
         if not self._fields.keys().isdisjoint(_other_tags(number, expected)):
             raise MalformedMessage(f"field {number} has another type")
         return self._fields.get(number << 3 | expected, ())
+
+
+def repeated(pieces: Iterable[bytes], number: int) -> Iterator[DecodedMessage]:
+    """Decode the messages of one field while the message around them arrives; raises MalformedMessage."""
+    rest, wanted = bytearray(), _LONGEST_HEAD
+    for piece in chain(pieces, [None]):
+        rest += piece or b""
+        if piece is not None and len(rest) < wanted:
+            continue
+        at, wanted = 0, _LONGEST_HEAD if piece is not None else 1
+        while len(rest) - at >= wanted:
+            tag, start, end = _extent(rest, at)
+            if end > len(rest) and piece is None:
+                raise MalformedMessage(f"field {tag >> 3} is truncated")
+            if end > len(rest):
+                wanted = end - at
+                break
+            if tag >> 3 == number:
+                yield _embedded(tag, bytes(rest[start:end]))
+            at = end
+        del rest[:at]
+
+
+def _extent(encoded: bytearray, at: int) -> tuple[int, int, int]:
+    """Return the tag of the field at a position, and where its value begins and ends: that may not have arrived."""
+    tag, start = _varint(encoded, at)
+    length, start = _length(encoded, start, tag)
+    end = start if tag & 7 == _VARINT else start + length
+    if end - at > LARGEST_FIELD:
+        raise MalformedMessage(f"field {tag >> 3} is larger than {LARGEST_FIELD:,} bytes")
+    return tag, start, end
+
+
+def _embedded(tag: int, encoded: bytes) -> DecodedMessage:
+    if tag & 7 != _LENGTH_DELIMITED:
+        raise MalformedMessage(f"field {tag >> 3} has another type")
+    return DecodedMessage(encoded)
 
 
 @cache
@@ -98,7 +142,7 @@ def _fields(encoded: bytes, allowance: _Allowance) -> dict[int, list[Any]]:
             value, at = _value(encoded, at, tag)
         left -= 1
         if left < 0:
-            raise MalformedMessage(f"the message has more than {_MOST_FIELDS} fields")
+            raise MalformedMessage(f"the message has more than {MOST_FIELDS:,} fields")
         if tag in fields:
             fields[tag].append(value)
         else:
@@ -109,23 +153,27 @@ def _fields(encoded: bytes, allowance: _Allowance) -> dict[int, list[Any]]:
 
 def _value(encoded: bytes, at: int, tag: int) -> tuple[int | bytes, int]:
     """Decode the value at a position, and return it with the position behind it."""
+    length, at = _length(encoded, at, tag)
+    if tag & 7 == _VARINT:
+        return length, at
+    if length > len(encoded) - at:
+        raise MalformedMessage(f"field {tag >> 3} is truncated")
+    return encoded[at : at + length], at + length
+
+
+def _length(encoded: bytes | bytearray, at: int, tag: int) -> tuple[int, int]:
+    """Return the length of the value at a position, and where it begins; of an integer, itself and where it ends."""
     number, wire_type = tag >> 3, tag & 7
     if not 0 < number <= _GREATEST_NUMBER:
         raise MalformedMessage(f"invalid field number {number}")
     if wire_type in _FIXED:
-        length = _FIXED[wire_type]
-    elif wire_type in {_VARINT, _LENGTH_DELIMITED}:
-        length, at = _varint(encoded, at)
-        if wire_type == _VARINT:
-            return length, at
-    else:
-        raise MalformedMessage(f"field {number} has the unsupported wire type {wire_type}")
-    if length > len(encoded) - at:
-        raise MalformedMessage(f"field {number} is truncated")
-    return encoded[at : at + length], at + length
+        return _FIXED[wire_type], at
+    if wire_type in {_VARINT, _LENGTH_DELIMITED}:
+        return _varint(encoded, at)
+    raise MalformedMessage(f"field {number} has the unsupported wire type {wire_type}")
 
 
-def _varint(encoded: bytes, at: int) -> tuple[int, int]:
+def _varint(encoded: bytes | bytearray, at: int) -> tuple[int, int]:
     """Decode the integer at a position, and return it with the position behind it."""
     if at < len(encoded) and encoded[at] < _ONE_BYTE:
         return encoded[at], at + 1

@@ -1,11 +1,43 @@
-"""What every container runtime is asked."""
+"""What every container runtime is asked, and how much of its answer is taken."""
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Iterable
+from itertools import islice
+from typing import Final, Protocol
 
+from agent.model.input_limit import InputLimit
 from agent.model.runtime import ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import Container
+from agent.model.text import truncate
 from agent.sources.source_error import SourceError
+
+MOST_CONTAINERS: Final[InputLimit] = 10_000
+"""Containers of a node, those that have exited too: fifty times as many as a full node has. Each costs 1 KiB here."""
+MOST_LISTED_BYTES: Final[InputLimit] = 256 * 1024 * 1024
+"""Bytes of a list, of which only one container at a time is kept: what 5,000 containers of 50 KB each have."""
+LONGEST_TEXT: Final = 512
+"""Characters of an ID, of a state, and of a pod's namespace, name and uid, of which Kubernetes' longest is 253."""
+_LATEST: Final = 10**11
+"""Seconds since the epoch: the year 5138."""
+
+
+def counted(runtime: object, listed: Iterable[Container]) -> tuple[Container, ...]:
+    """Return the containers of a list; raises SourceError if there are too many."""
+    containers = tuple(islice(listed, MOST_CONTAINERS + 1))
+    if len(containers) > MOST_CONTAINERS:
+        raise SourceError(f"{runtime}: it has more than {MOST_CONTAINERS:,} containers (remove those that have exited)")
+    return containers
+
+
+def checked(container: Container) -> Container:
+    """Return the container; raises TypeError or ValueError if it cannot be kept."""
+    for text in (container.id, container.state, container.pod, container.pod_uid):
+        if not isinstance(text, str):
+            raise TypeError(f"expected a string, found {text!r}")
+        if len(text) > LONGEST_TEXT:
+            raise ValueError(f"a text of {len(text):,} characters: {text[:20]}")
+    if abs(container.created) > _LATEST:
+        raise ValueError(f"created {truncate(container.created)} seconds after 1970")
+    return container
 
 
 class NoCri(SourceError):

@@ -285,6 +285,18 @@ def test_files_that_come_and_go_are_read_completely_or_not_at_all(kubenet: Path)
         churning.join()
 
 
+def test_a_file_that_reads_the_same_is_the_same_object_and_any_other_is_read_anew(kubenet: Path) -> None:
+    for last in range(2, 6):
+        (kubenet / f"10.244.1.{last}").write_text(f"{ID}\r\neth0")
+    before = read(kubenet).reading.known()
+    (kubenet / "10.244.1.2").write_text(f"{'f' * 64}\r\neth0")
+    (kubenet / "10.244.1.3").unlink()
+    os.utime(kubenet / "10.244.1.4", ns=(1, 1))
+    again = reservations.read_reservations(kubenet.parent, kubenet.name, before).reading.known()
+    assert sorted(again, key=lambda one: one.ip) == sorted(read(kubenet).reading.known(), key=lambda one: one.ip)
+    assert [one.ip for one in again if any(one is old for old in before)] == ["10.244.1.5"]
+
+
 def test_no_handle_is_left_open(kubenet: Path) -> None:
     make_link_to_shadow(kubenet / "10.244.1.7")
     os.mkfifo(kubenet / "10.244.1.8")

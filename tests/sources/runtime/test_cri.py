@@ -11,12 +11,14 @@ import pytest
 
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Container
+from agent.sources.runtime import cri as cri_module
+from agent.sources.runtime import runtime
 from agent.sources.runtime.cri import Cri
 from agent.sources.runtime.runtime import NoCri
 from agent.sources.source_error import SourceError
 from tests.fakes import cri as fake
 from tests.fakes.cri import AT, FakeRuntime, cniconfig, container, record, sandbox, stored
-from tests.fakes.grpc_server import Answers, Call, FakeGrpcServer
+from tests.fakes.grpc_server import OPENING, Answers, Call, FakeGrpcServer
 from tests.wire import ID, open_directory
 
 CONTAINERS = "/containerd.services.containers.v1.Containers"
@@ -256,6 +258,37 @@ def test_any_request_that_fails_makes_the_list_unavailable(
 ) -> None:
     with serve(FakeRuntime(sandboxes=[sandbox(A)], instead={failed: answer})):
         assert text in error_of(lambda: cri.containers([A, B]))
+
+
+def test_a_list_that_never_ends_is_unavailable_at_its_bound_and_the_next_one_is_read(
+    serve: Serve, cri: Cri, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(call: Call) -> None:
+        call.head(OPENING)
+        call.data(b"\0\xff\xff\xff\xff")
+        one = fake.PROTO["Sandboxes"](items=[sandbox(A)]).SerializeToString()
+        while not call.closing.is_set():
+            call.data(one)
+
+    monkeypatch.setattr(runtime, "MOST_CONTAINERS", 1000)
+    served = FakeRuntime(sandboxes=[sandbox(A)], instead={"ListPodSandbox": endless})
+    with serve(served):
+        assert "it has more than 1,000 containers" in error_of(lambda: cri.containers([]))
+        served.instead.clear()
+        assert len(cri.containers([])) == 1
+
+
+def test_the_size_of_a_list_is_bounded_and_that_of_a_text_in_it(
+    serve: Serve, cri: Cri, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cri_module, "MOST_LISTED_BYTES", 100_000)
+    few, many = ([sandbox(one * 64) for one in "0123456789"] * times for times in (10, 100))
+    with serve(FakeRuntime(sandboxes=few)) as server:
+        assert len(cri.containers([])) == 100
+        server.answers = FakeRuntime(sandboxes=many).answer
+        assert "the response is larger than 100,000 bytes" in error_of(lambda: cri.containers([]))
+        server.answers = FakeRuntime(sandboxes=[sandbox(A, labels={"io.kubernetes.pod.uid": "x" * 600})]).answer
+        assert "a text of 600 characters" in error_of(lambda: cri.containers([]))
 
 
 @pytest.mark.parametrize("failing_one", [failing(14, "shutting down"), failing(5, "could not find pod: not found")])

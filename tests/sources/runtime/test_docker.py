@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agent.model.snapshot import Container
 from agent.sources.deadline import Deadline
 from agent.sources.json_stream import JsonStream
-from agent.sources.runtime import docker, docker_client
+from agent.sources.runtime import docker_client, runtime
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
 from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, needs, run, until
@@ -249,7 +249,7 @@ def endless(start: bytes, again: bytes) -> Answers:
 def test_a_list_that_never_ends_is_unavailable_at_its_bound_and_the_next_one_is_read(
     socket_path: Path, to: Callable[..., Docker], monkeypatch: pytest.MonkeyPatch, start: bytes, again: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(docker, "MOST_CONTAINERS", 100)
+    monkeypatch.setattr(runtime, "MOST_CONTAINERS", 100)
     monkeypatch.setattr(docker_client, "MOST_LISTED_BYTES", 1_000_000 if again.isspace() else 100_000_000)
     with FakeServer(endless(start, again), at=socket_path) as server:
         client = to()

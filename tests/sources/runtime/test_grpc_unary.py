@@ -109,7 +109,7 @@ def test_an_answer_is_complete_whatever_its_size(path: Path, size: int) -> None:
 
 def test_an_answer_of_more_than_16_megabytes_is_refused(path: Path) -> None:
     text = error_from(path, lambda call: call.answer(b"a" * (_16_MB + 1)), timeout=60)
-    assert text.endswith("the response is larger than 16777216 bytes")
+    assert text.endswith("the response is larger than 16,777,216 bytes")
 
 
 @pytest.mark.parametrize("declared", [_16_MB, 0xFFFF_FFFF])
