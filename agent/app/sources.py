@@ -163,7 +163,9 @@ def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ..
 
     def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:
         nonlocal last
-        last = network_directories.read_all(config.network, snapshot.networks, config.cni_networks_dir, mounted, last)
+        last = network_directories.read_all(
+            config.network, snapshot.networks, config.cni_networks_dir, mounted, last, config.max_reservations
+        )
         return last
 
     return read

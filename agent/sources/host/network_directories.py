@@ -34,16 +34,18 @@ def read_all(
     networks_dir: Path,
     mounted: Callable[[Path], Path],
     before: Iterable[NetworkStore] = (),
+    most: int = 65536,
 ) -> tuple[NetworkStore, ...]:
     """Read each directory once; names in the settings win.
 
     `mounted`: where a path of the node is for this process. `before`: what was read last.
+    `most`: how many files are read of a directory.
     """
     earlier = {store.network: known_or(store.reading, ()) for store in before}
     found: dict[str, _Directory] = {}
     for one in _directories(settings, known_or(networks, ()), networks_dir, mounted):
         found.setdefault(one.network, one)
-    return tuple(_read(one, networks_dir, earlier.get(one.network, ())) for one in found.values())
+    return tuple(_read(one, networks_dir, earlier.get(one.network, ()), most) for one in found.values())
 
 
 def _directories(
@@ -66,8 +68,8 @@ def _directories(
         yield _Directory(name, networks_dir, networks_dir, "")
 
 
-def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation]) -> NetworkStore:
-    store = read_reservations(one.above, one.network, before)
+def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation], most: int) -> NetworkStore:
+    store = read_reservations(one.above, one.network, before, most)
     store = replace(store, data_dir=str(one.data_dir), discovered=one.named != "settings")
     if one.named != "runtime" or not isinstance(store.reading, Unavailable):
         return store

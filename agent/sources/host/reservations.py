@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
+from itertools import islice
 from pathlib import Path
 
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
@@ -43,11 +44,13 @@ _IDS_OF_PROGRAMS = {
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_reservations(networks_dir: Path, network: str, before: Iterable[Reservation] = ()) -> NetworkStore:
+def read_reservations(
+    networks_dir: Path, network: str, before: Iterable[Reservation] = (), most: int = 65536
+) -> NetworkStore:
     """Read one network's directory; one that does not exist, or is no directory, is unavailable and not empty.
 
     `before`: what was read last. A file that reads the same is the same object: the report on the last snapshot and
-    this snapshot exist at the same time, and a directory may have 65,000 files.
+    this snapshot exist at the same time, and a directory may have many files. `most`: how many.
     """
     directory = networks_dir / network
     try:
@@ -57,7 +60,12 @@ def read_reservations(networks_dir: Path, network: str, before: Iterable[Reserva
         absent = error.errno == errno.ENOENT and _is_without_networks(networks_dir)
         return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
     try:
-        return replace(_read_entries(network, handle, before), data_dir=str(networks_dir))
+        return replace(_read_entries(network, handle, before, most), data_dir=str(networks_dir))
+    except _TooMany:
+        why = (
+            f"{directory} has more than {most:,} files: raise --max-reservations, and the memory limit of its container"
+        )
+        return NetworkStore(network, Unavailable("reservations", why))
     except OSError as error:
         return NetworkStore(network, Unavailable("reservations", cannot_read(directory, error)))
     finally:
@@ -91,11 +99,23 @@ def _is_without_networks(networks_dir: Path) -> bool:
     return not network_names(networks_dir) and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
 
 
-def _read_entries(network: str, directory: int, before: Iterable[Reservation]) -> NetworkStore:
+class _TooMany(Exception):
+    pass
+
+
+def _names(directory: int, most: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        names = [one.name for one in islice(entries, most + 1)]
+    if len(names) > most:
+        raise _TooMany
+    return names
+
+
+def _read_entries(network: str, directory: int, before: Iterable[Reservation], most: int) -> NetworkStore:
     earlier = {one.ip: one for one in before}
     reservations: list[Reservation] = []
     unrecognized: list[UnrecognizedEntry] = []
-    for name in os.listdir(directory):
+    for name in _names(directory, most):
         if _OWN.fullmatch(name):
             continue
         entry = read_one(network, name, directory)

@@ -221,6 +221,15 @@ def test_the_error_of_a_missing_network_names_the_existing_ones(tmp_path: Path) 
     assert why_failed(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
 
 
+def test_a_directory_with_too_many_files_is_not_read_in_part(tmp_path: Path, kubenet: Path) -> None:
+    for number in range(3):
+        (kubenet / f"10.22.0.{number + 2}").write_text(ID)
+    assert len(reservations.read_reservations(tmp_path, "kubenet", most=3).reading.known()) == 3
+    reading = reservations.read_reservations(tmp_path, "kubenet", most=2).reading
+    why = f"{kubenet} has more than 2 files: raise --max-reservations, and the memory limit of its container"
+    assert reading == Unavailable("reservations", why)
+
+
 def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "kubenet").write_text(ID)
     assert (
