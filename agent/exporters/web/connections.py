@@ -58,7 +58,7 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: HTTPStatus
     content_type: str
     body: bytes
@@ -67,11 +67,11 @@ class Answer:
 
 
 class Answers(Protocol):
-    def at_once(self, request: Request) -> Answer | None:
+    def at_once(self, request: Request) -> Response | None:
         """Return the answer if it is there already: everybody waits meanwhile."""
         ...
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         """Return the answer; it may take time."""
         ...
 
@@ -101,7 +101,7 @@ class Connections:
         self._open: dict[_Connection, None] = {}
         """The oldest first."""
         self._questions: SimpleQueue[_Connection | None] = SimpleQueue()
-        self._answered: SimpleQueue[tuple[_Connection, Answer | None]] = SimpleQueue()
+        self._answered: SimpleQueue[tuple[_Connection, Response | None]] = SimpleQueue()
         self._threads: list[Thread] = []
         self._closing, (self._woken, self._wake) = Event(), socket.socketpair()
         self._selector = DefaultSelector()
@@ -203,7 +203,9 @@ class Connections:
             request = parse(bytes(head), connection.peer)
             self._ask(connection, request) if isinstance(request, Request) else self._respond(connection, request)
         elif len(connection.received) > REQUEST_BYTES:
-            self._respond(connection, plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too large"))
+            self._respond(
+                connection, text_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too large")
+            )
         elif not read:
             self._close(connection)
 
@@ -212,7 +214,7 @@ class Connections:
         if answer := self._answers.at_once(request):
             self._respond(connection, answer)
         elif self._questions.qsize() >= MOST_CONNECTIONS:  # of clients that have left
-            self._respond(connection, plain(HTTPStatus.SERVICE_UNAVAILABLE, "busy with earlier requests"))
+            self._respond(connection, text_response(HTTPStatus.SERVICE_UNAVAILABLE, "busy with earlier requests"))
         else:
             self._selector.unregister(connection.socket)
             self._questions.put(connection)
@@ -243,9 +245,9 @@ class Connections:
                 with suppress(BlockingIOError, ConnectionError):
                     self._respond(connection, answer)
 
-    def _respond(self, connection: _Connection, answer: Answer) -> None:
+    def _respond(self, connection: _Connection, answer: Response) -> None:
         request = connection.request
-        connection.unsent = memoryview(encode(answer, with_body=request is None or request.with_body))
+        connection.unsent = memoryview(response_bytes(answer, with_body=request is None or request.with_body))
         self._selector.modify(connection.socket, EVENT_WRITE, connection)
         self._send(connection)
 
@@ -269,17 +271,17 @@ def _deadline(connection: _Connection) -> float:
     return connection.accepted + (CONNECTION_SECONDS if connection.request else REQUEST_SECONDS)
 
 
-def parse(head: bytes, peer: str) -> Request | Answer:
+def parse(head: bytes, peer: str) -> Request | Response:
     """Return the request, or the answer to one that is not understood."""
     line, *fields = head.decode("latin-1").split("\r\n")
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 (method, target and version)
-        return plain(HTTPStatus.BAD_REQUEST, "expected a request of HTTP/1.0 or HTTP/1.1")
+        return text_response(HTTPStatus.BAD_REQUEST, "expected a request of HTTP/1.0 or HTTP/1.1")
     method, target, _ = words
     if method in _METHODS:
-        return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
+        return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
     if method not in {"GET", "HEAD"}:
-        return plain(HTTPStatus.NOT_IMPLEMENTED, "only GET and HEAD are implemented")
+        return text_response(HTTPStatus.NOT_IMPLEMENTED, "only GET and HEAD are implemented")
     headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in fields)}
     return Request(
         target,
@@ -291,11 +293,11 @@ def parse(head: bytes, peer: str) -> Request | Answer:
     )
 
 
-def plain(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, _TEXT, f"{text}\n".encode(), headers)
+def text_response(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Response:
+    return Response(status, _TEXT, f"{text}\n".encode(), headers)
 
 
-def encode(answer: Answer, *, with_body: bool) -> bytes:
+def response_bytes(answer: Response, *, with_body: bool) -> bytes:
     headers = (
         ("Server", "nodeleak"),
         ("Connection", "close"),

@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import StatusExporter
-from agent.exporters.web.connections import Answer, Connections, Request, is_loopback, plain
+from agent.exporters.web.connections import Connections, Request, Response, is_loopback, text_response
 from agent.exporters.web.page import Page
 from agent.model.report import Report
 
@@ -58,7 +58,7 @@ class HttpExporter:
         self._last: Report | None = None
         self._registry, self._alive, self._page, self._status = registry, alive, page, status
         self._clock = clock
-        self._kept: dict[_Question, tuple[float, Answer]] = {}
+        self._kept: dict[_Question, tuple[float, Response]] = {}
         """The answers since the last sync, and until when they hold."""
         self._connections = Connections(address, self, clock)
         self.port: int = self._connections.port
@@ -73,19 +73,19 @@ class HttpExporter:
         # Another dictionary: what is being rendered from the last report is kept in the old one.
         self._last, self._kept = report, {}
 
-    def at_once(self, request: Request) -> Answer | None:
+    def at_once(self, request: Request) -> Response | None:
         """Return the answer unless it has to be rendered."""
         question = self._question(request)
-        return question if isinstance(question, Answer) else self._find(question)
+        return question if isinstance(question, Response) else self._find(question)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         """Return the answer. After a sync, the first who asks has it rendered."""
         question = self._question(request)
-        if isinstance(question, Answer):
+        if isinstance(question, Response):
             return question
         return self._find(question) or self._render(question)
 
-    def _question(self, request: Request) -> _Question | Answer:
+    def _question(self, request: Request) -> _Question | Response:
         path, _, query = request.target.partition("?")
         if (what := _PRIVATE.get(path)) and self._serves(path) and (refused := _refusal(what, request)):
             return refused
@@ -101,23 +101,23 @@ class HttpExporter:
             case "/" | "/api/v1/report" | "/api/v1/status" if self._serves(path):
                 return _Question(path, alive=self._alive(), refreshing="refresh=off" not in query.split("&"))
             case _:
-                return plain(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
+                return text_response(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
 
     def _serves(self, path: str) -> bool:
         return {"/": self._page, "/api/v1/status": self._status}.get(path, True) is not None
 
-    def _find(self, question: _Question) -> Answer | None:
+    def _find(self, question: _Question) -> Response | None:
         until, answer = self._kept.get(question, (-inf, None))
         return answer if self._clock() < until else None
 
-    def _render(self, question: _Question) -> Answer:
+    def _render(self, question: _Question) -> Response:
         kept = self._kept
         answer, seconds = self._rendered(question)
         if answer.status is HTTPStatus.OK:
             kept[question] = self._clock() + seconds, answer
         return answer
 
-    def _rendered(self, question: _Question) -> tuple[Answer, float]:
+    def _rendered(self, question: _Question) -> tuple[Response, float]:
         """Return an answer, and for how many seconds it holds without a sync."""
         if question.path == "/metrics":
             return self._metrics(question), METRICS_SECONDS
@@ -127,17 +127,17 @@ class HttpExporter:
             return self._view(self._page, question), inf
         return _json(scan_document(self._last) if self._last else None), inf
 
-    def _metrics(self, question: _Question) -> Answer:
+    def _metrics(self, question: _Question) -> Response:
         encode, content_type = _ENCODERS[question.openmetrics]
         body = encode(self._registry)
         if not question.compressed:
-            return Answer(HTTPStatus.OK, content_type, body)
-        return Answer(HTTPStatus.OK, content_type, gzip.compress(body), (("Content-Encoding", "gzip"),))
+            return Response(HTTPStatus.OK, content_type, body)
+        return Response(HTTPStatus.OK, content_type, gzip.compress(body), (("Content-Encoding", "gzip"),))
 
-    def _view(self, page: Page, question: _Question) -> Answer:
+    def _view(self, page: Page, question: _Question) -> Response:
         report, refreshing = self._last, question.refreshing
         body = page.render(report, alive=question.alive, refreshing=refreshing)
-        return Answer(HTTPStatus.OK, _HTML, body, page.headers(report, refreshing=refreshing))
+        return Response(HTTPStatus.OK, _HTML, body, page.headers(report, refreshing=refreshing))
 
 
 def _wants_openmetrics(accept: str) -> bool:
@@ -147,23 +147,25 @@ def _wants_openmetrics(accept: str) -> bool:
         return False
 
 
-def _json(document: dict[str, Any] | None) -> Answer:
+def _json(document: dict[str, Any] | None) -> Response:
     """Answer with a document; None: there is no report yet."""
     if document is None:
-        return plain(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
-    return Answer(HTTPStatus.OK, _JSON, json.dumps(document).encode())
+        return text_response(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
+    return Response(HTTPStatus.OK, _JSON, json.dumps(document).encode())
 
 
-def _probe(why_not: str, *, ok: bool) -> Answer:
-    return plain(HTTPStatus.OK, "ok") if ok else plain(HTTPStatus.SERVICE_UNAVAILABLE, why_not)
+def _probe(why_not: str, *, ok: bool) -> Response:
+    return text_response(HTTPStatus.OK, "ok") if ok else text_response(HTTPStatus.SERVICE_UNAVAILABLE, why_not)
 
 
-def _refusal(what: str, request: Request) -> Answer | None:
+def _refusal(what: str, request: Request) -> Response | None:
     """Refuse other machines, and host names: anybody can point a name at this machine (DNS rebinding)."""
     if not is_loopback(request.client):
-        return plain(HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: only this machine may read it")
+        return text_response(
+            HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: only this machine may read it"
+        )
     if not _is_ours(request.host):
-        return plain(
+        return text_response(
             HTTPStatus.FORBIDDEN, f"the {what} names pods and addresses: use localhost or an IP address as the host"
         )
     return None

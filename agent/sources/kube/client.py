@@ -30,7 +30,7 @@ _LIMIT = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule. The agent's memory does not depend on it."""
 MOST_LISTED: Final[InputLimit] = 20_000
 """Objects of a list. Kubernetes removes terminated pods of a cluster above 12,500; each costs up to 1 KiB here."""
-MOST_LISTED_BYTES: Final[InputLimit] = 1024 * 1024 * 1024
+LARGEST_PAGE: Final[InputLimit] = 1024 * 1024 * 1024
 """Bytes of a page, of which only one object at a time is kept: what the most objects of 50 KB each have."""
 LARGEST_OBJECT: Final[InputLimit] = 4 * 1024 * 1024
 """Bytes of an answer that is no list, and of one event of a watch. etcd takes objects of 1.5 MiB."""
@@ -68,7 +68,7 @@ class Api:
 
         Whatever was not read at the end of the block is given up.
         """
-        return self._read(path, query, MOST_LISTED_BYTES)
+        return self._read(path, query, LARGEST_PAGE)
 
     def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
         """Start a watch, and yield its lines until the server ends it.

@@ -17,9 +17,9 @@ from typing import Any, Final
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork, WrittenRange, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, Container
 from agent.model.text import truncate
-from agent.sources.runtime.grpc_unary import LARGEST_ANSWER, Code, GrpcConnection, GrpcError
+from agent.sources.runtime.grpc_unary import LARGEST_MESSAGE, Code, GrpcConnection, GrpcError
 from agent.sources.runtime.protobuf import DecodedMessage, encode, repeated
-from agent.sources.runtime.runtime import MOST_LISTED_BYTES, NoCri, checked, counted
+from agent.sources.runtime.runtime import MOST_LISTED_BYTES, NoCri, checked_container, counted
 from agent.sources.source_error import SourceError
 
 _APIS: Final[tuple[str, ...]] = ("v1", "v1alpha2")
@@ -137,7 +137,7 @@ class _Session:
 
     def cri(self, method: str, request: bytes = b"") -> DecodedMessage:
         """Call CRI, in the first version that is implemented."""
-        return DecodedMessage(b"".join(self._cri(method, request, LARGEST_ANSWER)))
+        return DecodedMessage(b"".join(self._cri(method, request, LARGEST_MESSAGE)))
 
     def cri_list(self, method: str) -> Iterator[DecodedMessage]:
         """Yield the items of a list of CRI as they arrive. It counts only as a whole."""
@@ -275,7 +275,9 @@ def _labeled(one: DecodedMessage, state: str, created: int, labels: Mapping[str,
         raise ValueError("a container without an id")
     name, namespace = labels.get(f"{_LABEL}name", ""), labels.get(f"{_LABEL}namespace", "")
     pod = f"{namespace}/{name}" if name else ""
-    return checked(Container(container_id, state, created, pod, labels.get(f"{_LABEL}uid", ""), sandbox=sandbox))
+    return checked_container(
+        Container(container_id, state, created, pod, labels.get(f"{_LABEL}uid", ""), sandbox=sandbox)
+    )
 
 
 def _network(config: Mapping[str, Any]) -> RuntimeNetwork:

@@ -20,7 +20,7 @@ from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.os_error import why_not_connected
 from agent.sources.runtime.docker_client import BoundedClient, Bounds
-from agent.sources.runtime.runtime import checked, counted
+from agent.sources.runtime.runtime import checked_container, counted
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -127,7 +127,7 @@ def _container(item: Mapping[str, Any]) -> Container:
     labels = item.get("Labels") or {}
     name = labels.get(f"{_LABEL}pod.name", "")
     namespace = labels.get(f"{_LABEL}pod.namespace", "")
-    return checked(
+    return checked_container(
         Container(
             id=item["Id"],
             state=sys.intern(item["State"]),

@@ -19,7 +19,7 @@ from agent.model.text import truncate
 from agent.sources.os_error import describe_os_error
 from agent.sources.source_error import SourceError
 
-LARGEST_ANSWER: Final[InputLimit] = 16 * 1024 * 1024
+LARGEST_MESSAGE: Final[InputLimit] = 16 * 1024 * 1024
 """Bytes of an answer that is kept as a whole: the kubelet takes as much."""
 _PREFIX: Final = 5
 """A message follows its prefix: a byte that says whether it is compressed, and its length in four bytes."""
@@ -78,7 +78,7 @@ class GrpcConnection:
 
     def call(self, method: str, request: bytes = b"", metadata: Mapping[str, str] | None = None) -> bytes:
         """Call `/package.Service/Method` and return the encoded response; raises SourceError or GrpcError."""
-        return b"".join(self.read(method, request, metadata, LARGEST_ANSWER))
+        return b"".join(self.read(method, request, metadata, LARGEST_MESSAGE))
 
     def read(self, method: str, request: bytes, metadata: Mapping[str, str] | None, most: int) -> Iterator[bytes]:
         """Yield the encoded response as it arrives; raises as `call`, also at its end: before, nothing of it counts.

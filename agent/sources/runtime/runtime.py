@@ -28,7 +28,7 @@ def counted(runtime: object, listed: Iterable[Container]) -> tuple[Container, ..
     return containers
 
 
-def checked(container: Container) -> Container:
+def checked_container(container: Container) -> Container:
     """Return the container; raises TypeError or ValueError if it cannot be kept."""
     for text in (container.id, container.state, container.pod, container.pod_uid):
         if not isinstance(text, str):

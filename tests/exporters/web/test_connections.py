@@ -19,16 +19,16 @@ from agent.exporters.web.connections import (
     MOST_CONNECTIONS,
     MOST_PER_CLIENT,
     THIS_MACHINE,
-    Answer,
     Connections,
     Request,
+    Response,
     client_of,
-    plain,
+    text_response,
 )
 from tests.network import Network, network
 from tests.wire import until
 
-OK = plain(HTTPStatus.OK, "ok")
+OK = text_response(HTTPStatus.OK, "ok")
 
 
 class Answerer:
@@ -37,14 +37,14 @@ class Answerer:
     def __init__(self) -> None:
         self.asked, self.allowed = threading.Event(), threading.Event()
 
-    def at_once(self, request: Request) -> Answer | None:
+    def at_once(self, request: Request) -> Response | None:
         if request.target == "/bug":
             raise ZeroDivisionError
         if request.target == "/large":
-            return Answer(HTTPStatus.OK, "text/plain", b"x" * 20_000_000)
+            return Response(HTTPStatus.OK, "text/plain", b"x" * 20_000_000)
         return None if request.target == "/slow" else OK
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         assert request.target == "/slow"
         self.asked.set()
         self.allowed.wait(30)
