@@ -72,10 +72,18 @@ start_without_pod_cidr() {
     sleep 0.01
   done
   kill -STOP "$pid"
-  for ((i = 0; i < 50; i++)); do
-    compgen -G "${checkpoints[0]}" >/dev/null || break
+  for ((i = 0; i < 150; i++)); do
+    any_exists "${checkpoints[@]}" || break
     sleep 0.1
   done
+}
+
+any_exists() {
+  local path
+  for path; do
+    [ ! -e "$path" ] || return 0
+  done
+  return 1
 }
 
 run_etcd() {
