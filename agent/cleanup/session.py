@@ -67,6 +67,7 @@ class CleanupSession:
             self._journal, self._unreadable = self._journal_store.read(), ""
         except SourceError as error:
             self._unreadable = str(error)
+            return Journal()  # what was read before names nothing to recover: its disk may hang
         return self._journal
 
     def observe(self, snapshots: Iterable[Snapshot]) -> None:

@@ -1,6 +1,7 @@
 """Which nodes there are, and which agent each of them has. Pure: from the lines that kubectl prints."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from string import digits
@@ -103,8 +104,10 @@ def targets(node_lines: str, found: Iterable[Agent]) -> list[Target]:
 
 def addresses(node_lines: str) -> dict[str, str]:
     """Read `kubectl get nodes --no-headers --output=wide`: the node of each internal address."""
-    nodes = (line.split() for line in node_lines.splitlines())
-    return {fields[_ADDRESS]: fields[0] for fields in nodes if len(fields) > _ADDRESS}
+    nodes = [fields for line in node_lines.splitlines() if len(fields := line.split()) > _ADDRESS]
+    # A node that was replaced may still have its object, with the same address: neither is known by it.
+    times = Counter(fields[_ADDRESS] for fields in nodes)
+    return {fields[_ADDRESS]: fields[0] for fields in nodes if times[fields[_ADDRESS]] == 1}
 
 
 def only(found: Iterable[Target], names: Sequence[str]) -> tuple[list[Target], list[str]]:

@@ -44,7 +44,8 @@ def locked(path: Path) -> Iterator[None]:
     The lock is a file beside the report, because each write replaces the report. It is removed while it is locked:
     whoever opened it before looks whether it is still there.
     """
-    lock = path.with_name(f".{path.name}.lock")
+    file = path.resolve()  # another run may come by a link
+    lock = file.with_name(f".{file.name}.lock")
     try:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -1,6 +1,7 @@
 """What a Prometheus knows of every agent, as the documents that the agents themselves would give. Pure."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ QUERIES: Final[Mapping[str, str]] = {
     "value": f'{{__name__=~"{_PREFIX}({_VALUES})",state=~"(leaked|unknown)?"$}}',
     "finding": f'{_PREFIX}findings{{phase="confirmed"$}} > 0',
     "unavailable": f"{_PREFIX}source_up{{$}} == 0",
+    "sources": f"count without (source) ({_PREFIX}source_up{{$}})",
     "failed": f'increase({_PREFIX}sync_failures_total{{stage="check"$}}[5m]) > 0',
     # Progress and not age, because the clocks of the node and of Prometheus may differ.
     "stalled": f"changes({_PREFIX}last_sync_timestamp_seconds{{$}}[10m]) == 0"
@@ -71,8 +73,9 @@ class AgentSeries:
 def queries(cluster: str) -> dict[str, str]:
     """Return each query by its name. `cluster`: the value of the label `cluster`; empty: any."""
     chosen = f"cluster={json.dumps(cluster)}" if cluster else ""
+    alone, more = (f"{{{chosen}}}", f",{chosen}") if chosen else ("", "")
     return {
-        name: text.replace("{$}", f"{{{chosen}}}" if chosen else "").replace("$", f",{chosen}" if chosen else "")
+        name: re.sub(r"\{\$\}|\$", lambda found: alone if found[0] == "{$}" else more, text)
         for name, text in QUERIES.items()
     }
 
@@ -100,9 +103,20 @@ def by_agent(found: Iterable[Sample]) -> list[AgentSeries]:
     """Group samples by the agent that they are of; what no agent serves now is left out."""
     agents: dict[frozenset[tuple[str, str]], AgentSeries] = {}
     for one in found:
+        if hidden := _hidden(one):
+            raise ValueError(
+                f"Prometheus gives the agents the label {hidden}, which hides the one of their metrics: "
+                "give it another name in the scrape configuration, or set honor_labels"
+            )
         target = {key: value for key, value in one.labels.items() if key not in _OF_A_METRIC}
         agents.setdefault(frozenset(target.items()), AgentSeries(target)).samples.append(one)
     return [one for one in agents.values() if one.named("build_info")]
+
+
+def _hidden(one: Sample) -> str:
+    """Return a label of the metric that Prometheus has renamed, because the target has one of the same name."""
+    renamed = (name.removeprefix("exported_") for name in one.labels if name.startswith("exported_"))
+    return next((name for name in renamed if name in _OF_A_METRIC), "")
 
 
 def document(agent: AgentSeries, node: str) -> dict[str, Any]:
@@ -112,6 +126,8 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
     """
     if not (synced := agent.named("last_sync_timestamp_seconds")):
         return no_report("the agent has not finished its first sync")
+    if not agent.of("sources"):
+        raise LookupError("Prometheus stores no nodeleak_source_up of it")
     last = synced[-1]
     findings, unavailable = list(_findings(agent)), list(_unavailable(agent))
     halted = any(one.value for one in agent.named("cleanup_halted"))

@@ -45,8 +45,9 @@ class Deadline:
     def _ask(self, question: Callable[[], _T]) -> Callable[[], _T]:
         self._discard_late_answer()
         if self._thread is None:
-            self._thread = Thread(target=self._answer, name=self._what, daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._answer, name=self._what, daemon=True)
+            thread.start()
+            self._thread = thread
         self._questions.put(question)
         try:
             return self._answers.get(timeout=self._seconds)
@@ -54,6 +55,9 @@ class Deadline:
             self._late = True
             self._abort()
             raise Late(f"{self._what}: no complete response within {self._seconds:g} s") from None
+        except BaseException:  # a signal: the answer to this question is still to come, and is not that to the next
+            self._late = True
+            raise
 
     def _discard_late_answer(self) -> None:
         if not self._late:

@@ -195,6 +195,7 @@ def agent(name: str = "", **labels: str) -> AgentSeries:
     target = {"job": "nodeleak", "instance": "10.0.0.1:9747"}
     metrics = {"nodeleak_build_info": 1.0, "nodeleak_last_sync_timestamp_seconds": 990.0}
     found = samples("value", answer(*(({"__name__": key, **target}, value) for key, value in metrics.items())))
+    found += samples("sources", answer((target, 11.0)))
     found += samples(name, answer(({**target, **labels}, 1.0))) if name else []
     (one,) = by_agent(found)
     return one
@@ -215,6 +216,24 @@ def agent(name: str = "", **labels: str) -> AgentSeries:
 def test_the_state_of_a_node(query: str, labels: dict[str, str], shown: tuple[str, str]) -> None:
     found = document(agent(query, **labels), "worker-1")
     assert (found["state"], found["headline"], found["report"]["age_seconds"]) == (*shown, 10.0)
+
+
+def test_without_the_series_of_its_sources_an_agent_is_not_healthy() -> None:
+    one = agent()
+    one.samples = [sample for sample in one.samples if sample.query != "sources"]
+    with pytest.raises(LookupError, match="Prometheus stores no nodeleak_source_up"):
+        document(one, "worker-1")
+
+
+@pytest.mark.parametrize("name", ["stage", "source", "severity", "network", "version"])
+def test_a_label_of_the_target_that_hides_one_of_the_metrics_is_an_error(name: str) -> None:
+    labels = {"__name__": "nodeleak_build_info", "instance": "10.0.0.1:9747", name: "prod", f"exported_{name}": "own"}
+    with pytest.raises(ValueError, match=f"gives the agents the label {name}, which hides"):
+        by_agent(samples("value", answer((labels, 1.0))))
+
+
+def test_the_name_of_a_cluster_is_no_pattern() -> None:
+    assert series.queries("a$b")["unavailable"] == 'nodeleak_source_up{cluster="a$b"} == 0'
 
 
 def test_a_severity_of_another_version_is_not_read_as_harmless() -> None:

@@ -102,7 +102,7 @@ def test_a_status_needs_two_requests_for_each_node_and_two_lists(served: FakeClu
     assert served.requests == {"list nodes": 1, "list pods": 1, "get pods": 3, "exec pods": 3}
 
 
-def test_a_status_through_the_api_server_needs_one_list_and_five_queries(served: FakeCluster, tmp_path: Path) -> None:
+def test_a_status_through_the_api_server_needs_one_list_and_six_queries(served: FakeCluster, tmp_path: Path) -> None:
     asked: list[str] = []
 
     def proxied(path: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_a_status_through_the_api_server_needs_one_list_and_five_queries(served:
     assert "worker-1  no report" in done.out
     assert (done.code, done.err) == (3, "")
     served.requests.pop("discovery")
-    assert served.requests == {"list nodes": 1, "proxy monitoring/prometheus:9090": 5}
+    assert served.requests == {"list nodes": 1, "proxy monitoring/prometheus:9090": 6}
     assert all(path.startswith("/api/v1/query?query=") for path in asked)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from agent.model.input_limit import InputLimit
 
-CPU_SHARE: Final = 0.005
+CPU_SHARE: Final = 0.004
 """Of a core, for all requests together: with renderings and the kernel's part, the server stays below 1 %."""
 CPU_BURST: Final = 0.01
 """Seconds of CPU that may be used at once: a page with its scrapers and probes does not wait."""
@@ -29,9 +29,11 @@ MOST_CONNECTIONS: Final[InputLimit] = 64
 """At a time. An idle one costs a file descriptor and at most `REQUEST_BYTES`."""
 MOST_PER_CLIENT: Final[InputLimit] = 8
 """A browser opens six."""
-BACKLOG: Final = 64
-"""Connections that wait in the kernel: at `CPU_SHARE`, all are accepted in about a second."""
-ACCEPTED_PER_TURN: Final = 8
+BACKLOG: Final = 512
+"""Connections that wait in the kernel, where nobody is preferred: so accepting is not limited."""
+ACCEPTED_PER_TURN: Final = 64
+_LONGEST_PAUSE: Final = 0.1
+"""Seconds between two turns: so long does a probe of the kubelet wait at most."""
 REQUEST_BYTES: Final[InputLimit] = 8192
 """Request line and headers. Prometheus sends less than 1 KiB."""
 REQUEST_SECONDS: Final = 5.0
@@ -103,6 +105,9 @@ class Connections:
         self._questions: SimpleQueue[_Connection | None] = SimpleQueue()
         self._answered: SimpleQueue[tuple[_Connection, Response | None]] = SimpleQueue()
         self._threads: list[Thread] = []
+        self._credit = CPU_BURST
+        """Seconds of CPU that requests may use at once."""
+        self._charged = 0.0
         self._closing, (self._woken, self._wake) = Event(), socket.socketpair()
         self._selector = DefaultSelector()
         for one in (self._listener, self._woken):
@@ -129,13 +134,12 @@ class Connections:
         self._selector.close()
 
     def _run(self) -> None:
-        credit, at, used = CPU_BURST, self._clock(), thread_time()
+        at = self._clock()
         while not self._closing.is_set():
             self._turn([key.data for key, _ in self._selector.select(self._patience())])
-            earned, spent = (self._clock() - at) * CPU_SHARE, thread_time() - used
-            at, used = at + earned / CPU_SHARE, used + spent
-            credit = min(CPU_BURST, credit + earned) - spent
-            self._closing.wait(max(0.0, -credit / CPU_SHARE))
+            now = self._clock()
+            self._credit, at = min(CPU_BURST, self._credit + (now - at) * CPU_SHARE), now
+            self._closing.wait(min(_LONGEST_PAUSE, max(0.0, -self._credit / CPU_SHARE)))
 
     def _patience(self) -> float | None:
         """Return the seconds until the next connection is late."""
@@ -143,15 +147,26 @@ class Connections:
 
     def _turn(self, ready: Iterable[_Connection | None]) -> None:
         """Serve one connection of each client. None: there are others to accept, or answers."""
+        accepted = tuple(self._accept())
+        self._charged = thread_time()  # accepting is free, or a flood would shut out the kubelet's probe
         self._take_answers()
-        served = set[str]()
-        for connection in (*self._accept(), *filter(None, ready)):
-            if connection.client not in served and not connection.closed:
+        served, in_debt = set[str](), self._credit < 0
+        for connection in (*accepted, *filter(None, ready)):
+            # In debt, other machines wait. This one is served once in a turn: the kubelet's probe is from it.
+            waits = in_debt and connection.client != THIS_MACHINE
+            if not waits and connection.client not in served and not connection.closed:
                 served.add(connection.client)
                 self._serve(connection)
+                self._charge()
         now = self._clock()
         for connection in [one for one in self._open if _deadline(one) <= now]:
             self._close(connection)
+        self._charge()
+
+    def _charge(self) -> None:
+        """Subtract the time since the last charge. The debt has a limit: a garbage collection may have taken it."""
+        before, self._charged = self._charged, thread_time()
+        self._credit = max(-CPU_SHARE, self._credit - (self._charged - before))
 
     def _accept(self) -> Iterator[_Connection]:
         for _ in range(ACCEPTED_PER_TURN):
@@ -167,8 +182,12 @@ class Connections:
             self._make_room(client)
             accepted.setblocking(False)
             connection = _Connection(accepted, peer[0], client, self._clock())
+            try:
+                self._selector.register(accepted, EVENT_READ, connection)
+            except OSError:
+                accepted.close()
+                return
             self._open[connection] = None
-            self._selector.register(accepted, EVENT_READ, connection)
             yield connection
 
     def _make_room(self, client: str) -> None:
@@ -238,12 +257,16 @@ class Connections:
             connection, answer = self._answered.get()
             if connection.closed:
                 continue
-            self._selector.register(connection.socket, EVENT_WRITE, connection)
-            if answer is None:
-                self._close(connection)
-            else:
-                with suppress(BlockingIOError, ConnectionError):
+            try:
+                self._selector.register(connection.socket, EVENT_WRITE, connection)
+                if answer is None:
+                    self._close(connection)
+                else:
                     self._respond(connection, answer)
+            except BlockingIOError:
+                pass
+            except OSError:  # the client has left
+                self._close(connection)
 
     def _respond(self, connection: _Connection, answer: Response) -> None:
         request = connection.request

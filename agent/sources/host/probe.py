@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Collection, Iterable
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +38,8 @@ _ERROR: Final = struct.Struct("IBBBxII")
 _ISOLATING: Final = frozenset({"macvlan", "ipvlan"})
 """Plugins whose pods the node itself does not reach: they are on the link of its interface, and it is not on theirs."""
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
-_TENTATIVE: Final = 0x40
-"""`IFA_F_TENTATIVE`: the node itself may not use the address yet (RFC 4862). It asks for no neighbor in its name."""
+_LINK_LOCAL, _NOT_READY = 0x20, 0x40 | 0x04
+"""`IPV6_ADDR_LINKLOCAL`; `IFA_F_TENTATIVE` (RFC 4862) and `IFA_F_OPTIMISTIC`."""
 _FAMILIES: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11, socket.IP_TTL, 4),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25, socket.IPV6_UNICAST_HOPS, 8),
@@ -57,7 +58,7 @@ def probe(
     routes = {ip: find_route(ip) for ip in ips}
     results = {ip: _by_route(ip, route) or _by_plugin(ip, cached) for ip, route in routes.items()}
     asked = [ip for ip, result in results.items() if result is None]
-    probes = [_Probe(ip, routes[ip].link) for ip in asked]
+    probes = [_Probe(ip, routes[ip]) for ip in asked]
     try:
         _ask_all(probes, clock)
     except OSError as error:
@@ -95,34 +96,40 @@ def _by_plugin(ip: str, cached: Iterable[CniResult]) -> ProbeResult | None:
 class _Probe:
     """One address, and the socket that asks it."""
 
-    def __init__(self, ip: str, link: str) -> None:
-        self.ip, self._link = ip, link
+    def __init__(self, ip: str, route: Route) -> None:
+        self.ip, self._link, self._prefix = ip, route.link, route.prefix
         self._found: ProbeResult | None = None
-        self._unsent = ""
+        self._unsent = self._sender = ""
         self._family = socket.AF_INET6 if ":" in ip else socket.AF_INET
 
     def connect(self) -> socket.socket:
         """Return a socket to ask with; raises OSError."""
-        self._unsent = self._no_sender()
         asking = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             level, reports, hops, _ = _FAMILIES[self._family]
             asking.setsockopt(level, reports, 1)
             asking.setsockopt(level, hops, 1)  # the route may have changed: no gateway forwards it
             asking.connect((self.ip, _PORT))
+            self._sender = str(asking.getsockname()[0])
+            self._unsent = self._no_sender()
         except OSError:
             asking.close()
             raise
         return asking
 
     def _no_sender(self) -> str:
-        """Return why the kernel may report "host unreachable" without having asked anybody."""
+        """Return why "host unreachable" would prove nothing: nobody was asked, or nobody could answer the sender."""
         if self._family == socket.AF_INET:
-            return ""
+            # A pod that has no route to the sender ignores its ARP request (rp_filter).
+            near = ip_address(self._sender) in ip_network(f"{self.ip}/{self._prefix}", strict=False)
+            return "" if near else f"the node asks as {self._sender}, which is not in the network of the route"
         # An interface may have nearly any bytes as its name: the last field, as it is.
         addresses = (line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line)
-        flags = [int(one[4], 16) for one in addresses if one[5:] == [os.fsencode(self._link)]]
-        if flags and not any(one & _TENTATIVE for one in flags):
+        on_link = (one for one in addresses if one[5:] == [os.fsencode(self._link)])
+        ready = [one for one in on_link if not int(one[4], 16) & _NOT_READY]
+        # The kernel asks as the sender if that is an address of the link, otherwise as its link-local one.
+        sender = ip_address(self._sender.partition("%")[0]).packed.hex().encode()
+        if any(one[0] == sender or int(one[3], 16) == _LINK_LOCAL for one in ready):
             return ""
         return "the node cannot ask there: it has no IPv6 address on it, or one that is still tentative"
 

@@ -33,6 +33,8 @@ class Route:
     """The interface on whose link the address is; empty: not on a link, or on one without neighbors (a tunnel)."""
     alone: bool = False
     """The route is for this address alone, as each pod has one with ptp and Calico."""
+    prefix: int = 0
+    """Of the route, in bits. A kernel before 4.13 names that of the address."""
 
 
 def find_route(ip: str) -> Route:
@@ -47,7 +49,8 @@ def find_route(ip: str) -> Route:
         entry = _ask(ip, _RTM_F_FIB_MATCH)
         # Where the flag is ignored, every answer is about the address alone.
         alone = entry is not None and entry != found and entry.prefix == ip_address(ip).max_prefixlen
-        return Route(link=name if alone or _has_neighbors(name) else "", alone=alone)
+        link = name if alone or _has_neighbors(name) else ""
+        return Route(link=link, alone=alone, prefix=entry.prefix if entry else ip_address(ip).max_prefixlen)
     except (OSError, struct.error) as error:
         raise SourceError(f"cannot ask the kernel for the route to {ip}: {error}") from error
 

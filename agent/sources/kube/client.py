@@ -28,6 +28,8 @@ _LONGEST_HEAD = 4096
 _ITEMS = '"items":['
 _LIMIT = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule. The agent's memory does not depend on it."""
+_MOST_PAGES: Final = 200
+"""Of a list. A server may make pages smaller than it is asked to."""
 MOST_LISTED: Final[InputLimit] = 20_000
 """Objects of a list. Kubernetes removes terminated pods of a cluster above 12,500; each costs up to 1 KiB here."""
 LARGEST_PAGE: Final[InputLimit] = 1024 * 1024 * 1024
@@ -195,11 +197,14 @@ def _with_pages(
     api: Api, path: str, query: Query, items: Iterator[dict[str, Any]], more: str
 ) -> Generator[dict[str, Any]]:
     yield from items
-    while more:
+    for _ in range(_MOST_PAGES):
+        if not more:
+            return
         unversioned = [(name, value) for name, value in query if name != "resourceVersion"]
         with api.read(path, (*unversioned, _LIMIT, ("continue", more))) as pieces:
             _, more, items = parse_list(pieces)
             yield from items
+    raise SourceError(f"API server: the list has more than {_MOST_PAGES} pages")
 
 
 def parse_list(pieces: Iterable[bytes]) -> tuple[int, str, Iterator[dict[str, Any]]]:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 from kubernetes import client, config
-from kubernetes.config import exec_provider
+from kubernetes.config import exec_provider, kube_config
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.model.text import truncate
@@ -61,7 +61,8 @@ class _Plugin(subprocess.Popen[str]):
             raise _PluginHangs(truncate(str(self._program))) from None
 
 
-setattr(exec_provider, "subprocess", SimpleNamespace(Popen=_Plugin, PIPE=subprocess.PIPE))  # noqa: B010 (untyped)
+for _module in (exec_provider, kube_config):
+    setattr(_module, "subprocess", SimpleNamespace(Popen=_Plugin, PIPE=subprocess.PIPE))  # noqa: B010 (untyped)
 
 _read: Final = Deadline("credentials", CREDENTIALS_SECONDS)
 
@@ -79,7 +80,10 @@ def in_time(kubeconfig: Path | None, read: Callable[[], _T]) -> _T:
     except _PluginHangs as hangs:
         why = f"the credential plugin {hangs} of {where} hangs: killed after {PLUGIN_SECONDS:g} s"
     except Late:
-        why = f"reading {where} takes more than {CREDENTIALS_SECONDS:g} s: its file system hangs"
+        why = (
+            f"reading {where}, and what it names, takes more than {CREDENTIALS_SECONDS:g} s: "
+            "a file system or an identity provider hangs"
+        )
     raise SourceError(f"API server: no credentials: {why}")
 
 

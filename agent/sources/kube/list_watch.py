@@ -140,7 +140,8 @@ class Reflector(Generic[_T]):
 
     def run(self, stop: Event) -> None:
         """List and watch until told to stop."""
-        shortest, longest = _BACKOFF
+        longest = min(_BACKOFF[1], self._stale_after / 8)  # a break of the connection must not make data unavailable
+        shortest = min(_BACKOFF[0], longest)
         watch_until_undisturbed = retry(
             retry=retry_if_result(lambda undisturbed: not undisturbed),
             wait=wait_random(shortest, longest),

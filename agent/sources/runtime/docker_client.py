@@ -5,6 +5,7 @@ The list is read as a stream: the labels of a sandbox have all annotations of it
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 import docker
@@ -70,6 +71,8 @@ class BoundedClient(docker.APIClient):
                 answer.raise_for_status()
             except HTTPError as error:
                 create_api_error_from_http_exception(error)
+            if answer.status_code != HTTPStatus.OK:
+                raise SourceError(f"docker: unexpected HTTP status {answer.status_code}")
             yield from JsonStream(answer.iter_content(PIECE)).array()
 
 

@@ -156,6 +156,27 @@ server.sendto(b"hello", sender)
 """
 
 
+def test_a_pod_that_cannot_answer_the_sender_is_not_absent(net: Network) -> None:
+    """The node asks as an address that the pod has no route to: it ignores the request (rp_filter)."""
+    net.ip("link add other type veth peer name other2", "addr add 10.99.0.1/32 dev other", "link set other up")
+    net.pod("ghost", 9)
+    net.run("ip", "netns", "exec", "ghost", "sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")
+    net.ip("route replace 10.244.1.0/24 dev cbr0 src 10.99.0.1")
+    found = probed(net, "10.244.1.9")
+    assert found.objections == {"10.244.1.9": UNANSWERED}
+    why = "the node asks as 10.99.0.1, which is not in the network of the route"
+    assert found.whys["10.244.1.9"] == f"10.244.1.9 on cbr0: {why}"
+
+
+def test_a_link_without_a_sender_of_its_own_is_no_proof(net: Network) -> None:
+    """The kernel has nobody to ask as, and reports an address in use as unreachable."""
+    net.ip("link add other type veth peer name other2", "addr add fd00:99::1/128 dev other nodad", "link set other up")
+    net.pod("ghost", 9)
+    net.ip("addr flush dev cbr0 scope link", f"addr change {BRIDGE6}/64 dev cbr0 preferred_lft 0 valid_lft forever")
+    net.ip("route replace fd00:244::/64 dev cbr0 src fd00:99::1")
+    assert probed(net, "fd00:244::9").objections == {"fd00:244::9": UNANSWERED}
+
+
 def test_any_answer_is_somebody(net: Network) -> None:
     net.pod("ghost", 9)
     command = net.enter("ip", "netns", "exec", "ghost", sys.executable, "-c", ECHO)
