@@ -56,36 +56,6 @@ bring_up() {
   done
 }
 
-# The leak is a race: a starting kubelet tears down pods whose containers are gone, and without a pod CIDR from the API
-# server it cannot release their addresses. Pausing the API server right after the kubelet's start makes sure that the
-# teardown, which removes the checkpoints, always comes first.
-start_without_pod_cidr() {
-  local pid i offset checkpoints
-  pid=$(pid_of apiserver)
-  checkpoints=(/var/lib/dockershim/sandbox/*)
-  offset=$(stat -c %s "$LOG/kubelet.log")
-  # shellcheck disable=SC2064
-  trap "kill -CONT $pid" EXIT
-  run_kubelet
-  for ((i = 0; i < 3000; i++)); do
-    ! tail -c "+$offset" "$LOG/kubelet.log" | grep -q 'Started kubelet' || break
-    sleep 0.01
-  done
-  kill -STOP "$pid"
-  for ((i = 0; i < 150; i++)); do
-    any_exists "${checkpoints[@]}" || break
-    sleep 0.1
-  done
-}
-
-any_exists() {
-  local path
-  for path; do
-    [ ! -e "$path" ] || return 0
-  done
-  return 1
-}
-
 run_etcd() {
   spawn etcd etcd --data-dir "$STATE/etcd" --listen-peer-urls http://127.0.0.1:2380 \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379

