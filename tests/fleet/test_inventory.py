@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.fleet.inventory import Target, Untrusted, agents_in, natural, only, targets
+from agent.fleet.inventory import Target, Untrusted, addresses, agents_in, natural, only, targets
 from tests.fleet.kubectl import pod_line
 
 NODES = "worker-1   Ready   <none>   3d   v1.20.2\nworker-2   NotReady,SchedulingDisabled   <none>   3d   v1.20.2\n"
@@ -12,6 +12,15 @@ def of(*pods: str) -> dict[str, Target]:
     names = " ".join(line.split("\t")[2] for line in pods)
     found = agents_in("".join(f"{line}\n" for line in (*pods, names)))
     return {one.node: one for one in targets(NODES, found)}
+
+
+def test_an_address_of_two_nodes_is_of_neither() -> None:
+    """A node that was replaced may still have its object."""
+    lines = (
+        f"{name} Ready <none> 3d v1.20.2 {ip} <none>\n"
+        for name, ip in (("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.1"))
+    )
+    assert addresses("".join(lines)) == {"10.0.0.2": "b"}
 
 
 def test_a_node_has_its_status_and_its_agent() -> None:

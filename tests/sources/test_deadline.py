@@ -1,5 +1,6 @@
 """A deadline for a complete answer, even if it arrives slowly."""
 
+import signal
 from threading import Event, current_thread
 
 import pytest
@@ -86,6 +87,32 @@ def test_a_late_failure_is_never_raised_for_another_request() -> None:
             return False
 
     until(answered, "it is asked again")
+
+
+def test_after_a_signal_the_answer_of_the_first_is_never_that_of_another_request() -> None:
+    enough, deadline = Event(), Deadline("docker", 10)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            deadline(lambda: enough.wait(10))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(SourceError, match="still waiting for an earlier response"):
+        deadline(lambda: "second")
+    enough.set()
+
+    def answered() -> str:
+        try:
+            return deadline(lambda: "third")
+        except SourceError:
+            return ""
+
+    until(lambda: answered() == "third", "it is asked again")
 
 
 def test_all_reads_run_in_one_other_thread() -> None:

@@ -305,6 +305,17 @@ def test_a_list_with_too_many_objects_is_no_list(api_of: Any, monkeypatch: pytes
             list(items)
 
 
+def test_a_list_without_end_is_no_list(api_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MOST_PAGES", 5)
+    page = json.dumps({"metadata": {"resourceVersion": "7", "continue": "more"}, "items": []})
+    with (
+        FakeServer(always(http(page))) as server,
+        list_all(api_of(server), pods.PODS_PATH, ()) as (_, items),
+        pytest.raises(SourceError, match="the list has more than 5 pages"),
+    ):
+        list(items)
+
+
 def test_too_large_an_answer_is_refused(api_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LARGEST_OBJECT", 1000)
     body = '{"a": "' + "x" * 2000 + '"}'
