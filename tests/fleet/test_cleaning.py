@@ -133,9 +133,11 @@ def test_a_second_run_with_the_same_report_is_refused(kubectl: FakeKubectl) -> N
     kubectl.node("worker-1", flag=str(flag), until=str(go), output=text(clean("released")))
     child = kubectl.start(*APPLY)
     until(flag.exists, "worker-1 is asked", 60)
-    second = kubectl.run("clean", "--apply", "--yes", "--continue", REPORT)
-    assert (second.code, second.out) == (2, "")
-    assert f"{REPORT} is used by another run of this command: wait until it has ended" in second.err
+    (kubectl.home / "link.json").symlink_to(REPORT)
+    for name in (REPORT, "link.json"):
+        second = kubectl.run("clean", "--apply", "--yes", "--continue", name)
+        assert (second.code, second.out) == (2, "")
+        assert f"{name} is used by another run of this command: wait until it has ended" in second.err
     go.touch()
     child.communicate(timeout=60)
     assert (child.returncode, kubectl.asked()) == (0, ["worker-1"])

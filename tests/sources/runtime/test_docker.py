@@ -161,6 +161,7 @@ def test_one_invalid_item_makes_the_list_unavailable(socket_path: Path, to: Call
         (http(HTML, kind="text/html"), "docker: "),
         (http(HTML, "502 Bad Gateway", "text/html"), "502 Server Error"),
         (http('{"message": "no space left"}', "500 Internal Server Error"), "no space left"),
+        (http("[]", "206 Partial Content"), "unexpected HTTP status 206"),
         (http(json.dumps([item()]))[:-40], "docker: "),
         (CHUNKED + chunk(b"["), "docker: "),
         (b"HTTP/1.1 200 OK\r\nContent-Type: application/js", "docker: "),
@@ -168,7 +169,7 @@ def test_one_invalid_item_makes_the_list_unavailable(socket_path: Path, to: Call
         (http("[" * 100_000), "docker"),
     ],
     ids=[
-        "HTML", "502", "500", "dies in the body", "dies in a chunk", "dies in the head", "hangs up", "deep",
+        "HTML", "502", "500", "206", "dies in the body", "dies in a chunk", "dies in the head", "hangs up", "deep",
     ],
 )  # fmt: skip
 def test_a_bad_answer_is_retried_three_times_and_truncated(
