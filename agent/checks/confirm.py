@@ -1,11 +1,13 @@
 """A finding is confirmed when it lasts. Pure: earlier observations and a snapshot in, new observations out."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
+from agent.model.assessment import ClassifiedReservation
 from agent.model.finding import Finding, Gap, TrackedFinding
+from agent.model.leak import Leaks
 from agent.model.snapshot import Reservation, Snapshot
 
 CLOCK_STEP = timedelta(seconds=5)
@@ -18,7 +20,7 @@ Key: TypeAlias = tuple[str | int, ...]
 class Observation:
     """One finding, kept from snapshot to snapshot."""
 
-    first: Finding
+    detector: str
     first_seen: datetime
     first_uptime: timedelta
     confirmed: bool = False
@@ -35,6 +37,10 @@ class ConfirmationState:
     """The pod of each container id that has a reservation: every other record of a leak's owner is gone."""
     pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
     """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
+    leaks: Leaks = field(default_factory=dict)
+    """The reservations without an owner, and those that were confirmed leaks before their detector had a gap."""
+    reservations: Sequence[ClassifiedReservation] = ()
+    """Those of the report, so that the next one can have the same objects. They decide nothing."""
 
 
 def clock_stepped(before: ConfirmationState | None, taken_at: datetime, uptime: timedelta) -> bool:
@@ -61,14 +67,12 @@ def confirm(
     if clock_stepped(before, snapshot.taken_at, snapshot.uptime):
         known = confirmed_before
     with_gap = {gap.detector for gap in gaps}
-    observations = {key: one for key, one in confirmed_before.items() if one.first.detector in with_gap}
+    observations = {key: one for key, one in confirmed_before.items() if one.detector in with_gap}
     tracked: list[TrackedFinding] = []
     for finding in findings:
         observation = _observe(finding, known.get(finding.key), snapshot, confirm_after)
         observations[finding.key] = observation
-        tracked.append(
-            TrackedFinding(finding, observation.first_seen, observation.confirmed).because(observation.first)
-        )
+        tracked.append(TrackedFinding(finding, observation.first_seen, observation.confirmed))
     return tuple(tracked), observations
 
 
@@ -76,6 +80,6 @@ def _observe(
     finding: Finding, earlier: Observation | None, snapshot: Snapshot, confirm_after: timedelta
 ) -> Observation:
     if earlier is None:
-        return Observation(finding, snapshot.taken_at, snapshot.uptime)
+        return Observation(finding.detector, snapshot.taken_at, snapshot.uptime)
     lasted = finding.urgent or snapshot.uptime - earlier.first_uptime >= confirm_after
     return replace(earlier, confirmed=earlier.confirmed or lasted)

@@ -1,19 +1,23 @@
 """One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from agent.checks.addresses import leaked_reservation
-from agent.checks.addresses.classify import classify
+from agent.checks.addresses.classify import ProvisionalStates, provisional_states
+from agent.checks.addresses.leak_cause import LeakEvidence
 from agent.checks.addresses.pending_teardown import pending_since, with_durations
 from agent.checks.confirm import ConfirmationState, clock_stepped, confirm
+from agent.checks.confirm_leaks import LeakObserver
 from agent.checks.devices.history import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.finding import Finding, Gap
+from agent.model.finding import Finding, Gap, LeakCause, TrackedFinding
+from agent.model.leak import Leaks
 from agent.model.ranges import free, usable
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import (
@@ -26,7 +30,6 @@ from agent.model.snapshot import (
     SourceDisabled,
 )
 
-_LEAKS: Final = (leaked_reservation,)
 _OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
 
 
@@ -46,30 +49,26 @@ def run(
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     `pods`: names of pods by container ID, for the first snapshot. They name, and change no state.
     """
-    classified = classify(snapshot, grace, before.pods if before else pods)
-    pending = pending_since(classified, before.pending if before else {})
-    classified = with_durations(classified, pending)
-    suspected, leak_gaps = detect(classified, _LEAKS)
-    tracked, leaks_seen = confirm(suspected, leak_gaps, before, snapshot, confirm_after)
-    leaks = tuple(one for one in tracked if one.confirmed)
-    assessment = _with_confirmed_leaks(classified, frozenset(one.finding.subject for one in leaks))
+    provisional = provisional_states(snapshot, grace, before.pods if before else pods)
+    assessment, observed = _with_confirmed_leaks(provisional, before, confirm_after)
+    del provisional  # as large as what follows, on a node with 65,000 leaks
+    pending = pending_since(assessment, before.pending if before else {})
+    assessment = with_durations(assessment, pending)
+    leaks = list[TrackedFinding]()
+    with _noting_gaps(leaked_reservation, observed.gaps):
+        leaks += leaked_reservation.find_tracked(assessment)
     found, gaps = detect(assessment, _OTHERS)
-    others, others_seen = confirm(found, gaps, before, snapshot, confirm_after)
-    findings = (*leaks, *others)
-    known = before.observations if before else {}
+    others, observations = confirm(found, gaps, before, snapshot, confirm_after)
     report = Report(
         assessment=assessment,
         networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
-        findings=findings,
-        gaps=(*leak_gaps, *gaps),
-        newly_confirmed=tuple(
-            one for one in findings if one.confirmed and not ((old := known.get(one.finding.key)) and old.confirmed)
-        ),
+        findings=(*leaks, *others),
+        gaps=(*observed.gaps, *gaps),
+        newly_confirmed=observed.newly_confirmed,
         clock_stepped=clock_stepped(before, snapshot.taken_at, snapshot.uptime),
     )
-    return report, ConfirmationState(
-        snapshot.taken_at, snapshot.uptime, {**leaks_seen, **others_seen}, _pods(assessment, before), pending
-    )
+    state = ConfirmationState(snapshot.taken_at, snapshot.uptime, observations, _pods(assessment, before), pending)
+    return report, replace(state, leaks=observed.remembered, reservations=assessment.reservations)
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> tuple[tuple[Finding, ...], tuple[Gap, ...]]:
@@ -77,25 +76,61 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> tuple[tuple
     findings: list[Finding] = []
     gaps: list[Gap] = []
     for detector in detectors:
-        try:
+        with _noting_gaps(detector, gaps):
             for finding in detector.find(assessment):
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
-        except InsufficientData as missing:
-            gaps.append(Gap(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
-        except Exception as error:  # noqa: BLE001 (one broken detector must not silence the others; it is logged as a gap)
-            gaps.append(Gap(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
     return tuple(findings), tuple(gaps)
 
 
-def _with_confirmed_leaks(assessment: Assessment, confirmed: frozenset[str]) -> Assessment:
-    """Make a leak that was seen once a candidate: between two reads of one snapshot a pod can vanish."""
+@contextmanager
+def _noting_gaps(detector: Detector, gaps: list[Gap]) -> Iterator[None]:
+    try:
+        yield
+    except InsufficientData as missing:
+        gaps.append(Gap(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
+    except Exception as error:  # noqa: BLE001 (one broken detector must not silence the others; it is logged as a gap)
+        gaps.append(Gap(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
 
-    def final(one: ClassifiedReservation) -> ClassifiedReservation:
-        if one.state is not State.LEAKED or not isinstance(one.entry, Reservation) or str(one.entry.key) in confirmed:
-            return one
-        return replace(one, state=State.CANDIDATE, why="no owner of any kind, but seen in one snapshot only")
 
-    return replace(assessment, reservations=tuple(map(final, assessment.reservations)))
+_SEEN_ONCE: Final = State.CANDIDATE, "no owner of any kind, but seen in one snapshot only"
+"""A leak that is not confirmed: between two reads of one snapshot a pod can vanish."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ObservedLeaks:
+    remembered: Leaks
+    """For the next snapshot."""
+    newly_confirmed: Mapping[tuple[str, LeakCause], int]
+    gaps: list[Gap]
+
+
+def _with_confirmed_leaks(
+    provisional: ProvisionalStates, before: ConfirmationState | None, confirm_after: timedelta
+) -> tuple[Assessment, _ObservedLeaks]:
+    """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
+    snapshot, gaps = provisional.snapshot, list[Gap]()
+    observer = LeakObserver(before, snapshot, confirm_after)
+    states = [_SEEN_ONCE if one[0] is State.LEAKED else one for one in provisional.states]
+    with _noting_gaps(leaked_reservation, gaps):
+        evidence = LeakEvidence.of(snapshot, (one for _, one in provisional.suspects()))
+        for place, reservation in provisional.suspects():
+            if observer.observe(reservation, evidence):
+                states[place] = provisional.states[place]
+        leaked_reservation.check_sources(snapshot)
+    remembered = observer.remembered(_undecided(provisional) if gaps else None)
+    observed = _ObservedLeaks(remembered, observer.newly_confirmed, gaps)
+    leaks = observer.confirmed()
+    del observer  # its index is large, too
+    shared = before.reservations if before and observed.remembered else ()  # a healthy node has too few to pay for it
+    return provisional.assessment(states, leaks, shared), observed
+
+
+def _undecided(provisional: ProvisionalStates) -> Callable[[Reservation], bool]:
+    """Return whether a reservation that leaked before may leak still: it was not read, or nothing else was found."""
+    judged = {one: state for one, (state, _) in zip(provisional.reservations, provisional.states, strict=True)}
+    read = {store.network for store in provisional.snapshot.reservations if isinstance(store.reading, Known)}
+    undecided = {State.UNKNOWN, State.LEAKED}
+    return lambda one: judged[one] in undecided if one in judged else one.network not in read
 
 
 def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str, str]:
@@ -117,13 +152,12 @@ def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
         ranges = assessment.ranges(network)
     except InsufficientData:
         ranges = None
-    taken = None if entries is None else [classified.name for classified in entries if classified.blocks]
     return NetworkSummary(
         name=network,
         ranges=ranges,
         usable=None if ranges is None else usable(ranges),
-        reserved=None if taken is None else len(taken),
-        free=None if ranges is None or taken is None else free(ranges, taken),
+        reserved=None if entries is None else sum(one.blocks for one in entries),
+        free=None if ranges is None or entries is None else free(ranges, (one.name for one in entries if one.blocks)),
         states=None if entries is None else _tally(entries),
     )
 
@@ -135,8 +169,11 @@ def _tally(entries: Iterable[ClassifiedReservation]) -> dict[State, int]:
 
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
     """Return whether a snapshot leaves anything to confirm."""
-    classified = classify(snapshot, grace)
-    findings, _ = detect(with_durations(classified, pending_since(classified, {})), DETECTORS)
+    provisional = provisional_states(snapshot, grace)
+    if any(provisional.suspects()):
+        return True
+    assessment = provisional.assessment(provisional.states)
+    findings, _ = detect(with_durations(assessment, pending_since(assessment, {})), _OTHERS)
     return bool(findings)
 
 

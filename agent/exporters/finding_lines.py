@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
-from agent.model.finding import LeakCause, Severity, TrackedFinding
+from agent.model.finding import LeakCause, Severity, TrackedFinding, total
 from agent.model.rejections import PodOutcome
 from agent.model.report import Report
 from agent.model.text import count_of, format_time
@@ -21,8 +21,6 @@ _RESTARTS: Final = {
     LeakCause.NODE_REBOOT,
 }
 
-_Group: TypeAlias = tuple[object, ...] | TrackedFinding
-
 
 @dataclass(frozen=True, slots=True)
 class FindingLine:
@@ -34,14 +32,17 @@ class FindingLine:
 
 def finding_lines(report: Report, *, verbose: bool = False) -> list[FindingLine]:
     """Return the lines, the most urgent first. `verbose`: one line for each finding."""
-    groups: dict[_Group, list[TrackedFinding]] = {}
-    for tracked in report.sorted_findings:
-        groups.setdefault(tracked if verbose else _group(tracked), []).append(tracked)
+    groups: dict[object, list[TrackedFinding]] = {}
+    for number, tracked in enumerate(report.sorted_findings):
+        # By number, because two findings of a damaged source can be equal.
+        group = None if verbose else _group(tracked)
+        groups.setdefault(number if group is None else group, []).append(tracked)
     runtime = runtimes.name_of(report.assessment.snapshot)
     return [_line(group, runtime) for group in groups.values()]
 
 
-def _group(tracked: TrackedFinding) -> _Group:
+def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:
+    """Return what the findings of one line have in common; None: this one has a line of its own."""
     finding = tracked.finding
     if isinstance(finding.cause, LeakCause):
         # A restart has one time; without one, each leak has the time of its file.
@@ -50,7 +51,7 @@ def _group(tracked: TrackedFinding) -> _Group:
     # A finding about many pods of one controller is a line already; each pod that cannot end has its own advice.
     if finding.rejected_pods and finding.pod and finding.pod_outcome is not PodOutcome.TERMINATING_STUCK:
         return finding.resource, finding.cause, finding.pod_outcome, tracked.confirmed
-    return tracked
+    return None
 
 
 def _line(group: Sequence[TrackedFinding], runtime: str) -> FindingLine:
@@ -67,12 +68,14 @@ def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> s
     since = format_time(first.since)
     if any(one.since != first.since for one in group):
         since += " (the oldest)"
-    leaks = [(one.finding.subject.rpartition("/")[2], one.finding.port_mappings) for one in group]
-    addresses = _listed([ip for ip, _ in leaks])
+    # A finding for the leaks beyond those that are listed names the network.
+    listed = [one.finding for one in group if one.finding.subject != one.finding.network]
+    leaks = [(one.subject.rpartition("/")[2], one.port_mappings) for one in listed]
+    addresses = _listed([ip for ip, _ in leaks], total(group) - len(leaks))
     ports = leaked_reservation.describe_ports(_listed([f"{port} to {ip}" for ip, ports in leaks for port in ports]))
-    count = count_of(len(group), "address", "addresses")
+    count = count_of(total(group), "address", "addresses")
     why = leaked_reservation.describe_cause(cause, since, runtime)
-    return f"{count} in {first.finding.network} leaked, {why}: {addresses}{ports}"
+    return f"{count} in {first.finding.network} leaked, {why}{f': {addresses}' if leaks else ''}{ports}"
 
 
 def _rejected(group: Sequence[TrackedFinding]) -> str:
@@ -81,6 +84,6 @@ def _rejected(group: Sequence[TrackedFinding]) -> str:
     return f"{what}; for the first of them: {first.why}; {first.do}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - LONGEST_LIST
+def _listed(names: Sequence[str], unnamed: int = 0) -> str:
+    more = max(0, len(names) - LONGEST_LIST) + unnamed
     return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")

@@ -19,7 +19,7 @@ from agent.checks.registry import DETECTORS
 from agent.checks.volumes import detached_volume
 from agent.checks.watches import replayed_watch
 from agent.model.assessment import State
-from agent.model.finding import Finding, Severity
+from agent.model.finding import Finding, Severity, total
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of, format_number
 
@@ -66,7 +66,7 @@ def incomplete(report: Report) -> str:
 
 
 def _informational(report: Report) -> str:
-    found = count_of(len(report.findings), "informational finding") if report.findings else "no findings"
+    found = count_of(total(report.findings), "informational finding") if report.findings else "no findings"
     unknown = sum((network.states or {}).get(State.UNKNOWN, 0) for network in report.networks)
     return f"{found} ({count_of(unknown, 'address', 'addresses')} unknown)" if unknown else found
 
@@ -85,7 +85,7 @@ def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
     for detector, describe in _CONSEQUENCES.items():
         if found := [one for one in findings if one.detector == detector and one.severity is severity]:
             return severity, describe(report, found)
-    return severity, count_of(len(findings), "finding")
+    return severity, count_of(sum(one.count for one in findings), "finding")
 
 
 def _exhausted(report: Report, found: Sequence[Finding]) -> str:
@@ -112,7 +112,7 @@ def _count_free(free: int) -> str:
 
 def _leaked(report: Report, found: Sequence[Finding]) -> str:
     node = report.assessment.snapshot.node_name
-    return f"{count_of(len(found), 'leaked pod address', 'leaked pod addresses')} on {node}"
+    return f"{count_of(sum(one.count for one in found), 'leaked pod address', 'leaked pod addresses')} on {node}"
 
 
 def _rejected(_report: Report, found: Sequence[Finding]) -> str:

@@ -2,16 +2,19 @@
 
 import logging
 import sys
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
 
+from agent.checks.addresses import leaked_reservation
+from agent.checks.confirm import Key
 from agent.checks.devices.clocks import plugins
 from agent.exporters.new_transitions import NewTransitions
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.model.devices import DeviceTransition, TransitionKind
-from agent.model.finding import TrackedFinding
+from agent.model.finding import Finding, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import (
@@ -23,10 +26,16 @@ from agent.model.snapshot import (
     Unavailable,
     known_or,
 )
+from agent.model.token_bucket import TokenBucket
 from agent.model.watches import Evidence
 
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
 """Sources that a node need not have; the others are disabled by configuration, or not needed."""
+
+MOST_LINES: Final = 1000
+"""Lines at once about what a node can have thousands of: findings, addresses that are not released, plugins."""
+_LINE_INTERVAL: Final = timedelta(seconds=3.6)
+"""Until there may be another one: 1,000 an hour."""
 
 
 def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
@@ -55,12 +64,37 @@ def _event_first(_logger: object, _method: str, event: Any) -> Any:
     return {key: event.pop(key) for key in ("timestamp", "level", "event")} | event
 
 
+class _BoundedLog:
+    """For lines of which a node can have thousands: it leaves out and counts those that are too many."""
+
+    def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
+        self._log, self._lines = logger, TokenBucket(MOST_LINES, _LINE_INTERVAL)
+        self.omitted = 0
+
+    def begin(self, now: timedelta) -> None:
+        """A sync begins; `now`: by the boot clock."""
+        self._lines.fill(now)
+        self.omitted = 0
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._one(self._log.info, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._one(self._log.warning, event, fields)
+
+    def _one(self, log: Callable[..., Any], event: str, fields: dict[str, Any]) -> None:
+        if self._lines.take():
+            log(event, **fields)
+        else:
+            self.omitted += 1
+
+
 class LogExporter:
     """Compares each report with the previous one."""
 
     def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
         self._log = logger
-        self._open: dict[tuple[str | int, ...], TrackedFinding] = {}
+        self._open: dict[Key, TrackedFinding] = {}
         self._unavailable: dict[str, Unavailable] = {}
         self._absent: frozenset[str] = frozenset()
         self._failed_detectors: frozenset[str] = frozenset()
@@ -69,8 +103,10 @@ class LogExporter:
         self._warnings: frozenset[str] = frozenset()
         self._new_transitions: NewTransitions | None = None
         self._watches: dict[tuple[str, Evidence], datetime] = {}
+        self._bounded_log = _BoundedLog(logger)
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
+        self._bounded_log.begin(report.assessment.snapshot.uptime)
         if report.clock_stepped:
             self._log.warning("clock.stepped", text="the node's clock was set: findings are confirmed again")
         self._sources(report)
@@ -81,6 +117,9 @@ class LogExporter:
         if report.cleaning is not None:
             self._cleanup(report.cleaning)
             self._releases(report.cleaning, report.confirmed_leaks)
+        if omitted := self._bounded_log.omitted:
+            text = f"more than {MOST_LINES:,} lines in an hour: 'nodeleak scan' shows all findings"
+            self._log.warning("log.limited", omitted=omitted, text=text)
 
     def _sources(self, report: Report) -> None:
         # Compared by source, not by reason: one that counts seconds would be a change in every sync.
@@ -120,11 +159,11 @@ class LogExporter:
             case TransitionKind.KUBELET_STARTED:
                 self._log.info("kubelet.started", **fields)
             case TransitionKind.SOCKET_APPEARED:
-                self._log.info("device_plugin.socket_appeared", **fields)
+                self._bounded_log.info("device_plugin.socket_appeared", **fields)
             case TransitionKind.REGISTERED:
-                self._log.info("device_plugin.registered", **fields)
+                self._bounded_log.info("device_plugin.registered", **fields)
             case TransitionKind.LOST:
-                self._log.warning("device_plugin.lost", **fields)
+                self._bounded_log.warning("device_plugin.lost", **fields)
             case _:
                 pass  # follows from these; if it lasts, it is a finding
 
@@ -145,24 +184,29 @@ class LogExporter:
         for key, tracked in confirmed.items():
             if key not in self._open:
                 self._opened(tracked)
-        # A finding is not gone because its detector could not run.
-        not_evaluated = {gap.detector for gap in report.gaps}
         gone = {key: one for key, one in self._open.items() if key not in confirmed}
-        kept = {key: one for key, one in gone.items() if one.finding.detector in not_evaluated}
+        kept = _not_gone(gone, report) if gone else {}
         for key, tracked in gone.items():
             if key not in kept:
-                self._log.info("finding.closed", detector=tracked.finding.detector, subject=tracked.finding.subject)
+                finding = tracked.finding
+                log = self._log_for(finding)
+                log.info("finding.closed", detector=finding.detector, subject=finding.subject)
         self._open = confirmed | kept
+
+    def _log_for(self, finding: Finding) -> "structlog.typing.FilteringBoundLogger | _BoundedLog":
+        return self._log if finding.severity is Severity.CRITICAL else self._bounded_log
 
     def _opened(self, tracked: TrackedFinding) -> None:
         finding = tracked.finding
-        self._log.warning(
+        log = self._log_for(finding)
+        log.warning(
             "finding.opened",
             detector=finding.detector,
             subject=finding.subject,
             severity=finding.severity.value,
             text=finding.message,
             since=tracked.since.isoformat(timespec="seconds"),
+            **({"count": finding.count} if finding.count > 1 else {}),
             **({"cause": finding.cause.value} if finding.cause else {}),
             **({"pod": finding.pod} if finding.pod else {}),
         )
@@ -196,14 +240,26 @@ class LogExporter:
         about = {name: value for name, value in about.items() if value}
         if outcome.refusals:
             first = outcome.refusals[0]
-            self._log.info("release.refused", **about, reason=first.reason.value, why=first.why)
+            self._bounded_log.info("release.refused", **about, reason=first.reason.value, why=first.why)
         elif outcome.verdict is Verdict.WOULD_RELEASE:
-            self._log.info("release.dry_run", **about)
+            self._bounded_log.info("release.dry_run", **about)
         elif outcome.verdict in MISSED:
             self._log.warning("release.failed", **about, verdict=outcome.verdict.value, why=outcome.why)
         else:
             why = {"why": outcome.why} if outcome.why else {}
             self._log.info("address.released", **about, entry=outcome.entry, **why)
+
+
+def _not_gone(gone: Mapping[Key, TrackedFinding], report: Report) -> dict[Key, TrackedFinding]:
+    """Return those whose detector could not run, and the leaks that are among those counted together."""
+    not_evaluated = {gap.detector for gap in report.gaps}
+    leaked = {str(key) for key in report.confirmed_leaks}
+
+    def remains(finding: Finding) -> bool:
+        is_leak = finding.detector == leaked_reservation.NAME and finding.subject in leaked
+        return is_leak or finding.detector in not_evaluated
+
+    return {key: one for key, one in gone.items() if remains(one.finding)}
 
 
 def _compared(outcome: Outcome) -> tuple[str, str]:

@@ -27,7 +27,6 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent.checks.addresses import leaked_reservation
 from agent.checks.registry import DETECTORS
 from agent.exporters import metrics_devices
 from agent.exporters.metrics_devices import PREFIX
@@ -124,10 +123,8 @@ class MetricsExporter(Collector):
             self._failures.labels("read").inc()
         if any(gap.broken for gap in report.gaps):
             self._failures.labels("check").inc()
-        for tracked in report.newly_confirmed:
-            finding = tracked.finding
-            if finding.detector == leaked_reservation.NAME and finding.cause is not None:
-                self._confirmed.labels(finding.network, finding.cause.value).inc()
+        for (network, cause), count in report.newly_confirmed.items():
+            self._confirmed.labels(network, cause.value).inc(count)
         if report.cleaning is not None:
             self._count(report.cleaning)
         self._sync_seconds.observe(seconds)
@@ -300,7 +297,9 @@ def _findings(report: Report) -> Metric:
         "findings", "Current findings; phase candidate: not confirmed yet.", "detector", "severity", "phase"
     )
     not_evaluated = {gap.detector for gap in report.gaps}
-    found = Counts((one.finding.detector, one.finding.severity, one.confirmed) for one in report.findings)
+    found = Counts[tuple[str, Severity, bool]]()
+    for one in report.findings:
+        found[one.finding.detector, one.finding.severity, one.confirmed] += one.finding.count
     for detector in DETECTORS:
         if detector.NAME in not_evaluated:
             continue

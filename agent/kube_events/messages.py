@@ -140,7 +140,7 @@ def _event_spec(node: str, about: About, detector: str, subject: str, findings: 
         about=about,
         reason=reason(detector),
         type="Normal" if informational else "Warning",
-        message=_message(f"{len(findings)} findings{_in(subject)}", [finding.message for finding in findings]),
+        message=_message(subject, findings),
         subject=subject,
     )
 
@@ -153,7 +153,7 @@ def _released(node: str, cleaning: Cleaning) -> Iterator[EventSpec]:
             for one in outcome.request.reservations:
                 released[one.network].append(f"{one.ip}{pod}")
     for network, addresses in released.items():
-        message = _listed(f"released leaked addresses{_in(network)} ({len(addresses)})", addresses)
+        message = _listed(f"released leaked addresses{_in(network)} ({len(addresses)})", addresses, len(addresses))
         yield EventSpec(node, _about_node(node), RELEASED, "Normal", message, network, lasting=False)
 
 
@@ -161,14 +161,18 @@ def _in(place: str) -> str:
     return f" in {place}" if place else ""
 
 
-def _message(head: str, texts: Sequence[str]) -> str:
+def _message(place: str, findings: Sequence[Finding]) -> str:
     """Write one finding as it is, and several as a list."""
-    return _listed(head, texts) if len(texts) > 1 else _within(LONGEST, texts[0])
+    if len(findings) == 1:
+        return _within(LONGEST, findings[0].message)
+    count, texts = sum(one.count for one in findings), [one.message for one in findings if one.count == 1]
+    return _listed(f"{count} findings{_in(place)}", texts, count)
 
 
-def _listed(head: str, texts: Sequence[str]) -> str:
+def _listed(head: str, texts: Sequence[str], count: int) -> str:
+    """`count`: how many there are, with those that have no text."""
     shown = [_within(_LONGEST_EXAMPLE, text) for text in texts[:EXAMPLES]]
-    more = f" | and {len(texts) - len(shown)} more" if len(texts) > len(shown) else ""
+    more = f" | and {count - len(shown)} more" if count > len(shown) else ""
     return _within(LONGEST, f"{head}: {' | '.join(shown)}{more}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from threading import Event
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -18,6 +18,8 @@ from agent.sources.source_error import SourceError
 _LONGEST_QUEUE: Final = 64
 _LONGEST_WAIT: Final = 60.0
 """Seconds, whatever the server's Retry-After says."""
+_IDLE: Final = 10.0
+"""Seconds after the last message until the connection is closed: the next one may come in minutes, or never."""
 _SERVER_ERROR: Final = 500
 
 
@@ -84,7 +86,7 @@ class DeliveryQueue:
 
     def run(self) -> None:
         """Deliver messages until `stop`; those that wait then are lost."""
-        while (message := self._waiting.get()) is not None and not self._stopped.is_set():
+        while (message := self._next()) is not None and not self._stopped.is_set():
             self._deliver(message)
         self._disconnect()
 
@@ -93,6 +95,13 @@ class DeliveryQueue:
         # Wakes a thread that waits for a message; with a full queue none does.
         with suppress(Full):
             self._waiting.put_nowait(None)
+
+    def _next(self) -> Message | None:
+        try:
+            return self._waiting.get(timeout=_IDLE if self._writer else None)
+        except Empty:
+            self._disconnect()
+            return self._waiting.get()
 
     def _deliver(self, message: Message) -> None:
         try:

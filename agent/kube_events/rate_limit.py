@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from agent.kube_events.messages import EventSpec
+from agent.model.token_bucket import TokenBucket
 
 REPEAT_AFTER: Final = timedelta(minutes=5)
 BURST: Final = 25
@@ -20,7 +21,7 @@ class RateLimiter:
 
     def __init__(self, repeat_after: timedelta = REPEAT_AFTER) -> None:
         self._repeat_after = repeat_after
-        self._tokens, self._filled_at = float(BURST), timedelta(0)
+        self._bucket = TokenBucket(BURST, TOKEN_INTERVAL)
         self._sent: dict[str, timedelta] = {}
         self._waiting: frozenset[str] = frozenset()
 
@@ -29,19 +30,15 @@ class RateLimiter:
 
         Those are counted once each, and are sent later if they are still true.
         """
-        self._fill(now)
+        self._bucket.fill(now)
         self._sent = {name: at for name, at in self._sent.items() if now - at < _FORGET_AFTER}
         wanted = sorted((one for one in event_specs if self._is_due(one, now)), key=self._priority)
-        due, rest = wanted[: int(self._tokens)], wanted[int(self._tokens) :]
-        self._tokens -= len(due)
+        tokens = self._bucket.take(len(wanted))
+        due, rest = wanted[:tokens], wanted[tokens:]
         self._sent |= {one.name: now for one in due}
         over_limit = sum(not one.lasting or one.name not in self._waiting for one in rest)
         self._waiting = frozenset(one.name for one in rest if one.lasting)
         return due, over_limit
-
-    def _fill(self, now: timedelta) -> None:
-        self._tokens = min(float(BURST), self._tokens + (now - self._filled_at) / TOKEN_INTERVAL)
-        self._filled_at = now
 
     def _is_due(self, one: EventSpec, now: timedelta) -> bool:
         return not one.lasting or one.name not in self._sent or now - self._sent[one.name] >= self._repeat_after

@@ -1,7 +1,8 @@
 """What a detector reports, and its history."""
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -69,6 +70,8 @@ class Finding:
     rejected_pods: tuple[rejections.RejectedPod, ...] = ()
     port_mappings: tuple[PortMapping, ...] = ()
     """The ports of the node that are still forwarded to a leaked address."""
+    count: int = 1
+    """For how many problems it stands: more than 1 where the node has too many of a kind to list each."""
 
     @property
     def pods(self) -> tuple[str, ...]:
@@ -92,16 +95,10 @@ class TrackedFinding:
     def since(self) -> datetime:
         return self.finding.since or self.first_seen
 
-    def because(self, first: Finding) -> "TrackedFinding":
-        """Keep the cause that the first observation of a leak had: a later restart did not cause an earlier leak.
 
-        A rejection has its own time, so its cause cannot change; but it is known only when the plugin registers.
-        """
-        if not isinstance(first.cause, LeakCause):
-            return self
-        kept = replace(self.finding, cause=first.cause, since=first.since, message=first.message)
-        # The same object where nothing changed: it is kept anyway, and there may be 65,000.
-        return replace(self, finding=first if kept == first else kept)
+def total(findings: Iterable[TrackedFinding]) -> int:
+    """Return for how many problems these findings stand."""
+    return sum(one.finding.count for one in findings)
 
 
 def urgency(tracked: TrackedFinding) -> tuple[object, ...]:

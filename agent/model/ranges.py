@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import TypeAlias
 
 IPAddress = IPv4Address | IPv6Address
+IPNetwork = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,8 @@ def covers(sets: RangeSets, ip: str) -> bool:
     return any(address in one for ranges in sets for one in ranges)
 
 
-def serves(sets: RangeSets, cidr: str) -> bool:
+def serves(sets: RangeSets, network: IPNetwork) -> bool:
     """Tell whether any of the ranges lies in a subnet."""
-    network = ip_network(cidr, strict=False)
     return any(one.first in network for ranges in sets for one in ranges)
 
 
@@ -74,23 +74,18 @@ def usable(sets: RangeSets) -> int:
 
 def free(sets: RangeSets, taken: Iterable[str]) -> int:
     """Count the sandboxes for which there are addresses left: the fullest set decides."""
-    blocked = [_numbered(ip) for ip in taken]
-    return min((sum(one.usable for one in ranges) - _within(ranges, blocked) for ranges in sets), default=0)
+    bounds = [[(one.first.version, int(one.first), int(one.last), int(one.gateway)) for one in each] for each in sets]
+    left = [sum(one.usable for one in ranges) for ranges in sets]
+    for family, number in map(numbered, taken):
+        for place, ranges in enumerate(bounds):
+            left[place] -= any(
+                version == family and first <= number <= last and number != gateway
+                for version, first, last, gateway in ranges
+            )
+    return min(left, default=0)
 
 
-def _within(ranges: tuple[Range, ...], blocked: list[tuple[int, int]]) -> int:
-    """Count the addresses that these ranges would give out."""
-    bounds = [(one.first.version, int(one.first), int(one.last), int(one.gateway)) for one in ranges]
-    return sum(
-        any(
-            version == family and first <= number <= last and number != gateway
-            for version, first, last, gateway in bounds
-        )
-        for family, number in blocked
-    )
-
-
-def _numbered(ip: str) -> tuple[int, int]:
+def numbered(ip: str) -> tuple[int, int]:
     """Return an address's family and number; an IPv4 one as host-local prints it, without the price of parsing any."""
     if ":" in ip:
         return 6, int(IPv6Address(ip))

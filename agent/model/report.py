@@ -1,9 +1,11 @@
 """The result of one sync, which every exporter shows."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Gap, LeakCause, Severity, TrackedFinding, urgency
+from agent.model.leak import known_causes
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
 from agent.model.snapshot import Reservation, ReservationKey, Unavailable
@@ -31,7 +33,8 @@ class Report:
     networks: tuple[NetworkSummary, ...]
     findings: tuple[TrackedFinding, ...]
     gaps: tuple[Gap, ...]
-    newly_confirmed: tuple[TrackedFinding, ...] = ()
+    newly_confirmed: Mapping[tuple[str, LeakCause], int] = field(default_factory=dict)
+    """How many leaks this snapshot confirmed, by network and cause."""
     clock_stepped: bool = False
     cleaning: Cleaning | None = None
     """What was released, or refused, after this snapshot; None where cleanup is off."""
@@ -63,12 +66,7 @@ class Report:
     @property
     def leak_causes(self) -> dict[ReservationKey, LeakCause]:
         """The likely causes of leaks, where the node has evidence of one."""
-        found = [one.finding for one in self.findings]
-        return {
-            ReservationKey(one.network, one.subject.rpartition("/")[2]): one.cause
-            for one in found
-            if isinstance(one.cause, LeakCause) and one.cause is not LeakCause.UNKNOWN
-        }
+        return known_causes(self.assessment.leaks)
 
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:

@@ -330,7 +330,7 @@ def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None
 def test_exactly_the_uninterrupted_runs_of_confirm_after_are_confirmed(
     snapshots: list[tuple[int, bool]], confirm_after: timedelta
 ) -> None:
-    finding = Finding("leaked_reservation", "kubenet/10.0.0.2", "it leaks")
+    finding = Finding("stuck_teardown", "kubenet/10.0.0.2", "it is stuck")
     memory: confirm.ConfirmationState | None = None
     now, since = timedelta(0), None
     for seconds, there in snapshots:

@@ -1,6 +1,7 @@
 """Log lines: changes, not syncs."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -11,10 +12,10 @@ import structlog
 
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
-from agent.exporters.log import LogExporter, configure
+from agent.exporters.log import MOST_LINES, LogExporter, configure
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.model.devices import DeviceTransition, TransitionKind
-from agent.model.finding import Gap
+from agent.model.finding import Finding, Gap, Severity
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, NotRequested, Snapshot, Unavailable
@@ -36,6 +37,8 @@ from tests.builders import (
     without,
 )
 from tests.exporters.cleanings import BUDGET, CANDIDATE, DUAL, ENTRY, cleaning, outcome, refused, released
+from tests.kube_events.syncs import confirmed as report_of
+from tests.kube_events.syncs import leak
 
 LOST = reservation("10.244.1.9")
 
@@ -483,3 +486,32 @@ def test_a_fault_of_the_server_is_logged_as_a_finding(daemon: Daemon) -> None:
         "finding.opened", "replayed_watch", "pods deleted_below",
     )  # fmt: skip
     assert daemon.sync(node(watches=[replace(shown(), count=2)])) == []
+
+
+def test_thousands_of_changing_findings_are_a_thousand_lines_and_then_a_thousand_an_hour(daemon: Daemon) -> None:
+    def lines(hours: float, *findings: Finding) -> tuple[int, int]:
+        logged = daemon.export(report_of(*findings, later=timedelta(hours=hours)))
+        (limited,) = [one for one in logged if one["event"] == "log.limited"] or [{"omitted": 0}]
+        return len(logged) - bool(limited["omitted"]), limited["omitted"]
+
+    daemon.export(report_of())
+    many = [leak(1, network=f"net-{number}") for number in range(1500)]
+    assert lines(0, *many) == (MOST_LINES, 500)
+    assert lines(0.1) == (100, 1400)
+    assert lines(0.6, *many) == (500, 1000)
+    assert lines(5) == (MOST_LINES, 500)
+
+
+def test_what_was_released_is_logged_however_many_lines_there_were(daemon: Daemon) -> None:
+    many = [leak(1, network=f"net-{number}") for number in range(1500)]
+    report = replace(report_of(*many), cleaning=cleaning(released()))
+    events = Counter(one["event"] for one in daemon.export(report))
+    assert (events["finding.opened"], events["log.limited"], events["address.released"]) == (MOST_LINES, 1, 1)
+
+
+def test_a_critical_finding_is_logged_however_many_lines_there_were(daemon: Daemon) -> None:
+    many = [leak(1, network=f"net-{number}") for number in range(1500)]
+    full = replace(leak(1), detector="exhausted_range", subject="kubenet", severity=Severity.CRITICAL)
+    daemon.export(report_of(*many))
+    daemon.export(report_of(*many))
+    assert full.subject in {one.get("subject") for one in daemon.export(report_of(*many, full))}

@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from http import HTTPStatus
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agent.kube_events import queue, writer
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.events import EventExporter
 from agent.kube_events.metrics import DeliveryMetrics
@@ -22,8 +25,9 @@ from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
 from agent.sources.source_error import SourceError
 from tests.builders import node, pod
+from tests.fakes.serving import Handler, Threads, serving
 from tests.kube_events.syncs import Syncs, confirmed, leak
-from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig, until
+from tests.wire import HTML, Answer, FakeServer, Request, established, hang, http, kubeconfig, until
 
 EVENTS = "/api/v1/namespaces/default/events"
 LATER = timedelta(minutes=5)
@@ -306,12 +310,49 @@ def test_credentials_are_read_again_after_a_refusal(tmp_path: Path, agent: Start
         until(lambda: one.sent() == 1, "it is sent with the new ones")
 
 
+class KeepAlive(Handler):
+    """Creates whatever it is given, and leaves the connection open, as an API server does."""
+
+    def do_POST(self) -> None:
+        self.send(self.rfile.read(int(self.headers["Content-Length"])), status=HTTPStatus.CREATED)
+
+
+class KeepAliveServer(Threads, HTTPServer): ...
+
+
+def test_one_connection_serves_a_burst_and_is_closed_afterwards(agent: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "_IDLE", 1.0)
+    one_server = KeepAliveServer(("127.0.0.1", 0), KeepAlive)
+    port = one_server.server_address[1]
+    with serving(one_server), agent(f"http://127.0.0.1:{port}") as one:
+        one.export(*(leak(2, network=f"n{number}") for number in range(20)))
+        until(lambda: one.sent() == 20, "the burst is sent")
+        assert len(established(port)) <= 1
+        until(lambda: not established(port), "the connection is closed")
+        one.export(leak(3), later=LATER)
+        until(lambda: one.sent() == 21, "the next one has a connection again")
+
+
 def test_names_from_the_cluster_are_escaped_in_paths(agent: Start) -> None:
     odd = Finding("unreserved_pod_ip", "x", "m", identity=("u",))
     with FakeServer(Store()) as server, agent(server.url) as one:
         one.events.export(confirmed(odd, pods=(pod("shop/web", uid="u"),)), 0.1)
         until(lambda: one.sent("UnreservedPodIp") == 2, "both are sent")
     assert [request.path for request in server.requests] == [EVENTS, "/api/v1/namespaces/shop/events"]
+
+
+def test_an_answer_that_drips_is_given_up_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drip(_: Request) -> Iterator[bytes]:
+        yield b"HTTP/1.1 201 Created\r\nX-Drip: "
+        while not server.closing.wait(0.01):
+            yield b"x"
+
+    monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.3)
+    with FakeServer(drip) as server:
+        one = Writer(kubeconfig(tmp_path / "kubeconfig", server.url), 0.2)
+        with pytest.raises(SourceError, match=r"API server: no complete response within 0\.3 s"):
+            one.create(EVENTS, {})
+        one.close()
 
 
 def test_without_credentials_nothing_is_sent_and_a_warning_is_logged(tmp_path: Path) -> None:

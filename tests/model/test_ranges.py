@@ -1,6 +1,6 @@
 """Addresses counted as host-local counts them."""
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_an_address_is_covered_by_its_own_family_only() -> None:
 
 
 def test_a_range_serves_the_subnet_it_lies_in() -> None:
-    assert serves(ranges("10.0.0.0/24"), "10.0.0.0/24")
-    assert serves(ranges("10.0.0.0/25"), "10.0.0.0/24")
-    assert not serves(ranges("10.0.0.0/24"), "10.1.0.0/24")
-    assert not serves(ranges("10.0.0.0/24"), "fd00::/64")
+    assert serves(ranges("10.0.0.0/24"), ip_network("10.0.0.0/24"))
+    assert serves(ranges("10.0.0.0/25"), ip_network("10.0.0.0/24"))
+    assert not serves(ranges("10.0.0.0/24"), ip_network("10.1.0.0/24"))
+    assert not serves(ranges("10.0.0.0/24"), ip_network("fd00::/64"))

@@ -3,13 +3,15 @@
 Evidence of ownership is checked first. A source that could not be read makes the state `unknown`, never `leaked`.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import Final, TypeAlias
 
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.leak import Leaks
 from agent.model.namespaces import mounted_by_sandbox, named_sandboxes
 from agent.model.snapshot import Container, InsufficientData, NotRequested, Reservation, Snapshot, known_or
 from agent.model.text import format_age
@@ -42,20 +44,77 @@ def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str]
 
     `remembered`: pods by container id from earlier snapshots; used for names only.
     """
+    provisional = provisional_states(snapshot, grace, remembered)
+    return provisional.assessment(provisional.states)
+
+
+StateAndReason: TypeAlias = tuple[State, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionalStates:
+    """What every reservation is before leaks are confirmed. Only its final state makes an object of each."""
+
+    snapshot: Snapshot
+    reservations: Sequence[Reservation]
+    states: Sequence[StateAndReason]
+    """One for each reservation. Equal ones are one object."""
+    pods: Mapping[str, str]
+
+    def suspects(self) -> Iterator[tuple[int, Reservation]]:
+        """Yield the reservations without an owner, each with its place."""
+        for place, (state, _) in enumerate(self.states):
+            if state is State.LEAKED:
+                yield place, self.reservations[place]
+
+    def assessment(
+        self,
+        states: Iterable[StateAndReason],
+        leaks: Leaks | None = None,
+        before: Sequence[ClassifiedReservation] = (),
+    ) -> Assessment:
+        """Return the assessment with these states of the reservations. `before`: the entries of the last one."""
+        entries = (
+            ClassifiedReservation(one, state, why, self.pods.get(one.container_id, ""))
+            for one, (state, why) in zip(self.reservations, states, strict=True)
+        )
+        unrecognized = (
+            ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why)
+            for store in self.snapshot.reservations
+            for entry in store.unrecognized
+        )
+        every = chain(entries, unrecognized)
+        return Assessment(self.snapshot, tuple(_sharing(every, before) if before else every), leaks or {})
+
+
+_LOOK_AHEAD: Final = 8
+"""So many files may disappear from one place of a directory, and those that follow are recognized."""
+
+
+def _sharing(
+    entries: Iterable[ClassifiedReservation], before: Sequence[ClassifiedReservation]
+) -> Iterator[ClassifiedReservation]:
+    """Yield each entry; the same object as before if it is as it was, because both reports exist at the same time."""
+    place = 0
+    for one in entries:
+        shared = one
+        for at in range(place, min(place + _LOOK_AHEAD, len(before))):
+            if before[at].entry is one.entry:
+                place, shared = at + 1, before[at] if before[at] == one else one
+                break
+        yield shared
+
+
+def provisional_states(
+    snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None
+) -> ProvisionalStates:
     if runtimes.unordered(snapshot):
         grace = max(grace, UNORDERED_GRACE)
     evidence = _Evidence.of(snapshot, remembered or {})
-    single = tuple(
-        _classify_one(reservation, evidence, grace)
-        for store in snapshot.reservations
-        for reservation in known_or(store.reading, ())
-    )
-    unrecognized = tuple(
-        ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why)
-        for store in snapshot.reservations
-        for entry in store.unrecognized
-    )
-    return Assessment(snapshot, (*_classify_sandboxes(single), *unrecognized))
+    reservations = tuple(one for store in snapshot.reservations for one in known_or(store.reading, ()))
+    shared: dict[StateAndReason, StateAndReason] = {}
+    single = [shared.setdefault(one, one) for one in (_classify_one(one, evidence, grace) for one in reservations)]
+    return ProvisionalStates(snapshot, reservations, _classify_sandboxes(reservations, single), evidence.pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +168,14 @@ def _pods_by_id(snapshot: Snapshot) -> dict[str, str]:
     return {container_id: pod for container_id, pod in records if pod}
 
 
-def _classify_one(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> ClassifiedReservation:
+def _classify_one(reservation: Reservation, evidence: _Evidence, grace: timedelta) -> StateAndReason:
     try:
-        state, why = _owner(reservation, evidence) or _orphan(reservation, evidence.snapshot.taken_at, grace)
+        return _owner(reservation, evidence) or _orphan(reservation, evidence.snapshot.taken_at, grace)
     except InsufficientData as missing:
-        state, why = State.UNKNOWN, str(missing)
-    return ClassifiedReservation(reservation, state, why, evidence.pods.get(reservation.container_id, ""))
+        return State.UNKNOWN, str(missing)
 
 
-def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] | None:
+def _owner(reservation: Reservation, evidence: _Evidence) -> StateAndReason | None:
     snapshot = evidence.snapshot
     if reservation.container_id and (recorded := _record(reservation, evidence)):
         return recorded
@@ -136,7 +194,7 @@ def _owner(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] |
     return None
 
 
-def _record(reservation: Reservation, evidence: _Evidence) -> tuple[State, str] | None:
+def _record(reservation: Reservation, evidence: _Evidence) -> StateAndReason | None:
     """Return what the runtime and the kubelet have of the sandbox."""
     snapshot = evidence.snapshot
     snapshot.containers.known()
@@ -166,7 +224,7 @@ def _in_namespace(reservation: Reservation, evidence: _Evidence) -> str:
     return f"its network namespace is still mounted, without a process: {place}" if place else ""
 
 
-def _orphan(reservation: Reservation, now: datetime, grace: timedelta) -> tuple[State, str]:
+def _orphan(reservation: Reservation, now: datetime, grace: timedelta) -> StateAndReason:
     age = now - made_at(reservation)
     if age < -CLOCK_SLACK:
         return State.UNKNOWN, f"its file is {format_age(-age)} newer than this snapshot: the clock was changed"
@@ -184,21 +242,26 @@ _PROTECTING = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
 """A state that protects one address of a sandbox protects all of them; the strongest comes last."""
 
 
-def _classify_sandboxes(single: Sequence[ClassifiedReservation]) -> tuple[ClassifiedReservation, ...]:
+def _classify_sandboxes(
+    reservations: Sequence[Reservation], single: Sequence[StateAndReason]
+) -> Sequence[StateAndReason]:
     """Classify a sandbox with several addresses (dual stack, several networks) as one."""
-    sandboxes: defaultdict[str, list[ClassifiedReservation]] = defaultdict(list)
-    for classified in single:
-        if classified.state in _PROTECTING:
-            sandboxes[classified.container_id].append(classified)
-    sandboxes.pop("", None)
-    evidence_by_id = {
-        container_id: max(siblings, key=lambda sibling: _PROTECTING.index(sibling.state))
-        for container_id, siblings in sandboxes.items()
-    }
-    return tuple(_protected(classified, evidence_by_id.get(classified.container_id)) for classified in single)
+    proofs: dict[str, int] = {}
+    for place, (state, _) in enumerate(single):
+        container_id = reservations[place].container_id
+        if container_id and state in _PROTECTING:
+            proof = proofs.setdefault(container_id, place)
+            if _PROTECTING.index(state) > _PROTECTING.index(single[proof][0]):
+                proofs[container_id] = place
+    if not proofs:
+        return single
 
+    def protected(place: int) -> StateAndReason:
+        state, _ = single[place]
+        proof = proofs.get(reservations[place].container_id)
+        if proof is None or single[proof][0] is state or state not in {State.LEAKED, *_PROTECTING}:
+            return single[place]
+        stronger, why = single[proof]
+        return stronger, f"same sandbox as {reservations[proof].ip}: {why}"
 
-def _protected(classified: ClassifiedReservation, proof: ClassifiedReservation | None) -> ClassifiedReservation:
-    if proof is None or proof.state is classified.state or classified.state not in {State.LEAKED, *_PROTECTING}:
-        return classified
-    return replace(classified, state=proof.state, why=f"same sandbox as {proof.name}: {proof.why}")
+    return [protected(place) for place in range(len(single))]

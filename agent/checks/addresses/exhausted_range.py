@@ -6,7 +6,8 @@ last address stay in `ContainerCreating` with `no IP addresses available in rang
 Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
 Severity info: the whole range is smaller than the number of pods that the node accepts.
 Do: cordon the node if no address is free. If addresses are leaked, release them (`nodeleak clean`). If none is leaked,
-the range is too small for the kubelet's `--max-pods`: lower that, or give the node a larger pod CIDR.
+the states of the reservations show what fills the range; if it is pods, lower the kubelet's `--max-pods`, or give the
+node a larger pod CIDR.
 """
 
 from collections import Counter
@@ -39,7 +40,7 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
     if not entries and not _may_have_range(assessment, network):
         return  # whatever the range is, all of it is free
     ranges = assessment.ranges(network)
-    size, left = usable(ranges), free(ranges, [one.name for one in entries if one.blocks])
+    size, left = usable(ranges), free(ranges, (one.name for one in entries if one.blocks))
     reserved = f"{size - left} of {size} addresses are reserved ({_without_container(entries)})"
     if not left:
         yield Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
@@ -87,7 +88,7 @@ def _demand(assessment: Assessment, network: str) -> _Demand | None:
         return None
     node = snapshot.node.known()
     # Only the network that gives this node's pods their addresses fills up with pods; a secondary network need not.
-    if node is None or not any(serves(assessment.ranges(network), cidr) for cidr in node.pod_cidrs):
+    if node is None or not any(serves(assessment.ranges(network), cidr) for cidr in assessment.pod_networks()):
         return None
     if node.max_pods is None:
         raise InsufficientData("node: it has no allocatable.pods")

@@ -4,15 +4,16 @@ Each cause is what can be observed, and nothing is guessed. Where two are possib
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses.classify import made_at
-from agent.model.assessment import LONGEST_ADD, Assessment, State
+from agent.model.assessment import LONGEST_ADD
 from agent.model.finding import LeakCause
+from agent.model.leak import Leak
 from agent.model.snapshot import (
     CniResult,
     DamagedResult,
@@ -53,11 +54,9 @@ class LeakEvidence:
     """When each leaked sandbox that libcni has a result of reserved its address, by container ID."""
 
     @classmethod
-    def of(cls, assessment: Assessment) -> "LeakEvidence":
-        snapshot = assessment.snapshot
+    def of(cls, snapshot: Snapshot, leaks: Iterable[Reservation]) -> "LeakEvidence":
         cached = _cached(snapshot)
         created = [one.created for one in known_or(snapshot.containers, ())]
-        leaks = (one.entry for one in assessment.reservations if one.state is State.LEAKED)
         return cls(
             processes=known_or(snapshot.processes, None),
             runtime=runtimes.name_of(snapshot),
@@ -66,11 +65,7 @@ class LeakEvidence:
             cached=cached,
             current=frozenset(_current(snapshot)),
             oldest_record=min(created, default=None),
-            leaked={
-                one.container_id: made_at(one)
-                for one in leaks
-                if isinstance(one, Reservation) and one.container_id in (cached or {})
-            },
+            leaked={one.container_id: made_at(one) for one in leaks if one.container_id in (cached or {})},
         )
 
     def leaked_before(self, moment: datetime) -> int:
@@ -93,6 +88,12 @@ def _current(snapshot: Snapshot) -> Iterator[str]:
     for one in known_or(snapshot.cni_results, ()):
         if one.container_id in running and one.ifname in _PRIMARY:
             yield one.network
+
+
+def first_observation(reservation: Reservation, evidence: LeakEvidence, snapshot: Snapshot) -> Leak:
+    cause, since = likely_cause(reservation, evidence)
+    at_file = since == made_at(reservation)
+    return Leak(snapshot.taken_at, snapshot.uptime, cause, None if at_file else since, evidence.runtime)
 
 
 def likely_cause(reservation: Reservation, evidence: LeakEvidence) -> Origin:

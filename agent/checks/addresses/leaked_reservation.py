@@ -11,49 +11,135 @@ shown, or addresses will leak again. Never delete reservation files by hand: com
 listing takes addresses that are in use.
 """
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from heapq import nsmallest
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
-from agent.checks.addresses.leak_cause import LeakEvidence, likely_cause
+from agent.checks.addresses.leak_cause import LeakEvidence, first_observation
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.finding import Finding, LeakCause, Severity
+from agent.model.finding import Finding, LeakCause, Severity, TrackedFinding
+from agent.model.leak import Leak, Leaks
 from agent.model.port_mapping import PortMapping
+from agent.model.ranges import numbered
 from agent.model.snapshot import NotRequested, Reservation, Snapshot, Unavailable, known_or
-from agent.model.text import format_time
+from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 
 
-def find(assessment: Assessment) -> Iterator[Finding]:
-    snapshot = assessment.snapshot
-    evidence = LeakEvidence.of(assessment)
+MOST_LISTED: Final = 512
+"""Leaks of a network with a finding each; those beyond are counted in one finding for each cause."""
 
+
+def find(assessment: Assessment) -> Iterator[Finding]:
+    for tracked in find_tracked(assessment):
+        yield tracked.finding
+    check_sources(assessment.snapshot)
+
+
+def find_tracked(assessment: Assessment) -> Iterator[TrackedFinding]:
+    """Yield the findings with their history: leaks are confirmed already."""
+    leaks = assessment.leaks or _first_observed(assessment)
+    if not leaks:
+        return
+    listed, forwarded = dict(_listed(leaks)), _forwarded(assessment.snapshot)
     for classified in assessment.reservations:
-        if classified.state is not State.LEAKED or not isinstance(classified.entry, Reservation):
-            continue
-        reservation = classified.entry
-        cause, since = likely_cause(reservation, evidence)
-        because = describe_cause(cause, format_time(since), evidence.runtime)
-        ports = _port_mappings(reservation, snapshot)
-        rules = describe_ports(", ".join(f"{port} to {reservation.ip}" for port in ports))
-        yield Finding(
-            detector=NAME,
-            subject=str(reservation.key),
-            message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}{rules}",
-            network=reservation.network,
-            pod=classified.pod,
-            cause=cause,
-            since=since,
-            port_mappings=ports,
-            identity=(reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns),
-        )
-    # After the findings: where one of these is unavailable, there may be more leaks.
+        if classified.state is State.LEAKED and isinstance(one := classified.entry, Reservation) and one in listed:
+            ports = forwarded.get((one.container_id, one.network), ())
+            finding = _finding(classified, one, listed[one], _port_mappings(one, ports, assessment.snapshot))
+            yield TrackedFinding(finding, listed[one].first_seen, confirmed=True)
+    yield from _others(leaks, listed)
+
+
+def check_sources(snapshot: Snapshot) -> None:
+    """Raise InsufficientData where an unavailable source may hide a leak."""
+    assessment = Assessment(snapshot, ())
     for network in assessment.networks:
         assessment.of(network)
     snapshot.containers.known()
     _check_evidence(snapshot)
+
+
+def _first_observed(assessment: Assessment) -> Leaks:
+    """Return the leaks of a snapshot as if it were the first."""
+    leaked = [
+        one.entry for one in assessment.reservations if one.state is State.LEAKED and isinstance(one.entry, Reservation)
+    ]
+    if not leaked:
+        return {}
+    evidence = LeakEvidence.of(assessment.snapshot, leaked)
+    leaks: dict[Leak, list[Reservation]] = {}
+    for one in leaked:
+        leaks.setdefault(first_observation(one, evidence, assessment.snapshot), []).append(one)
+    return leaks
+
+
+def _listed(leaks: Leaks) -> Iterator[tuple[Reservation, Leak]]:
+    """Yield the leaks with a finding of their own: of many, those that were seen first.
+
+    So none that is listed makes room for another before it is released.
+    """
+    sizes = Counter(one.network for group in leaks.values() for one in group)
+    for network, size in sizes.items():
+        mine = ((one, leak) for leak, group in leaks.items() for one in group if one.network == network)
+        yield from mine if size <= MOST_LISTED else nsmallest(MOST_LISTED, mine, key=_by_age)
+
+
+def _by_age(listed: tuple[Reservation, Leak]) -> tuple[timedelta, tuple[int, int]]:
+    reservation, leak = listed
+    return leak.first_uptime, numbered(reservation.ip)
+
+
+def _finding(
+    classified: ClassifiedReservation, reservation: Reservation, leak: Leak, ports: tuple[PortMapping, ...]
+) -> Finding:
+    since = leak.since or made_at(reservation)
+    because = describe_cause(leak.cause, format_time(since), leak.runtime)
+    rules = describe_ports(", ".join(f"{port} to {reservation.ip}" for port in ports))
+    return Finding(
+        detector=NAME,
+        subject=str(reservation.key),
+        message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}{rules}",
+        network=reservation.network,
+        pod=classified.pod,
+        cause=leak.cause,
+        since=since,
+        port_mappings=ports,
+        identity=(reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns),
+    )
+
+
+def _others(leaks: Leaks, listed: Container[Reservation]) -> Iterator[TrackedFinding]:
+    """Yield one finding for the leaks of a network beyond the listed ones, for each cause and its time."""
+    counts: Counter[tuple[str, LeakCause, datetime | None, str]] = Counter()
+    oldest: dict[tuple[str, LeakCause, datetime | None, str], tuple[datetime, datetime]] = {}
+    for leak, group in leaks.items():
+        for one in group:
+            if one not in listed:
+                kind = one.network, leak.cause, leak.since, leak.runtime
+                counts[kind] += 1
+                since = leak.since or made_at(one)
+                earlier = oldest.get(kind, (since, leak.first_seen))
+                oldest[kind] = min(since, earlier[0]), min(leak.first_seen, earlier[1])
+    for (network, cause, began, runtime), count in counts.items():
+        since, first_seen = oldest[network, cause, began, runtime]
+        time = format_time(since) + ("" if began else " (the oldest)")
+        finding = Finding(
+            detector=NAME,
+            subject=network,
+            message=f"{count_of(count, 'more address', 'more addresses')} in {network} leaked, "
+            f"{describe_cause(cause, time, runtime)}: `nodeleak scan --output=wide` lists them",
+            network=network,
+            cause=cause,
+            since=since,
+            identity=(cause.value, began.isoformat() if began else "", runtime),
+            count=count,
+        )
+        yield TrackedFinding(finding, first_seen, confirmed=True)
 
 
 def _check_evidence(snapshot: Snapshot) -> None:
@@ -95,11 +181,20 @@ def describe_ports(forwarded: str) -> str:
     return f"; iptables or nftables rules may still forward host port {forwarded}" if forwarded else ""
 
 
-def _port_mappings(reservation: Reservation, snapshot: Snapshot) -> tuple[PortMapping, ...]:
+def _forwarded(snapshot: Snapshot) -> Mapping[tuple[str, str], Sequence[PortMapping]]:
+    """Return the ports that libcni's results forward, by container ID and network."""
+    forwarded: defaultdict[tuple[str, str], list[PortMapping]] = defaultdict(list)
+    for one in known_or(snapshot.cni_results, ()):
+        if one.port_mappings:
+            forwarded[one.container_id, one.network] += one.port_mappings
+    return forwarded
+
+
+def _port_mappings(
+    reservation: Reservation, forwarded: Sequence[PortMapping], snapshot: Snapshot
+) -> tuple[PortMapping, ...]:
     """Return the ports of the node that are still forwarded to a leaked address. A reboot removes the rules."""
     processes = known_or(snapshot.processes, None)
     if processes is None or processes.booted > made_at(reservation):
         return ()
-    sandbox = (reservation.container_id, reservation.network)
-    results = (one for one in known_or(snapshot.cni_results, ()) if (one.container_id, one.network) == sandbox)
-    return tuple(dict.fromkeys(port for one in results for port in one.port_mappings))
+    return tuple(dict.fromkeys(forwarded))

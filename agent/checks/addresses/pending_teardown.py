@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import Assessment, ClassifiedReservation, PendingTeardown, State
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
     Container,
@@ -74,6 +74,7 @@ def with_durations(assessment: Assessment, pending: Mapping[Reservation, Since])
         if not isinstance(one.entry, Reservation) or one.entry not in pending:
             return one
         since, uptime = pending[one.entry]
-        return replace(one, since=since, lasted=assessment.snapshot.uptime - uptime)
+        lasted = assessment.snapshot.uptime - uptime
+        return PendingTeardown(one.entry, one.state, one.why, one.pod, since=since, lasted=lasted)
 
     return replace(assessment, reservations=tuple(map(dated, assessment.reservations))) if pending else assessment

@@ -18,7 +18,7 @@ from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses.pending_teardown import damaged_result
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import Assessment, ClassifiedReservation, PendingTeardown, State
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Reservation, Snapshot
 from agent.model.text import format_time
@@ -44,7 +44,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
     for one in assessment.reservations:
-        if one.state not in LIMITS or one.since is None or not isinstance(one.entry, Reservation):
+        if not isinstance(one, PendingTeardown) or one.state not in LIMITS or not isinstance(one.entry, Reservation):
             continue
         late, stuck = LIMITS[one.state]
         if one.lasted < late:

@@ -9,10 +9,10 @@ Do: cordon the node first; then delete the pod, so that its controller creates a
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
-from agent.model.assessment import Assessment
+from agent.model.assessment import Assessment, ClassifiedReservation
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
 from agent.model.snapshot import known_or
@@ -23,10 +23,12 @@ SEVERITIES: Final = (Severity.CRITICAL,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     networks = assessment.networks
-    reserved = {classified.name for network in networks for classified in assessment.of(network) if classified.blocks}
+    entries = [assessment.of(network) for network in networks]
     elsewhere = _reserved_elsewhere(assessment)
+    pods = assessment.networked_pods()
+    reserved = _reserved({ip for _, ip in pods}, entries)
 
-    for pod, ip in assessment.networked_pods():
+    for pod, ip in pods:
         if pod.deleting or ip in reserved or pod.name in elsewhere:
             continue
         network = next((network for network in networks if covers(assessment.ranges(network), ip)), None)
@@ -41,6 +43,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             pod=pod.name,
             identity=(pod.uid,),
         )
+
+
+def _reserved(used: Container[str], entries: Iterable[Iterable[ClassifiedReservation]]) -> frozenset[str]:
+    """Return those of the addresses that are reserved: far fewer than reservations, on a node with many leaks."""
+    return frozenset(one.name for network in entries for one in network if one.blocks and one.name in used)
 
 
 def _reserved_elsewhere(assessment: Assessment) -> frozenset[str]:

@@ -1,11 +1,14 @@
 """Cleanup results as the JSON document `nodeleak.clean/v1`, and the journal as `nodeleak.journal/v1`."""
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, file_document
+from agent.model.finding import LeakCause
 from agent.model.release import Blocker, Cleaning, Outcome, Verdict
-from agent.model.snapshot import Reservation
+from agent.model.snapshot import Reservation, ReservationKey
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.clean/v1"
@@ -13,7 +16,7 @@ _SCHEMA: Final = "nodeleak.clean/v1"
 
 def clean_document(cleaning: Cleaning) -> dict[str, Any]:
     """Return the document. What is not known is null, never 0."""
-    tally = cleaning.tally()
+    tally, causes = cleaning.tally(), cleaning.causes
     return {
         "schema": _SCHEMA,
         "node": cleaning.node,
@@ -25,7 +28,9 @@ def clean_document(cleaning: Cleaning) -> dict[str, Any]:
             for network, free in cleaning.free_before.items()
         ],
         "addresses": [
-            _address(cleaning, outcome, one) for outcome in cleaning.outcomes for one in outcome.request.reservations
+            _address(outcome, one, cleaning.taken_at, causes)
+            for outcome in cleaning.outcomes
+            for one in outcome.request.reservations
         ],
         "verdicts": {verdict.value: tally[verdict] for verdict in Verdict},
         "passed_over": [
@@ -42,14 +47,16 @@ def _blocker(blocker: Blocker) -> dict[str, Any]:
     return {"by": blocker.by.value, "why": blocker.why, "network": blocker.network or None}
 
 
-def _address(cleaning: Cleaning, outcome: Outcome, reservation: Reservation) -> dict[str, Any]:
+def _address(
+    outcome: Outcome, reservation: Reservation, taken_at: datetime, causes: Mapping[ReservationKey, LeakCause]
+) -> dict[str, Any]:
     return {
         "network": reservation.network,
         "ip": reservation.ip,
         "container_id": reservation.container_id or None,
         "pod": outcome.request.pod or None,
-        "age_seconds": round((cleaning.taken_at - made_at(reservation)).total_seconds(), 3),
-        "cause": cleaning.causes.get(reservation.key),
+        "age_seconds": round((taken_at - made_at(reservation)).total_seconds(), 3),
+        "cause": causes.get(reservation.key),
         "verdict": outcome.verdict.value,
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,

@@ -1,5 +1,6 @@
 """A report as the JSON document `nodeleak.scan/v1`, for programs."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -8,9 +9,9 @@ from agent.checks.devices.resource_state import resource_states
 from agent.exporters.order import sorted_reservations
 from agent.model.assessment import ClassifiedReservation
 from agent.model.devices import ResourceState
-from agent.model.finding import TrackedFinding
+from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, Reservation, Snapshot
+from agent.model.snapshot import InsufficientData, Reservation, ReservationKey, Snapshot
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"
@@ -18,7 +19,7 @@ _SCHEMA: Final = "nodeleak.scan/v1"
 
 def scan_document(report: Report) -> dict[str, Any]:
     """Return the document. Times are UTC in RFC 3339; what is not known is null, never 0."""
-    snapshot = report.assessment.snapshot
+    snapshot, causes = report.assessment.snapshot, report.leak_causes
     return {
         "schema": _SCHEMA,
         "node": snapshot.node_name,
@@ -26,7 +27,7 @@ def scan_document(report: Report) -> dict[str, Any]:
         "server_version": snapshot.server_version or None,
         "networks": [_network(network) for network in report.networks],
         "reservations": [
-            _reservation(one, snapshot.taken_at) for one in sorted_reservations(report.assessment.reservations)
+            _reservation(one, snapshot.taken_at, causes) for one in sorted_reservations(report.assessment.reservations)
         ],
         "device_plugins": _devices(snapshot),
         "findings": [_finding(tracked) for tracked in report.sorted_findings],
@@ -47,7 +48,9 @@ def _network(network: NetworkSummary) -> dict[str, Any]:
     }
 
 
-def _reservation(classified: ClassifiedReservation, taken_at: datetime) -> dict[str, Any]:
+def _reservation(
+    classified: ClassifiedReservation, taken_at: datetime, causes: Mapping[ReservationKey, LeakCause]
+) -> dict[str, Any]:
     entry = classified.entry
     reservation = entry if isinstance(entry, Reservation) else None
     return {
@@ -59,6 +62,7 @@ def _reservation(classified: ClassifiedReservation, taken_at: datetime) -> dict[
         "pod": classified.pod or None,
         "age_seconds": round((taken_at - made_at(reservation)).total_seconds(), 3) if reservation else None,
         "why": classified.why,
+        "cause": causes.get(reservation.key) if reservation else None,
     }
 
 
@@ -90,6 +94,7 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "subject": finding.subject,
         "message": finding.message,
         "severity": finding.severity.value,
+        "count": finding.count,
         "since": rfc3339(tracked.since),
         "confirmed": tracked.confirmed,
         "cause": finding.cause.value if finding.cause else None,

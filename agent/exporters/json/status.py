@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from agent.exporters.headline import Status, headline, status_of
 from agent.model.assessment import State
-from agent.model.finding import TrackedFinding
+from agent.model.finding import TrackedFinding, total
 from agent.model.release import CleanupStatus
 from agent.model.report import NetworkSummary, Report
 from agent.model.status import SCHEMA, NodeState
@@ -103,4 +103,4 @@ def _findings(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
             groups.setdefault((one.finding.severity.value, one.finding.detector), []).append(one)
     for (severity, detector), group in groups.items():
         oldest = min(one.since for one in group)
-        yield {"severity": severity, "detector": detector, "count": len(group), "oldest": rfc3339(oldest)}
+        yield {"severity": severity, "detector": detector, "count": total(group), "oldest": rfc3339(oldest)}

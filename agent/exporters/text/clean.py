@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Final
 
 from agent.checks.addresses.classify import made_at
@@ -82,18 +83,23 @@ def _scope(cleaning: Cleaning) -> str:
 
 
 def _rows(cleaning: Cleaning, view: TableView) -> list[AddressRow]:
-    rows = (_row(cleaning, outcome, one, view) for outcome in cleaning.outcomes for one in outcome.request.reservations)
+    causes = cleaning.causes
+    rows = (
+        _row(outcome, one, view, taken_at=cleaning.taken_at, cause=causes.get(one.key, ""))
+        for outcome in cleaning.outcomes
+        for one in outcome.request.reservations
+    )
     return sorted_rows(rows, view.sort_by)
 
 
-def _row(cleaning: Cleaning, outcome: Outcome, reservation: Reservation, view: TableView) -> AddressRow:
+def _row(outcome: Outcome, reservation: Reservation, view: TableView, *, taken_at: datetime, cause: str) -> AddressRow:
     container_id = reservation.container_id if view.wide else reservation.container_id[:12]
     return AddressRow(
         network=reservation.network,
         ip=reservation.ip,
         state=_verdict(outcome),
-        age=cleaning.taken_at - made_at(reservation),
-        cause=cleaning.causes.get(reservation.key, ""),
+        age=taken_at - made_at(reservation),
+        cause=cause,
         container_id=container_id or "(empty file)",
         pod=outcome.request.pod,
         why=outcome.entry,

@@ -6,6 +6,7 @@ from typing import Final
 
 from agent.exporters.range_map import MARK_LABELS, WEIGHT, Mark, NetworkMap, RangeMap, Row, mark_of, network_maps
 from agent.exporters.text.scan import header, unavailable
+from agent.model.finding import total
 from agent.model.report import Report
 from agent.model.text import count_of, escape, format_number
 
@@ -55,7 +56,7 @@ def _lines(report: Report, letter: _LetterFormat) -> Iterator[str]:
     yield from _legend(sum((one.counts for one in maps), Counter[Mark]()), letter)
     if report.findings:
         yield ""
-        yield f"{count_of(len(report.findings), 'finding')}: run without --map to list them."
+        yield f"{count_of(total(report.findings), 'finding')}: run without --map to list them."
     yield from map(escape, unavailable(report))
 
 

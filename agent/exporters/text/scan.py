@@ -13,7 +13,7 @@ from agent.exporters.text.addresses import AddressRow, TableView, address_table,
 from agent.exporters.text.table import explain, grid, lines_as_text
 from agent.exporters.text.unavailable import by_reason, refer
 from agent.model.assessment import ClassifiedReservation, State
-from agent.model.finding import LeakCause, Severity
+from agent.model.finding import LeakCause, Severity, total
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, Reservation, ReservationKey, Snapshot
 from agent.model.text import count_of, format_number, rfc3339
@@ -126,7 +126,7 @@ def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
         return
     yield ""
     lines = finding_lines(report, verbose=verbose)
-    yield f"{count_of(len(report.findings), 'finding')} (for more: {explain(line.detector for line in lines)}):"
+    yield f"{count_of(total(report.findings), 'finding')} (for more: {explain(line.detector for line in lines)}):"
     counts = Counter(line.detector for line in lines)
     printed: Counter[str] = Counter()
     for line in lines:

@@ -184,3 +184,14 @@ def test_a_network_without_data_does_not_hide_the_others() -> None:
     assert next(findings).network == "kubenet"
     with pytest.raises(InsufficientData, match="reservations"):
         next(findings)
+
+
+@pytest.mark.parametrize("cidrs", [("10.244.1.0/33",), (SMALL, "banana"), ("",)], ids=str)
+def test_an_invalid_pod_cidr_is_a_gap_that_names_it(cidrs: tuple[str, ...]) -> None:
+    """The range is in libcni's cache, and only the Node says whether its pods use it."""
+    used = reservation("10.99.0.2", network="storage")
+    result = cni_result(used.container_id, "shop/other", "10.99.0.0/29", network="storage")
+    snapshot = node(used, node=[replace(WORKER, pod_cidrs=cidrs)], cni_results=[result])
+    message = f"node: its pod CIDR: {cidrs[-1]!r} does not appear to be an IPv4 or IPv6 network"
+    with pytest.raises(InsufficientData, match=message):
+        findings_of(exhausted_range, snapshot)

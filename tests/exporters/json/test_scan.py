@@ -71,6 +71,7 @@ def test_a_healthy_node_has_every_key() -> None:
                 "pod": pod,
                 "age_seconds": 7200.0,
                 "why": "its container is running",
+                "cause": None,
             }
             for ip, container_id, pod in (
                 ("10.244.1.2", "1" * 64, "shop/web"),
@@ -88,12 +89,14 @@ def test_a_leak_has_its_pod_cause_and_time() -> None:
     hour = timedelta(hours=1)
     report = scanned(node(LOST, cni_result(GONE, "shop/cart", CIDR), processes=[processes(kubelet=hour)]))
     (finding,) = exported(report)["findings"]
+    assert [one["cause"] for one in exported(report)["reservations"] if one["state"] == "leaked"] == ["kubelet_restart"]
     assert finding == {
         "detector": "leaked_reservation",
         "subject": "kubenet/10.244.1.9",
         "message": "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists; "
         "likely cause: kubelet restart at 2026-03-26 19:00:00Z",
         "severity": "warning",
+        "count": 1,
         "since": "2026-03-26T19:00:00Z",
         "confirmed": True,
         "cause": "kubelet_restart",
@@ -145,6 +148,7 @@ def test_an_unrecognized_entry_has_only_a_name() -> None:
         "pod": None,
         "age_seconds": None,
         "why": "it is a directory",
+        "cause": None,
     }
 
 

@@ -1,0 +1,22 @@
+"""Limits how often something is done: so many times at once, and then once in each interval. Pure."""
+
+from datetime import timedelta
+
+
+class TokenBucket:
+    """It is full at first. Times are of the boot clock, which is never set."""
+
+    def __init__(self, size: int, interval: timedelta) -> None:
+        """`interval`: until the bucket gets one token back."""
+        self._size, self._interval = float(size), interval
+        self._tokens, self._filled_at = self._size, timedelta(0)
+
+    def fill(self, now: timedelta) -> None:
+        self._tokens = min(self._size, self._tokens + (now - self._filled_at) / self._interval)
+        self._filled_at = now
+
+    def take(self, wanted: int = 1) -> int:
+        """Take as many tokens as there are; return how many."""
+        taken = min(wanted, int(self._tokens))
+        self._tokens -= taken
+        return taken
