@@ -209,9 +209,10 @@ class Config:
     state_dir: Path = _setting("/var/lib/nodeleak", path, PATHS, "DIR", commands=_STATE, help=
         "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
         "cleanup at a time, the device history, and the last known Node object")
-    max_reservations: int = _setting("16384", positive, PATHS, "N", help=
-        "maximum number of files in a network's directory; with more, its reservations count as unavailable. Each "
-        "takes 3 KiB of memory if it is leaked: to raise it in a pod, raise the container's memory limit as well")
+    max_reservations: int = _setting("32768", positive, PATHS, "N", help=
+        "maximum number of files in the directories of all networks; the reservations of the network that exceeds it "
+        "count as unavailable. A leaked one takes 700 bytes of memory, and 2 KiB with cleanup: to raise it in a pod, "
+        "raise the container's memory limit as well")
     grace: timedelta = _setting("5m", duration, DETECTION, "DURATION", common=True, help=
         "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, containerd "
         "(since 1.5.15 and 1.6.9) and CRI-O, which record the sandbox before its address is reserved")

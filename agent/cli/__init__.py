@@ -1,35 +1,29 @@
 """Commands. A command imports what it needs: a scan through `kubectl exec` shares the memory limit of the daemon."""
 
-import argparse
-import errno
 import gc
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
-from pathlib import Path
-from typing import Final, NoReturn
 
-from agent.cli.exit_codes import DONE, OUTPUT, USAGE
-from agent.cli.output import discard_output, write
-from agent.cli.parser import COMMANDS, HELP, parse_arguments
-from agent.config import BUG, UsageError
+from agent.cli import turn
 
-_STANDARD_ERROR: Final = 2
+_STANDARD_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    # First of all: the first process of a container ignores SIGTERM unless it has a handler.
-    signal.signal(signal.SIGTERM, _exit)
+    given = sys.argv[1:] if arguments is None else arguments
+    # First of all: the first process of a container ignores SIGTERM unless it has a handler. An interrupted command
+    # must not end like a complete one.
+    signal.signal(signal.SIGTERM, _exit if "run" in given[:1] else signal.SIG_DFL)
     # Imports take most of the time of a command, a sixth of it in the garbage collector. The daemon enables it again.
     gc.disable()
     prepare_output()
     try:
-        parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-        code = _execute(parsed)
+        turn.wait_for_turn(given)
+        code = _execute(given)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -38,18 +32,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _execute(parsed: argparse.Namespace) -> int:
+def _execute(arguments: Sequence[str]) -> int:
+    from agent.cli.exit_codes import DONE
+    from agent.cli.output import write
+    from agent.cli.parser import COMMANDS, HELP, parse_arguments
+
+    parsed = parse_arguments(arguments)
     if parsed.command == HELP:
         write(parsed.page)
         return DONE
-    if parsed.command != "run":
-        # An interrupted command must not end like a complete one.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return COMMANDS[parsed.command].execute(parsed)
 
 
 def report_error(error: Exception) -> int:
     """Print what went wrong and return the exit code."""
+    import errno
+    import traceback
+
+    from agent.cli.exit_codes import DONE, OUTPUT, USAGE
+    from agent.cli.output import discard_output
+    from agent.config import BUG, UsageError
+
     match error:
         case UsageError():
             lines = [f"nodeleak: {line}" for line in str(error).splitlines()]
@@ -77,13 +80,13 @@ def prepare_output() -> None:
         pass
     os.close(handle)
     if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (open until the process ends)
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (as above)
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     # File names have any characters, and a terminal may be limited to ASCII.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _exit(_signal: int, _frame: object) -> NoReturn:
-    sys.exit(DONE)
+def _exit(_signal: int, _frame: object) -> None:
+    sys.exit(0)

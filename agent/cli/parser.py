@@ -90,7 +90,7 @@ examples:
 
 exit codes:
   0  success                                4  a release or a restore failed
-  1  scan --exit-code: there are findings   5  interrupted between releases
+  1  --exit-code: there are findings        5  interrupted between releases
   2  wrong usage or configuration           6  clean: no release possible here
   3  incomplete: some data are unavailable  69 status: no daemon answers
   70 bug in nodeleak                        74 cannot write output or journal
