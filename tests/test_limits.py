@@ -1,8 +1,11 @@
 """docs/limits.md has the limit of every input, and what stands there is what the code does."""
 
 import ast
+import base64
 import json
 import re
+import socket
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +18,26 @@ from agent.cleanup.journal_store import JournalStore
 from agent.cli import scan
 from agent.cli.parser import make_parser
 from agent.config import UsageError
+from agent.model.device_history import StoredHistory
 from agent.model.nesting import MAX_LEVELS, parse_json
 from agent.model.runtime import RuntimeNetwork
-from agent.sources.host import cni_cache, directory, flannel, processes
+from agent.model.snapshot import Known, Reading, Reservation, Unavailable
+from agent.sources.host import (
+    cni_cache,
+    device_checkpoint,
+    directory,
+    flannel,
+    network_directories,
+    processes,
+    reservations,
+)
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.kube import client
 from agent.sources.source_error import SourceError
 from tests.fuzz.wire_server import Replies
-from tests.wire import ID, kubeconfig
+from tests.wire import CHUNKED, ID, FakeServer, Request, kubeconfig
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/limits.md").read_text()
@@ -100,6 +113,113 @@ def test_a_cached_result_that_is_too_large_is_not_skipped(tmp_path: Path) -> Non
         CniResults([tmp_path]).read()
 
 
+@pytest.mark.parametrize(
+    "read", [lambda path: CniResults([path]).read(), lambda path: CheckpointDirectories([path]).read((), 0)]
+)
+def test_files_that_are_too_large_together_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
+    monkeypatch.setattr(directory, "MAX_TOTAL_BYTES", 1 << 20)
+    for number in range(16):
+        (tmp_path / f"kubenet-{number:064x}-eth0").write_bytes(b"{" + b" " * (1 << 16))
+        if number == 14:
+            read(tmp_path)
+    with pytest.raises(SourceError, match=f"{tmp_path} has files of more than 1 MiB together: find out what fills it"):
+        read(tmp_path)
+
+
+ADDRESS = {"address": "10.1.0.7/24"}
+
+
+def cached(**more: object) -> str:
+    return json.dumps({"kind": "cniCacheV1", "networkName": "kubenet", "containerId": ID, **more})
+
+
+@pytest.mark.parametrize(
+    ("most", "too_much", "why"),
+    [
+        ({"netns": "/" * 512}, {"netns": "/" * 513}, "a text of 513 characters"),
+        ({"result": {"ips": [ADDRESS] * 1000}}, {"result": {"ips": [ADDRESS] * 1001}}, "1,001 ranges"),
+    ],
+)
+def test_a_cached_result_with_too_much_in_it_is_not_skipped(
+    tmp_path: Path, most: dict[str, Any], too_much: dict[str, Any], why: str
+) -> None:
+    path = tmp_path / f"kubenet-{ID}-eth0"
+    path.write_text(cached(**most))
+    assert len(CniResults([tmp_path]).read()) == 1
+    path.write_text(cached(**too_much))
+    with pytest.raises(SourceError, match=rf"{path}: .*{why}.*: it is not libcni's"):
+        CniResults([tmp_path]).read()
+
+
+def test_a_name_that_is_too_long_is_not_kept_of_a_checkpoint(tmp_path: Path) -> None:
+    for name, pod in (("web-0", "shop/web-0"), ("x" * 60_000, "")):
+        (tmp_path / ID).write_text(json.dumps({"version": "v1", "name": name, "namespace": "shop", "data": {}}))
+        assert [one.pod for one in CheckpointDirectories([tmp_path]).read((), 0)] == [pod]
+
+
+def test_results_that_did_not_change_are_the_same_objects(tmp_path: Path) -> None:
+    results = CniResults([tmp_path])
+    for number in range(3):
+        network = {"type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}]]}}
+        config = base64.b64encode(json.dumps(network).encode()).decode()
+        (tmp_path / f"kubenet-{number:064x}-eth0").write_text(cached(containerId=f"{number:064x}", config=config))
+    first, second = results.read(), results.read()
+    assert len(first) == 3
+    assert list(map(id, first)) == list(map(id, second))
+    assert len({id(one.ranges) for one in first}) == 1, "60,000 results would not fit into the container's memory"
+
+
+def test_of_too_many_networks_only_those_that_settings_name_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reservations, "MAX_NETWORKS", 3)
+    monkeypatch.setattr(network_directories, "MAX_NETWORKS", 3)
+
+    def read(*settings: str) -> dict[str, Reading[tuple[Reservation, ...]]]:
+        named = Known((RuntimeNetwork("cbr0", ("bridge",)),))
+        stores = network_directories.read_all(["auto", "mine", *settings], named, tmp_path, lambda path: path)
+        return {one.network: one.reading for one in stores}
+
+    for name in ("cbr0", "mine", "other"):
+        (tmp_path / name).mkdir()
+    assert read() == dict.fromkeys(("mine", "cbr0", "other"), Known(()))
+    (tmp_path / "one-more").mkdir()
+    why = f"{tmp_path} has more than 3 directories: find out what makes them"
+    monkeypatch.setattr(network_directories, "DEFAULT_DATA_DIR", tmp_path)
+    assert read() == {"mine": Known(()), "cbr0": Unavailable("reservations", why)}
+    everything_named = {"mine": Known(()), "cbr0": Known(()), "auto": Unavailable("reservations", why)}
+    assert read("cbr0") == everything_named, "the others are missing, and something says so"
+
+
+def test_more_device_plugins_than_the_history_can_follow_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_checkpoint, "MOST_PLUGINS", 2)
+    manager = DeviceManager(tmp_path, tmp_path, StoredHistory)
+
+    def plug(*names: str) -> None:
+        for name in names:
+            with socket.socket(socket.AF_UNIX) as plugin:
+                plugin.bind(str(tmp_path / name))
+
+    def register(number: int) -> None:
+        resources = {f"example.com/d{one}": ["0"] for one in range(number)}
+        tree = {"Data": {"PodDeviceEntries": None, "RegisteredDevices": resources}}
+        (tmp_path / device_checkpoint.NAME).write_text(json.dumps(tree))
+
+    plug("kubelet.sock", "a.sock", "b.sock")
+    register(2)
+    assert (len(manager.read().sockets), len(manager.read().registered)) == (2, 2)
+    register(3)
+    with pytest.raises(SourceError, match="kubelet_internal_checkpoint: resources: 3, more than the limit of 2"):
+        manager.read()
+    plug("c.sock")
+    with pytest.raises(SourceError, match=f"{tmp_path}: sockets: 3, more than the limit of 2"):
+        manager.read()
+
+
 def test_a_command_line_that_is_too_long_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     for size, known in ((processes.MAX_COMMAND_LINE_BYTES, True), (processes.MAX_COMMAND_LINE_BYTES + 1, False)):
@@ -152,3 +272,22 @@ def test_an_event_that_is_too_large_ends_the_watch(tmp_path: Path, monkeypatch: 
         with pytest.raises(SourceError, match="an event of the watch is larger than 1,000 bytes"):
             list(api.stream("/api/v1/pods", (), 5.0))
         api.close()
+
+
+def test_a_chunk_of_any_length_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LARGEST_OBJECT", 1 << 20)
+    sent: list[int] = []
+
+    def endless(_: Request) -> Iterator[bytes]:
+        yield CHUNKED + b"40000000\r\n"
+        while not server.closing.is_set():
+            sent.append(1 << 16)
+            yield b"x" * sent[-1]
+
+    server = FakeServer(endless)
+    with server:
+        api = client.Api(kubeconfig(tmp_path / "config", server.url), 5.0)
+        with pytest.raises(SourceError, match="an event of the watch is larger than 1,048,576 bytes"):
+            list(api.stream("/api/v1/pods", (), 5.0))
+        api.close()
+    assert sum(sent) < 1 << 26, "the rest of the chunk, 1 GiB, was not waited for"

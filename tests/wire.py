@@ -217,6 +217,12 @@ def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
     return context, certificate
 
 
+def established(port: int) -> set[str]:
+    """Return the clients' ends of the established connections to a port of 127.0.0.1."""
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return {remote for _, local, remote, state, *_ in lines if local == f"0100007F:{port:04X}" and state == "01"}
+
+
 def until(true: Callable[[], Any], what: str, seconds: float = 20.0) -> None:
     """Wait until another thread or process makes a condition true."""
     pause = threading.Event()

@@ -5,6 +5,7 @@ import os
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
@@ -17,6 +18,8 @@ from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.setting_values import AUTO
 from agent.sources.deadline import Within, ask
 from agent.sources.host.state_directory import StateDirectory
+from agent.sources.source_error import SourceError
+from agent.state import command_lock
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -62,6 +65,7 @@ def run_daemon(config: Config) -> int:
     exporters += cluster_exporters
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
+    _let_commands_take_turns(config, within)
     mode = MODES[config.cleanup]
     log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
     _enable_garbage_collection()
@@ -176,6 +180,11 @@ def _start_threads(watches: "Sequence[Reflector[Any]]", queue: "DeliveryQueue | 
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if queue is not None:
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
+
+
+def _let_commands_take_turns(config: Config, within: Within) -> None:
+    with suppress(OSError, SourceError):  # without a state directory they do not
+        within(lambda: command_lock.make(config.state_dir))
 
 
 def _enable_garbage_collection() -> None:

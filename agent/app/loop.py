@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Event
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
-from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.signals import deferred
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources.collector import Moment, Sources, take_snapshot
+
+if TYPE_CHECKING:  # a scan cleans nothing
+    from agent.cleanup.cleaner import Cleaner
 
 clock: Callable[[], float] = time.monotonic
 """Seconds that never jump, to measure durations."""
@@ -71,7 +73,7 @@ def run_loop(
     sources: Sources,
     node: str,
     exporters: Sequence[Exporter],
-    cleaner: Cleaner,
+    cleaner: "Cleaner",
     *,
     grace: timedelta,
     confirm_after: timedelta,

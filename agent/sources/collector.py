@@ -3,7 +3,7 @@
 A source is declared by its field in `Snapshot`. `app/sources.py` gives it a reader. This module says when it is read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -126,17 +126,19 @@ class _Reading:
 
 def has_unowned(snapshot: Snapshot) -> bool:
     """Return whether a reservation has no owner by the containers and checkpoints that were read."""
-    return bool(_unowned(snapshot))
+    return any(True for _ in _unowned(snapshot))
 
 
-def _unowned(snapshot: Snapshot) -> frozenset[str]:
-    """Return the container IDs of those reservations; empty for an empty file."""
+def _unowned(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the container IDs of those reservations; empty for an empty file."""
     if not isinstance(snapshot.containers, Known):
-        return frozenset()
+        return
     owned = {container.id for container in snapshot.containers.value}
     owned |= {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
-    entries = (one for store in snapshot.reservations for one in known_or(store.reading, ()))
-    return frozenset(reservation.container_id for reservation in entries) - owned
+    for store in snapshot.reservations:
+        for one in known_or(store.reading, ()):
+            if one.container_id not in owned:
+                yield one.container_id
 
 
 def _addresses_not_needed(snapshot: Snapshot) -> str:
@@ -147,7 +149,7 @@ def _addresses_not_needed(snapshot: Snapshot) -> str:
 
 
 def _namespaces_not_needed(snapshot: Snapshot) -> str:
-    if _unowned(snapshot) & named_sandboxes(known_or(snapshot.cni_results, ())):
+    if not named_sandboxes(known_or(snapshot.cni_results, ())).isdisjoint(_unowned(snapshot)):
         return ""
     return "libcni's cache names no mounted network namespace of a sandbox without an owner"
 

@@ -21,6 +21,14 @@ def ask(question: Callable[[], _T], /) -> _T:
     return question()
 
 
+def start(thread: Thread) -> None:
+    """Start a thread; raises SourceError if the system refuses."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise SourceError(f"cannot start a thread ({error}): no memory is left, or no process (pids.max)") from error
+
+
 class Late(SourceError):
     """There is no answer in time, or an earlier one has not come yet."""
 
@@ -46,7 +54,7 @@ class Deadline:
         self._discard_late_answer()
         if self._thread is None:
             thread = Thread(target=self._answer, name=self._what, daemon=True)
-            thread.start()
+            start(thread)
             self._thread = thread
         self._questions.put(question)
         try:

@@ -2,7 +2,11 @@
 
 import gc
 import os
+import shutil
+import subprocess
+import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +22,7 @@ from agent.sources.kube import credentials, list_watch
 from agent.sources.kube.client import Api
 from agent.sources.source_error import SourceError
 from tests.builders import node
-from tests.wire import CHUNKED, LAST_CHUNK, Answer, FakeServer, Request, http, kubeconfig, until
+from tests.wire import CHUNKED, LAST_CHUNK, Answer, FakeServer, Request, http, kubeconfig, needs, until
 
 PLUGIN = """#!/bin/sh
 if [ -e {home}/hangs ]; then
@@ -69,7 +73,9 @@ class Hang:
     @property
     def why(self) -> str:
         if self._kind == "plugin":
-            return f"API server: no credentials: the credential plugin {self._plugin} of {self.path} hangs: "
+            return (
+                f"API server: no credentials: the credential plugin of {self.path}: {self._plugin} hangs: killed after"
+            )
         return f"API server: no credentials: reading {self.path}, and what it names, takes more than "
 
     def running(self) -> list[str]:
@@ -176,3 +182,87 @@ def answers(api: Api) -> bool:
         return bool(api.get("/api/v1/pods"))
     except SourceError:
         return False
+
+
+ASKING = """#!/bin/sh
+if [ -t 0 ] || (: < /dev/tty) 2>/dev/null; then echo there is a terminal >&2; exit 3; fi
+case "$KUBERNETES_EXEC_INFO" in *'"interactive": true'*) echo it may ask >&2; exit 4; esac
+read -r answer || { echo "cannot ask for a password" >&2; exit 5; }
+"""
+ANSWERING = """#!/bin/sh
+printf '{{"apiVersion":"%s","kind":"ExecCredential","status":{{"token":"secret"}}}}' "{version}"
+"""
+ENDLESS = """#!/bin/sh
+yes {to}
+"""
+
+
+def plugin(home: Path, url: str, script: str, version: str = "v1") -> Path:
+    """Return a kubeconfig with a plugin."""
+    (home / "plugin").write_text(script)
+    (home / "plugin").chmod(0o755)
+    user = EXEC.format(home / "plugin").replace(".k8s.io/v1", f".k8s.io/{version}")
+    return kubeconfig(home / "kubeconfig", url, user=user)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1", "v1alpha1"])
+def test_a_plugin_of_each_version_of_the_protocol_is_asked(tmp_path: Path, version: str) -> None:
+    script = ANSWERING.format(version=f"client.authentication.k8s.io/{version}")
+    with FakeServer(answer) as server:
+        api = Api(plugin(tmp_path, server.url, script, version), 5.0)
+        try:
+            assert api.get("/api/v1/pods")
+        finally:
+            api.close()
+
+
+GCP = """{{auth-provider: {{name: gcp, config: {{cmd-path: "{0}", cmd-args: config, \
+token-key: "{{.credential.access_token}}", expiry-key: "{{.credential.token_expiry}}"}}}}}}"""
+GCLOUD = """#!/bin/sh
+echo '{"credential":{"access_token":"secret","token_expiry":"2100-01-01T00:00:00Z"}}'
+"""
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_command_of_an_old_auth_provider_is_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    monkeypatch.setattr(credentials, "PLUGIN_SECONDS", 0.3 if hangs else 30.0)
+    script = tmp_path / "gcloud"
+    script.write_text("#!/bin/sh\nsleep 1000\n" if hangs else GCLOUD)
+    script.chmod(0o755)
+    with FakeServer(answer) as server:
+        path = kubeconfig(tmp_path / "kubeconfig", server.url, user=GCP.format(script))
+        if hangs:
+            with pytest.raises(SourceError, match=r"gcloud hangs: killed after 0\.3 s"):
+                Api(path, 5.0)
+        else:
+            api = Api(path, 5.0)
+            assert api.get("/api/v1/pods")
+            api.close()
+
+
+@pytest.mark.parametrize("to", ["", ">&2"], ids=["output", "errors"])
+def test_a_plugin_that_prints_without_end_is_killed(tmp_path: Path, to: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError) as raised:
+            Api(plugin(tmp_path, "http://127.0.0.1:1", ENDLESS.format(to=to)), 5.0)
+        assert tracemalloc.get_traced_memory()[1] < 8 * credentials.LARGEST_PLUGIN_OUTPUT
+    finally:
+        tracemalloc.stop()
+    start = f"API server: no credentials: the credential plugin of {tmp_path}/kubeconfig: {tmp_path}/plugin "
+    assert str(raised.value) == f"{start}prints more than 1,048,576 bytes, and was killed"
+
+
+def test_a_plugin_cannot_ask_a_person(tmp_path: Path) -> None:
+    """Although the command prints to a real terminal, on which the plugin could ask, and wait."""
+    terminal = shutil.which("script")
+    needs(terminal is not None, "script (util-linux), to make a terminal")
+    path = plugin(tmp_path, "http://127.0.0.1:1", ASKING)
+    code = f"import pathlib, agent.sources.kube.client as it; it.Api(pathlib.Path('{path}'), 5)"
+    done = subprocess.run(  # noqa: S603 (ours)
+        [str(terminal), "-qec", f'{sys.executable} -c "{code}"', "/dev/null"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert "process returned 5. cannot ask for a password" in done.stdout, done.stdout

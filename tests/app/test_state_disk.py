@@ -1,4 +1,4 @@
-"""The daemon while the disk of its state directory is full, or hangs: a real tmpfs, and a FUSE that never answers."""
+"""The daemon while the disk of its state directory is full, or hangs: a real tmpfs, and a FUSE that stops answering."""
 
 import json
 import os
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_failures import Daemon, SmallNode, engine, running, served
-from tests.wire import FakeServer, needs, until
+from tests.cleanup.slow_disk import slow_disk
+from tests.cli.test_failures import LEAKED, Daemon, SmallNode, engine, running, served
+from tests.wire import Answer, FakeServer, Request, http, needs, until
 
 # Holds a mount namespace. "full": a tmpfs without space; "hang": a file system that nobody serves; "end": as before.
 HOLDER = r"""
@@ -147,3 +148,31 @@ def test_a_full_disk_is_reported(node: SmallNode, disk: Disk) -> None:
         check_reported(agent, port, f"{node.home}/state: no space left on device")
         disk.make("free")
         check_recovered(agent, port)
+
+
+def without_the_leak(request: Request) -> Answer:
+    if LEAKED in request.path:
+        return [http(json.dumps({"message": f"No such container: {LEAKED}"}), "404 Not Found")]
+    return engine(request)
+
+
+def test_a_daemon_goes_on_while_an_entry_is_being_written(node: SmallNode, disk: Disk) -> None:
+    leak, state, behind = node.home / "networks/kubenet/10.244.1.9", node.home / "state", node.home / "behind"
+    behind.mkdir()
+    node.docker.answers = without_the_leak
+    options = ("--cleanup=auto", "--cleanup-network=kubenet", "--probe=off", "--settle=0s", "--max-share=100%")
+    with slow_disk(state, behind, *disk.prefix) as slow:
+        (behind / "journal").mkdir()
+        slow.hang("fsync")  # the journal is the first that is synced
+        with daemon(node, disk, *options) as (agent, port):
+            slow.wait()
+            check_reported(agent, port, f"{state}: no answer for 5 s: its disk hangs")
+            assert leak.exists()
+            slow.go()
+            check_recovered(agent, port)
+            until(lambda: not leak.exists(), "the address is released")
+            assert agent.end()[0] == 0
+        lines = (behind / "journal/journal.jsonl").read_text().splitlines()
+    why = "this release was interrupted; all reservations are in place"
+    ends = [one for one in map(json.loads, lines) if "ended" in one]
+    assert [(one["outcome"], one["why"]) for one in ends] == [("failed", why), ("released", "")]

@@ -1,7 +1,7 @@
 """A fake Kubernetes API server (1.20) on loopback: list and watch one node's pods and its Node object.
 
-Plain HTTP without authentication. It serves `/api/v1/pods` and `/api/v1/nodes` with field selectors, resource versions,
-bookmarks and long watches. `/fake/requests` returns the number of requests of each kind.
+Plain HTTP without authentication. It serves `/version`, and `/api/v1/pods` and `/api/v1/nodes` with field selectors,
+resource versions, bookmarks and long watches. `/fake/requests` returns the number of requests of each kind.
 """
 
 import random
@@ -65,6 +65,9 @@ class _ApiHandler(Handler):
         resource = url.path.removeprefix("/api/v1/")
         if url.path == "/fake/requests":
             self.send_tree(self.server.requests)
+        elif url.path == "/version":
+            self.server.requests["GET version"] += 1
+            self.send_tree({"major": "1", "minor": "20", "gitVersion": "v1.20.2"})
         elif resource not in self.server.objects:
             self.send_tree(_not_found(url.path), HTTPStatus.NOT_FOUND)
         elif query.get("watch") in {"1", "true"}:

@@ -34,6 +34,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.answer(urlsplit(self.path))
 
+    def end_headers(self) -> None:
+        if self.close_connection:
+            self.send_header("Connection", "close")  # as Go's servers answer whoever asked for it
+        super().end_headers()
+
     def send(self, body: bytes, content_type: str = "application/json", status: HTTPStatus = HTTPStatus.OK) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)

@@ -1,6 +1,9 @@
 """A deadline for a complete answer, even if it arrives slowly."""
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, current_thread
 
 import pytest
@@ -113,6 +116,23 @@ def test_after_a_signal_the_answer_of_the_first_is_never_that_of_another_request
             return ""
 
     until(lambda: answered() == "third", "it is asked again")
+
+
+@contextmanager
+def no_thread_can_start() -> Iterator[None]:
+    """As where the memory is used up: the kernel has none for its stack."""
+    before = threading.stack_size(1 << 60)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+def test_a_thread_that_cannot_start_is_reported_and_tried_again() -> None:
+    deadline = Deadline("docker", 5.0)
+    with no_thread_can_start(), pytest.raises(SourceError, match=r"cannot start a thread \(.*\): no memory"):
+        deadline(lambda: 1)
+    assert deadline(lambda: 1) == 1
 
 
 def test_all_reads_run_in_one_other_thread() -> None:

@@ -7,11 +7,13 @@ capability. This needs the node's process table (hostPID). A namespace that no t
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from ipaddress import IPv6Address
 from pathlib import Path
+from typing import Final
 
+from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Address
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
@@ -21,6 +23,11 @@ _LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")
 _LINK_OR_LOOPBACK = {b"20", b"10"}
 _GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO}
 _IPV4, _IPV6 = "fib_trie", "if_inet6"
+_LARGEST: Final[InputLimit] = 16 * 1024 * 1024
+_MOST_ADDRESSES: Final[InputLimit] = 65536
+_PIECE = 64 * 1024
+_LINKS_OF_ONE = 3
+"""Of a directory with one directory in it."""
 _MOST_OPEN = 512
 """Files, of 256 namespaces. A process may usually have 1024 open."""
 
@@ -32,9 +39,11 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
     """
     found: dict[str, Address] = {}
     with closing(_Files(_own_inodes(proc))) as files:
-        for pid, net in _threads(proc):
-            for ip in _unread_addresses(net, files) - found.keys():
+        for pid, net, inode in _threads(proc, files):
+            for ip in _unread_addresses(net, inode, files) - found.keys():
                 found[ip] = Address(ip, pid, _command(proc, pid))
+            if len(found) > _MOST_ADDRESSES:
+                raise SourceError(f"{net}: the namespaces up to this one have over {_MOST_ADDRESSES:,} addresses")
         if not files.read:
             raise SourceError(f"no process in {proc} shows its network namespace: check --proc")
     return tuple(found.values())
@@ -50,15 +59,13 @@ class _Files:
     def __init__(self, own: frozenset[int]) -> None:
         """`own`: the two files of this process' namespace, which it never leaves; empty: not known."""
         self.read: set[int] = set()
-        self._own, self._open = own, ExitStack()
-
-    def has_own(self, fib_trie: int | None) -> bool:
-        """Return whether this is a file of the own namespace, and both of its files were read.
+        self.done = frozenset[int]()
+        """The files of the own namespace, once both were read.
 
         The threads of host processes are in it, and one `stat` is enough for each. Of no other namespace is it certain
         which two files belong together, because a thread can enter another one between two questions.
         """
-        return fib_trie in self._own and self._own <= self.read
+        self._own, self._open = own, ExitStack()
 
     def unread(self, file: str, inode: int | None) -> bytes:
         """Return the content; nothing if it was read, or the thread has ended. Raises SourceError.
@@ -75,7 +82,7 @@ class _Files:
                 inode = os.fstat(handle).st_ino
                 if inode in self.read:
                     return b""
-                text = Path(f"/proc/self/fd/{handle}").read_bytes()
+                text = _content(handle, file)
                 if len(self.read) == _MOST_OPEN:
                     self.close()
                 self._open.callback(opened.pop_all().close)
@@ -83,12 +90,28 @@ class _Files:
             _require_gone(file, error)
             return b""
         self.read.add(inode)
+        if self._own <= self.read:
+            self.done = self._own
         return text
 
     def close(self) -> None:
         """Close the files, and forget what was read: from now on, an inode may be that of another namespace."""
         self.read.clear()
+        self.done = frozenset()
         self._open.close()
+
+
+def _content(handle: int, file: str) -> bytes:
+    pieces, size = list[bytes](), 0
+    with Path(f"/proc/self/fd/{handle}").open("rb", buffering=0) as opened:
+        while piece := opened.read(_PIECE):
+            pieces.append(piece)
+            size += len(piece)
+            if size > _LARGEST:
+                raise SourceError(
+                    f"{file}: larger than {_LARGEST >> 20} MiB: its network namespace has too many routes"
+                )
+    return b"".join(pieces)
 
 
 def _own_inodes(proc: Path) -> frozenset[int]:
@@ -98,13 +121,9 @@ def _own_inodes(proc: Path) -> frozenset[int]:
         return frozenset()
 
 
-def _unread_addresses(net: str, files: _Files) -> set[str]:
-    """Return the addresses in a thread's namespace that were not read yet."""
-    fib_trie = f"{net}/{_IPV4}"
-    inode = _inode(fib_trie)
-    if files.has_own(inode):
-        return set()
-    ipv4, if_inet6 = files.unread(fib_trie, inode), f"{net}/{_IPV6}"
+def _unread_addresses(net: str, inode: int | None, files: _Files) -> set[str]:
+    """Return the addresses in a thread's namespace that were not read yet. `inode`: of its first file."""
+    ipv4, if_inet6 = files.unread(f"{net}/{_IPV4}", inode), f"{net}/{_IPV6}"
     return _ipv4_addresses(ipv4) | _ipv6_addresses(files.unread(if_inet6, _inode(if_inet6)), if_inet6)
 
 
@@ -123,20 +142,32 @@ def _require_gone(file: str, error: OSError) -> None:
         raise SourceError(cannot_read(file, error)) from error
 
 
-def _threads(proc: Path) -> Iterator[tuple[int, str]]:
-    """Yield each thread's process and `net` directory: a thread can leave the namespace of its process."""
+def _threads(proc: Path, files: _Files) -> Iterator[tuple[int, str, int | None]]:
+    """Yield the process, the `net` directory and the first file of each thread that is not in the own namespace.
+
+    Every thread is asked, because it can leave the namespace of its process. A node has thousands: nothing else is
+    done for most of them.
+    """
     try:
         pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
         raise SourceError(cannot_read(proc, error)) from error
     for pid in pids:
-        try:
-            threads = os.listdir(f"{proc}/{pid}/task")
-        except OSError as error:
-            if error.errno in _GONE:
-                continue
-            raise SourceError(cannot_read(f"{proc}/{pid}/task", error)) from error
-        yield from ((pid, f"{proc}/{pid}/task/{thread}/net") for thread in threads)
+        task = f"{proc}/{pid}/task"
+        for thread in _threads_of(task, pid):
+            if (inode := _inode(f"{task}/{thread}/net/{_IPV4}")) not in files.done:
+                yield pid, f"{task}/{thread}/net", inode
+
+
+def _threads_of(task: str, pid: int) -> Sequence[str | int]:
+    try:
+        # The kernel counts the threads as directories. A single one has the number of the process.
+        if os.stat(task).st_nlink == _LINKS_OF_ONE:  # noqa: PTH116 (a Path for each process costs as much)
+            return (pid,)
+        return os.listdir(task)
+    except OSError as error:
+        _require_gone(task, error)
+        return ()
 
 
 def _ipv4_addresses(fib_trie: bytes) -> set[str]:

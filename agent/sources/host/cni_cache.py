@@ -10,17 +10,20 @@ import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from agent.model.assessment import KUBENET
 from agent.model.input_limit import InputLimit
 from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
-from agent.sources.host.directory import names_in
+from agent.sources.host.directory import LONGEST_TEXT, check_total, names_in
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
@@ -39,12 +42,20 @@ _POD_CIDR = '"usePodCidr'
 """In place of a subnet, with `IPv6` behind it for the other family."""
 
 
+_MOST_PARTS: Final[InputLimit] = 1000
+"""Ranges of a result, and its forwarded ports."""
+_Key: TypeAlias = tuple[str, str, str, int, int, int]
+"""Network, container, interface; inode, modification time and size of the file."""
+_Parsed: TypeAlias = tuple[_Key, CniResult]
+"""With the key itself, so that 60,000 results do not need another one for each reading."""
+
+
 class CniResults:
     """The cache. Each file is parsed once: libcni writes it once, and there is one for each pod."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
         self._directories = tuple(directories)
-        self._parsed: dict[tuple[str, int, int, int], CniResult] = {}
+        self._parsed: dict[_Key, _Parsed] = {}
         self.damaged: tuple[DamagedResult, ...] = ()
         """The files of the last reading that have no result."""
 
@@ -53,7 +64,7 @@ class CniResults:
 
         The networks that are not checked show where pods have their addresses from instead.
         """
-        parsed: dict[tuple[str, int, int, int], CniResult] = {}
+        parsed: dict[_Key, _Parsed] = {}
         damaged: list[DamagedResult] = []
         self.damaged = ()
         existing = 0
@@ -74,15 +85,12 @@ class CniResults:
         if not existing:
             raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
         self._parsed, self.damaged = parsed, tuple(damaged)
-        return tuple(parsed.values())
+        return tuple(result for _, result in parsed.values())
 
     def _read_directory(
-        self,
-        directory: int,
-        path: Path,
-        parsed: dict[tuple[str, int, int, int], CniResult],
-        damaged: list[DamagedResult],
+        self, directory: int, path: Path, parsed: dict[_Key, _Parsed], damaged: list[DamagedResult]
     ) -> None:
+        sizes = 0
         for name in names_in(directory, path):
             matched = _NAME.fullmatch(name)
             if matched is None or matched["ifname"] == _LOOPBACK:
@@ -95,15 +103,37 @@ class CniResults:
                 continue
             if found.st_size > _LARGEST:  # what it names may still be mounted
                 raise SourceError(f"{path / name} has {found.st_size} bytes, more than the limit of {_LARGEST}")
-            key = (name, found.st_ino, found.st_mtime_ns, found.st_size)
-            result = self._parsed.get(key) or _read_one(name, matched, found.st_mtime_ns, directory)
+            check_total(sizes := sizes + found.st_size, path)
+            network, container_id, ifname = sys.intern(matched["network"]), matched["id"], sys.intern(matched["ifname"])
+            key = (network, container_id, ifname, found.st_ino, found.st_mtime_ns, found.st_size)
+            if known := self._parsed.get(key):
+                parsed[known[0]] = known
+                continue
+            result = _read_one(name, key, directory)
             if isinstance(result, CniResult):
-                parsed[key] = result
+                parsed[key] = key, _checked(result, path / name)
             elif result is not None:
                 damaged.append(result)
 
 
-def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) -> CniResult | DamagedResult | None:
+def _checked(result: CniResult, path: Path) -> CniResult:
+    """Return the result; raises SourceError if it is too large to be kept: what it names may still be mounted."""
+    longest = max(map(len, (result.ifname, result.pod, result.data_dir, result.namespace, result.plugin)))
+    parts = sum(map(len, result.ranges)) + len(result.port_mappings)
+    if longest > LONGEST_TEXT or parts > _MOST_PARTS:
+        raise SourceError(
+            f"{path}: a text of {longest:,} characters, and {parts:,} ranges and ports: it is not libcni's"
+        )
+    return replace(result, ranges=_shared(result.ranges))
+
+
+@lru_cache(maxsize=16)
+def _shared(ranges: RangeSets) -> RangeSets:
+    """Return an equal object for equal ranges: nearly all results of a network have the same."""
+    return ranges
+
+
+def _read_one(name: str, key: _Key, directory: int) -> CniResult | DamagedResult | None:
     """Return one result; None: it was removed, or is none. Raises OSError: what it names may still be mounted."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -113,7 +143,7 @@ def _read_one(name: str, matched: re.Match[str], mtime_ns: int, directory: int) 
         content = os.read(handle, _LARGEST)
     finally:
         os.close(handle)
-    network, container_id, ifname = matched["network"], matched["id"], matched["ifname"]
+    network, container_id, ifname, _, mtime_ns, _ = key
     result = parse_result(content, network, container_id, ifname, mtime_ns)
     if result is None and (damage := _damage(content)):
         return DamagedResult(network, container_id, ifname, damage)
@@ -156,15 +186,15 @@ def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: st
     return CniResult(
         network=network,
         container_id=container_id,
-        ifname=str(tree.get("ifName", ifname)),
+        ifname=sys.intern(str(tree.get("ifName", ifname))),
         pod=_pod(tree.get("cniArgs")),
         ranges=_ranges_of_ipam(ipam) or _ranges_of_result(tree.get("result")),
-        data_dir=str(ipam.get("dataDir") or ""),
+        data_dir=sys.intern(str(ipam.get("dataDir") or "")),
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
         port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),
         uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
-        plugin=str(main.get("type") or ""),
+        plugin=sys.intern(str(main.get("type") or "")),
     )
 
 

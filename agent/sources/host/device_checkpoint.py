@@ -18,6 +18,8 @@ from agent.sources.source_error import SourceError
 NAME = "kubelet_internal_checkpoint"
 MAX_CHECKPOINT_BYTES: Final[InputLimit] = 1024 * 1024
 """Bytes. A node of 110 pods and 1,000 devices has a tenth of that."""
+MOST_PLUGINS: Final[InputLimit] = 500
+"""Sockets of plugins, and resources of a checkpoint. A node has a few; for so many, a sync takes about a second."""
 
 _NUMA_NODE = re.compile(r"-?[0-9]{1,9}")
 
@@ -37,12 +39,19 @@ def parse_checkpoint(content: bytes) -> DeviceCheckpoint:
     try:
         data = tree["Data"]
         registered = {} if data["RegisteredDevices"] is None else data["RegisteredDevices"]
+        check_number(len(registered), f"{NAME}: resources")
         return DeviceCheckpoint(
             tuple(Registered(_text(resource), _devices(listed)) for resource, listed in sorted(registered.items())),
             tuple(map(_allocation, _list(data["PodDeviceEntries"]))),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SourceError(f"{NAME}: unknown format ({type(error).__name__}: {error})") from error
+
+
+def check_number(number: int, of: str) -> None:
+    """Raise SourceError if there are too many."""
+    if number > MOST_PLUGINS:
+        raise SourceError(f"{of}: {number:,}, more than the limit of {MOST_PLUGINS}: find out what makes so many")
 
 
 def _allocation(entry: Mapping[str, Any]) -> Allocation:

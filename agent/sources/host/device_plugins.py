@@ -46,6 +46,7 @@ class DeviceManager:
             # plugin's socket seems older than a kubelet that would have removed it.
             kubelet = _made(KUBELET, handle)
             made = _sockets(handle, self._directory)
+            device_checkpoint.check_number(len(made), f"{self._directory}: sockets")
             checkpoint = self._checkpoint.read(device_checkpoint.NAME, handle)
         except OSError as error:
             raise SourceError(cannot_read(self._directory, error)) from error

@@ -1,6 +1,8 @@
 """Reads the mount table of the node's first process. Changes nothing, and needs no capability."""
 
 import re
+from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,8 +24,11 @@ class MountEntry(NamedTuple):
     """The type of the file system."""
 
 
-def read_mount_table(proc: Path) -> tuple[MountEntry, ...]:
-    """Return every mount; raises SourceError."""
+def read_mount_table(proc: Path) -> Iterator[MountEntry]:
+    """Read the table, and yield every mount, one at a time; raises SourceError before the first.
+
+    Read at once, because older kernels skip a mount if another one is removed between two reads.
+    """
     table = proc / "1" / "mountinfo"
     try:
         with table.open("rb") as opened:
@@ -32,7 +37,7 @@ def read_mount_table(proc: Path) -> tuple[MountEntry, ...]:
         raise SourceError(cannot_read(table, error)) from error
     if len(text) > _LARGEST:
         raise SourceError(f"{table}: larger than {_LARGEST >> 20} MiB")
-    return tuple(entry for line in text.decode(errors="replace").split("\n") if (entry := _entry(line)))
+    return filter(None, (_entry(line.decode(errors="replace")) for line in BytesIO(text)))
 
 
 def _entry(line: str) -> MountEntry | None:

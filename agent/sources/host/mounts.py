@@ -16,7 +16,8 @@ from agent.sources.kube import volume_names
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-_LARGEST: Final[InputLimit] = 65536
+_LARGEST: Final[InputLimit] = 8 * 1024
+"""Bytes; CSI allows a volume's ID 128."""
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
 _BLOCK = re.compile(r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?")
 _OF_POD = re.compile(r"(pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
@@ -38,11 +39,10 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
         raise SourceError(why) from error
     except OSError as error:
         raise SourceError(cannot_read(error.filename, error)) from error
-    everywhere = [one.place for one in read_mount_table(proc)]
     start = f"{kubelet_dir}/"
-    places = [place for place in everywhere if place.startswith(start)]
+    places = [one.place for one in read_mount_table(proc) if one.place.startswith(start)]
     if not places:
-        _check_none_elsewhere(everywhere, kubelet_dir)
+        _check_none_elsewhere((one.place for one in read_mount_table(proc)), kubelet_dir)
     found = (mount for place in places if (mount := _mount(place.removeprefix(start), kubelet_dir)))
     return tuple(dict.fromkeys(found))
 

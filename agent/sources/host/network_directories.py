@@ -12,7 +12,7 @@ from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import NetworkStore, Reading, Reservation, Unavailable, known_or
-from agent.sources.host.reservations import network_names, read_reservations
+from agent.sources.host.reservations import MAX_NETWORKS, network_names, read_reservations
 
 DEFAULT_DATA_DIR: Final = Path("/var/lib/cni/networks")
 """host-local's `dataDir` where a configuration names none."""
@@ -39,13 +39,28 @@ def read_all(
     """Read each directory once; names in the settings win.
 
     `mounted`: where a path of the node is for this process. `before`: what was read last.
-    `most`: how many files are read of a directory.
+    `most`: how many files are read of all together.
     """
     earlier = {store.network: known_or(store.reading, ()) for store in before}
+    names = network_names(networks_dir) if AUTO in settings else []
+    too_many = len(names) > MAX_NETWORKS
     found: dict[str, _Directory] = {}
-    for one in _directories(settings, known_or(networks, ()), networks_dir, mounted):
+    for one in _directories(settings, known_or(networks, ()), networks_dir, mounted, [] if too_many else names):
         found.setdefault(one.network, one)
-    return tuple(_read(one, networks_dir, earlier.get(one.network, ()), most) for one in found.values())
+    if too_many and all(one.named == "settings" for one in found.values()):
+        found[AUTO] = _Directory(AUTO, networks_dir, networks_dir, "")  # stands for those that are not read
+    stores: list[NetworkStore] = []
+    files = 0
+    for one in found.values():
+        if too_many and one.named != "settings":
+            why = f"{networks_dir} has more than {MAX_NETWORKS:,} directories: find out what makes them"
+            unread = Unavailable("reservations", why)
+            stores.append(NetworkStore(one.network, unread, data_dir=str(one.data_dir), discovered=True))
+            continue
+        store = _read(one, networks_dir, earlier.get(one.network, ()), most, files)
+        files += len(known_or(store.reading, ())) + len(store.unrecognized)
+        stores.append(store)
+    return tuple(stores)
 
 
 def _directories(
@@ -53,6 +68,7 @@ def _directories(
     networks: Sequence[RuntimeNetwork],
     networks_dir: Path,
     mounted: Callable[[Path], Path],
+    names: Sequence[str],
 ) -> Iterator[_Directory]:
     for name in settings:
         if name != AUTO:
@@ -64,12 +80,12 @@ def _directories(
         above = networks_dir if data_dir == DEFAULT_DATA_DIR else mounted(data_dir)
         yield _Directory(one.name, above, networks_dir if above == networks_dir else data_dir, "runtime")
     # No runtime knows kubenet: it is the kubelet's.
-    for name in (*network_names(networks_dir), *(() if networks else (KUBENET,))):
+    for name in (*names, *(() if networks else (KUBENET,))):
         yield _Directory(name, networks_dir, networks_dir, "")
 
 
-def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation], most: int) -> NetworkStore:
-    store = read_reservations(one.above, one.network, before, most)
+def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation], most: int, others: int) -> NetworkStore:
+    store = read_reservations(one.above, one.network, before, most, others)
     store = replace(store, data_dir=str(one.data_dir), discovered=one.named != "settings")
     if one.named != "runtime" or not isinstance(store.reading, Unavailable):
         return store

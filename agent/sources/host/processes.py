@@ -147,11 +147,12 @@ class ProcessTable:
 
         Of several, kubenet counts: the directory of a kubenet in use must not look unused.
         """
-        lines = [_command_line(self._proc, one.pid) for one in self._known if one.command in _PLUGGED]
-        plugins = {flag("network-plugin", words) or "" for words in lines if words is not None}
+        # One command line at a time: each may have 2 MiB.
+        lines = (_command_line(self._proc, one.pid) for one in self._known if one.command in _PLUGGED)
+        plugins = {None if words is None else flag("network-plugin", words) or "" for words in lines}
         if KUBENET in plugins:
             return KUBENET
-        return None if None in lines else max(plugins, default="")
+        return None if None in plugins else max(filter(None, plugins), default="")
 
     def _named_runtimes(self) -> set[str]:
         kubelets = ((one.pid, _command_line(self._proc, one.pid)) for one in self._known if one.command in _KUBELET)

@@ -11,18 +11,22 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
+from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
 from agent.sources.os_error import cannot_read
 
 MAX_RESERVATION_BYTES = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""
+MAX_NETWORKS: Final[InputLimit] = 1000
+"""Directories of networks: a node has a few."""
 
 _OWN = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
 _CONTENT = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
@@ -45,12 +49,13 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_reservations(
-    networks_dir: Path, network: str, before: Iterable[Reservation] = (), most: int = 65536
+    networks_dir: Path, network: str, before: Iterable[Reservation] = (), most: int = 65536, others: int = 0
 ) -> NetworkStore:
     """Read one network's directory; one that does not exist, or is no directory, is unavailable and not empty.
 
     `before`: what was read last. A file that reads the same is the same object: the report on the last snapshot and
-    this snapshot exist at the same time, and a directory may have many files. `most`: how many.
+    this snapshot exist at the same time, and a directory may have many files. `most`: how many, together with those
+    of the `others` that were read.
     """
     directory = networks_dir / network
     try:
@@ -60,11 +65,11 @@ def read_reservations(
         absent = error.errno == errno.ENOENT and _is_without_networks(networks_dir)
         return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
     try:
-        return replace(_read_entries(network, handle, before, most), data_dir=str(networks_dir))
+        return replace(_read_entries(network, handle, before, max(0, most - others)), data_dir=str(networks_dir))
     except _TooMany:
-        why = (
-            f"{directory} has more than {most:,} files: raise --max-reservations, and the memory limit of its container"
-        )
+        together = f", together with the {others:,} of other networks" if others else ""
+        what_to_do = "raise --max-reservations, and the memory limit of its container"
+        why = f"{directory} has more than {most:,} files{together}: {what_to_do}"
         return NetworkStore(network, Unavailable("reservations", why))
     except OSError as error:
         return NetworkStore(network, Unavailable("reservations", cannot_read(directory, error)))
@@ -87,9 +92,14 @@ def _other_networks(directory: Path) -> str:
 
 
 def network_names(networks_dir: Path) -> list[str]:
-    """Return the directories, one for each network; none if they cannot be listed: reading one of them says why."""
+    """Return the directories, one for each network; none if they cannot be listed: reading one of them says why.
+
+    If there are more than MAX_NETWORKS, return one more than that.
+    """
     try:
-        return sorted(entry.name for entry in os.scandir(networks_dir) if entry.is_dir(follow_symlinks=False))
+        with os.scandir(networks_dir) as entries:
+            names = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            return sorted(islice(names, MAX_NETWORKS + 1))
     except OSError:
         return []
 
@@ -103,16 +113,36 @@ class _TooMany(Exception):
     pass
 
 
-def _names(directory: int, most: int) -> list[str]:
+def _names(directory: int, most: int) -> Iterator[str]:
+    """Yield the names one by one: all at once, they take much memory where there are many."""
     with os.scandir(directory) as entries:
-        names = [one.name for one in islice(entries, most + 1)]
-    if len(names) > most:
-        raise _TooMany
-    return names
+        if sum(1 for _ in islice(entries, most + 1)) > most:
+            raise _TooMany
+    with os.scandir(directory) as entries:
+        for place, entry in enumerate(entries):
+            if place >= most:
+                raise _TooMany
+            yield entry.name
+
+
+class _Earlier:
+    """What was read last, by address. As long as the directory has the same order, it needs no large index."""
+
+    def __init__(self, reservations: Iterable[Reservation]) -> None:
+        self._reservations, self._in_order = reservations, iter(reservations)
+        self._index: dict[str, Reservation] | None = None
+
+    def of(self, ip: str) -> Reservation | None:
+        if self._index is None:
+            following = next(self._in_order, None)
+            if following is not None and following.ip == ip:
+                return following
+            self._index = {one.ip: one for one in self._reservations}
+        return self._index.get(ip)
 
 
 def _read_entries(network: str, directory: int, before: Iterable[Reservation], most: int) -> NetworkStore:
-    earlier = {one.ip: one for one in before}
+    earlier = _Earlier(before)
     reservations: list[Reservation] = []
     unrecognized: list[UnrecognizedEntry] = []
     for name in _names(directory, most):
@@ -120,8 +150,8 @@ def _read_entries(network: str, directory: int, before: Iterable[Reservation], m
             continue
         entry = read_one(network, name, directory)
         if isinstance(entry, Reservation):
-            known = earlier.get(name, entry)
-            reservations.append(known if known == entry else entry)
+            known = earlier.of(name)
+            reservations.append(known if known is not None and known == entry else entry)
         elif entry is not None:
             unrecognized.append(entry)
     return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))

@@ -19,6 +19,7 @@ from agent.sources.json_stream import PIECE, JsonStream
 from agent.sources.kube.credentials import client_for, in_time
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
+from agent.sources.last_connection import LastConnection
 from agent.sources.os_error import why_not_connected
 from agent.sources.source_error import SourceError
 
@@ -36,6 +37,8 @@ LARGEST_PAGE: Final[InputLimit] = 1024 * 1024 * 1024
 """Bytes of a page, of which only one object at a time is kept: what the most objects of 50 KB each have."""
 LARGEST_OBJECT: Final[InputLimit] = 4 * 1024 * 1024
 """Bytes of an answer that is no list, and of one event of a watch. etcd takes objects of 1.5 MiB."""
+ANSWER_SECONDS: Final[InputLimit] = 60
+"""For a whole answer that is no watch, and for the headers of a watch. API servers end their own requests then."""
 
 Query = Sequence[tuple[str, str]]
 
@@ -49,7 +52,10 @@ class ApiError(SourceError):
 
 
 class Api:
-    """A connection to one API server. Not thread-safe: each reflector has its own."""
+    """A connection to one API server, and while a watch occupies it, another one for each request beside the watch.
+
+    Not thread-safe: each reflector has its own.
+    """
 
     def __init__(self, kubeconfig: Path | None, timeout: float, clock: ServerClock | None = None) -> None:
         """Find credentials: the given kubeconfig, the pod's service account, or $KUBECONFIG; raises SourceError.
@@ -59,6 +65,8 @@ class Api:
         """
         self._timeout, self._clock, self._kubeconfig = timeout, clock, kubeconfig
         self._client = client_for(kubeconfig)
+        self._watching = False
+        self._last = LastConnection()
 
     def get(self, path: str, query: Query = ()) -> bytes:
         """Return the body of an answer; raises SourceError, and ApiError if the server refuses."""
@@ -78,29 +86,46 @@ class Api:
         `silence`: seconds without a byte after which the connection counts as lost. Raises SourceError, at once or
         between two lines; also for a last line that is incomplete.
         """
-        return _lines(self._request(path, query, silence))
+        with self._whole():
+            response = self._request(path, query, silence)
+        self._watching = True
+        return self._stream_of(response)
 
     def close(self) -> None:
         self._client.close()
+        self._last.close()
+
+    def _stream_of(self, response: Any) -> Iterator[bytes]:
+        try:
+            yield from _lines(response)
+        finally:
+            self._watching = False
 
     @contextmanager
     def _read(self, path: str, query: Query, most: int) -> Iterator[Iterator[bytes]]:
-        response = self._request(path, query, self._timeout)
-        try:
-            yield _pieces(response, most)
-        finally:
-            response.response.close()
+        with self._whole():
+            response = self._request(path, query, self._timeout)
+            try:
+                yield _pieces(response, most)
+            finally:
+                response.response.close()
+
+    def _whole(self) -> AbstractContextManager[None]:
+        """Bound the time for a whole answer: a server may send an occasional byte, also of the headers."""
+        return self._last.bounded(max(ANSWER_SECONDS, self._timeout), "API server")
 
     def _request(self, path: str, query: Query, silence: float) -> Any:
         try:
             request = in_time(self._kubeconfig, lambda: self._serialized(path, query))
             asked = self._clock.now() if self._clock else None
+            self._last.watch(self._client.rest_client.pool_manager.connection_from_url(self._client.configuration.host))
             response = self._client.call_api(*request, _request_timeout=(self._timeout, silence))
             heard = self._clock.now() if self._clock else None
         except client.ApiException as error:
             raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
             raise SourceError(self._cannot_connect(error) or f"API server: {truncate(str(error))}") from error
+        self._last.reads(response.response)
         if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
             raise refusal(response)
         # A proxy's page may have status 200 too.
@@ -116,7 +141,8 @@ class Api:
             "GET",
             path,
             query_params=list(query),
-            header_params={"Accept": "application/json"},
+            # Nothing follows on a connection beside a watch: left open, it would be idle for the life of the watch.
+            header_params={"Accept": "application/json"} | ({"Connection": "close"} if self._watching else {}),
             auth_settings=["BearerToken"],
         )
 
@@ -156,7 +182,7 @@ def _pieces(response: Any, most: int) -> Iterator[bytes]:
 def _lines(response: Any) -> Iterator[bytes]:
     rest, size = list[bytes](), 0
     try:
-        for chunk in response.response.stream(amt=None, decode_content=True):
+        for chunk in response.response.stream(PIECE, decode_content=True):
             *lines, last = chunk.split(b"\n")
             if lines:
                 yield b"".join((*rest, lines[0]))

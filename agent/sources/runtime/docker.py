@@ -76,10 +76,10 @@ class Docker:
         """Return nothing: the kubelet, not docker, attaches pods to networks."""
 
     def abort(self) -> None:
-        self._bounds.abort()
+        self._bounds.last.end()
 
     def _ask(self, question: Callable[[BoundedClient], _T]) -> _T:
-        self._bounds.begin()
+        self._bounds.last.begin()
         quickly = tenacity.Retrying(
             # A refused connection is retried at once; an engine that hangs is not.
             stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self.timeout),

@@ -4,18 +4,18 @@ The list is read as a stream: the labels of a sandbox have all annotations of it
 """
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final, cast
 
 import docker
 from docker.errors import create_api_error_from_http_exception
 from requests import PreparedRequest, Response
-from requests.adapters import BaseAdapter
+from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.exceptions import HTTPError
 
 from agent.model.input_limit import InputLimit
 from agent.sources.json_stream import PIECE, JsonStream
+from agent.sources.last_connection import LastConnection
 from agent.sources.runtime.runtime import MOST_LISTED_BYTES
 from agent.sources.source_error import SourceError
 
@@ -27,27 +27,17 @@ class Bounds:
     """What may be read for one question. It outlives the client, which docker's package connects where it is made."""
 
     def __init__(self) -> None:
-        self._aborted, self._body = False, cast("Any", None)
-
-    def begin(self) -> None:
-        """A question begins."""
-        self._aborted, self._body = False, None
-
-    def abort(self) -> None:
-        """End the answer that another thread reads: its connection is shut down, and the read fails."""
-        self._aborted = True
-        # It may have ended by now.
-        with suppress(AttributeError, OSError, RuntimeError, ValueError):
-            self._body.shutdown()
+        self.last = LastConnection()
 
     def pieces(self, body: Any, most: int, size: int) -> Iterator[bytes]:
         """Yield the body of an answer, of at most `most` bytes; raises SourceError."""
-        self._body, read = body, 0
+        self.last.reads(body)
+        read = 0
         for piece in body.stream(size, decode_content=True):
             read += len(piece)
             if read > most:
                 raise SourceError(f"docker: the response is larger than {most:,} bytes")
-            if self._aborted:
+            if self.last.ended:
                 raise SourceError("docker: the response was late, and its connection was closed")
             yield piece
 
@@ -61,7 +51,7 @@ class BoundedClient(docker.APIClient):
         super().__init__(version="auto", timeout=cast("int", timeout), **where)
 
     def get_adapter(self, url: str | bytes) -> BaseAdapter:
-        return _BoundedAdapter(super().get_adapter(str(url)), self._bounds)
+        return _BoundedAdapter(cast("HTTPAdapter", super().get_adapter(str(url))), self._bounds)
 
     def listed(self) -> Generator[Mapping[str, Any]]:
         """List every container in any state, one at a time as they arrive."""
@@ -79,11 +69,17 @@ class BoundedClient(docker.APIClient):
 class _BoundedAdapter(BaseAdapter):
     """Sends by another adapter."""
 
-    def __init__(self, adapter: BaseAdapter, bounds: Bounds) -> None:
+    def __init__(self, adapter: HTTPAdapter, bounds: Bounds) -> None:
         super().__init__()
         self._adapter, self._bounds = adapter, bounds
 
     def send(self, request: PreparedRequest, stream: bool = False, *given: Any, **options: Any) -> Response:
+        where = {"verify": True, "proxies": None, "cert": None, **options}
+        self._bounds.last.watch(
+            self._adapter.get_connection_with_tls_context(
+                request, where["verify"], proxies=where["proxies"], cert=where["cert"]
+            )
+        )
         answer = self._adapter.send(request, stream, *given, **options)
         answer.raw = _Body(answer.raw, MOST_LISTED_BYTES if stream and answer.ok else LARGEST_ANSWER, self._bounds)
         return answer

@@ -18,6 +18,10 @@ _ONE_BYTE: Final = 0x80
 """Integers below this have one byte."""
 _SHORT: Final = frozenset(number << 3 | _LENGTH_DELIMITED for number in range(1, 16))
 """The tags of one byte of texts and messages."""
+_INTEGERS: Final = frozenset(number << 3 | _VARINT for number in range(1, 16))
+"""And of integers."""
+_KEY, _VALUE, _SHORT_HEAD = 1 << 3 | _LENGTH_DELIMITED, 2 << 3 | _LENGTH_DELIMITED, 2
+"""The tags of an entry of a map, each followed by a length."""
 MOST_FIELDS: Final[InputLimit] = 100_000
 """Of a message and all that is read of those within: about two thousand networks. Each field costs 80 bytes."""
 LARGEST_FIELD: Final[InputLimit] = 4 * 1024 * 1024
@@ -65,7 +69,15 @@ class DecodedMessage:
 
     def text_map(self, number: int) -> dict[str, str]:
         """Return a `map<string, string>`, which is a list of entries of a key (1) and a value (2)."""
-        return {entry.text(1): entry.text(2) for entry in self.messages(number)}
+        return dict(map(self._entry, self._values(number, _LENGTH_DELIMITED)))
+
+    def _entry(self, encoded: bytes) -> tuple[str, str]:
+        short = _short_entry(encoded)
+        if short and self._allowance.fields >= len(short):
+            self._allowance.fields -= len(short)
+            return short
+        entry = DecodedMessage(encoded, self._allowance)
+        return entry.text(1), entry.text(2)
 
     def _values(self, number: int, expected: int) -> Sequence[Any]:
         if not self._fields.keys().isdisjoint(_other_tags(number, expected)):
@@ -110,6 +122,26 @@ def _embedded(tag: int, encoded: bytes) -> DecodedMessage:
     return DecodedMessage(encoded)
 
 
+def _short_entry(encoded: bytes) -> tuple[str, str] | None:
+    """Decode an entry of a short key and a short value, as almost all are; None: it is another one."""
+    size = len(encoded)
+    if size <= _SHORT_HEAD or encoded[0] != _KEY or encoded[1] >= _ONE_BYTE:
+        return None
+    value = _SHORT_HEAD + encoded[1]
+    start = value + _SHORT_HEAD
+    if (
+        start > size
+        or encoded[value] != _VALUE
+        or encoded[value + 1] >= _ONE_BYTE
+        or start + encoded[value + 1] != size
+    ):
+        return None
+    try:
+        return str(encoded[_SHORT_HEAD:value], "utf-8"), str(encoded[start:], "utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
 @cache
 def _other_tags(number: int, expected: int) -> tuple[int, ...]:
     return tuple(number << 3 | other for other in (_VARINT, _LENGTH_DELIMITED, *_FIXED) if other != expected)
@@ -137,6 +169,8 @@ def _fields(encoded: bytes, allowance: _Allowance) -> dict[int, list[Any]]:
         if tag in _SHORT and at + 1 < end and (length := encoded[at + 1]) < _ONE_BYTE and at + 1 + length < end:
             at += 2 + length
             value: Any = encoded[at - length : at]
+        elif tag in _INTEGERS:
+            value, at = _varint(encoded, at + 1)
         else:
             tag, at = _varint(encoded, at)
             value, at = _value(encoded, at, tag)

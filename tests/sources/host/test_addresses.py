@@ -295,6 +295,30 @@ def test_an_unexpected_line_makes_the_addresses_unavailable(tmp_path: Path, line
         addresses.read_addresses(tmp_path)
 
 
+@pytest.mark.parametrize(("routes", "found"), [(10_000, True), (400_000, False)])
+def test_a_namespace_with_too_many_routes_is_unavailable_and_not_cut(tmp_path: Path, routes: int, found: bool) -> None:
+    route = "     |-- 10.64.0.0\n        /24 link UNICAST\n"
+    process(tmp_path, 1, f"Main:\n{route * routes}     |-- 10.9.6.6\n        /32 host LOCAL\n")
+    if found:
+        assert [one.ip for one in addresses.read_addresses(tmp_path)] == ["10.9.6.6"]
+    else:
+        with pytest.raises(
+            SourceError, match="fib_trie: larger than 16 MiB: its network namespace has too many routes"
+        ):
+            addresses.read_addresses(tmp_path)
+
+
+def test_too_many_addresses_are_unavailable_and_not_cut(tmp_path: Path) -> None:
+    several = [f"10.{1 + number // 250}.0.{1 + number % 250}" for number in range(3 * 250)]
+    leaves = "".join(f"     |-- {ip}\n        /32 host LOCAL\n" for ip in several)
+    process(tmp_path, 1, f"Main:\n{leaves}")
+    assert len(addresses.read_addresses(tmp_path)) == len(several)
+    many = "".join(leaves.replace(" 10.", f" {first}.") for first in range(11, 100))
+    process(tmp_path, 2, f"Main:\n{many}")
+    with pytest.raises(SourceError, match="have over 65,536 addresses"):
+        addresses.read_addresses(tmp_path)
+
+
 def test_other_entries_of_proc_are_skipped(tmp_path: Path) -> None:
     process(tmp_path, 1, ONE_LEAF)
     (tmp_path / "sys").mkdir()
@@ -511,19 +535,18 @@ class Pod:
         os.kill(self.pid, 9)
         os.waitpid(self.pid, 0)
         time.sleep(0.2)  # the kernel ends a namespace in the background
-old, new, listed = Pod(2), Pod(3), 0
+old, new, replaced = Pod(2), Pod(3), False
 old.start()
-def watch(_, event, function):
-    global listed
-    if function is os.listdir and event == "c_call":
-        listed += 1
-        if listed == 4:  # of all processes, then of the threads of 1, old and new
-            sys.setprofile(None)
-            old.end()
-            new.start()
+def watch(frame, event, _):
+    global replaced
+    if event == "call" and frame.f_code is addresses._threads_of.__code__ and frame.f_locals["pid"] == new.pid:
+        replaced = True
+        sys.setprofile(None)
+        old.end()
+        new.start()
 sys.setprofile(watch)
 found = {one.ip for one in addresses.read_addresses(Path("/proc"))}
-assert old.pid < new.pid and listed == 4 and old.ips <= found, found
+assert old.pid < new.pid and replaced and old.ips <= found, found
 print("found" if new.ips <= found else "hidden")
 def reused():
     one = Pod(4)

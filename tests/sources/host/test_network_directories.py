@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from agent.model.runtime import RuntimeNetwork, WrittenRange
-from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Unavailable
+from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Unavailable
 from agent.sources.host.flannel import with_subnet
 from agent.sources.host.network_directories import read_all
 
@@ -47,6 +47,24 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> 
 @pytest.mark.parametrize("networks", [SILENT, Known(()), Unavailable("networks", "no answer")])
 def test_no_runtime_names_kubenet(tmp_path: Path, networks: Reading[tuple[RuntimeNetwork, ...]]) -> None:
     assert read(tmp_path, "auto", networks=networks).keys() == {"cbr0", "podman", "kubenet"}
+
+
+def test_all_directories_together_have_a_limit(tmp_path: Path) -> None:
+    for network, number in (("cbr0", 2), ("podman", 2), ("podman", 3)):
+        (tmp_path / f"networks/{network}/10.244.1.{number}").write_text("a" * 64)
+
+    def stores(most: int) -> dict[str, Reading[tuple[Reservation, ...]]]:
+        found = read_all(["auto"], Known((CBR0,)), tmp_path / "networks", lambda path: path, most=most)
+        return {one.network: one.reading for one in found}
+
+    assert {name: len(one.known()) for name, one in stores(3).items()} == {"cbr0": 1, "podman": 2}
+    why = (
+        f"{tmp_path}/networks/podman has more than 2 files, together with the 1 of other networks: raise "
+        "--max-reservations, and the memory limit of its container"
+    )
+    fewer = stores(2)
+    assert len(fewer["cbr0"].known()) == 1
+    assert fewer["podman"] == Unavailable("reservations", why)
 
 
 def test_a_name_in_the_settings_wins(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from agent.sources.kube.client import Api
 from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.list_watch import Reflector, RestartCause
+from agent.sources.source_error import SourceError
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
 
 Script = Callable[[FakeServer], Answer]
+BACKOFF = reflectors._BACKOFF  # noqa: SLF001 (the real one)
 
 
 @pytest.fixture(autouse=True)
@@ -470,6 +472,42 @@ def test_rotated_credentials_are_read_after_an_authorization_error(tmp_path: Pat
         stop.set()
     thread.join(5)
     assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
+
+
+class Waits(threading.Event):
+    """Does not wait, remembers for how long it should have, and ends after so many waits."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+        self._most = most
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.asked.append(timeout)
+        if len(self.asked) == self._most:
+            self.set()
+        return self.is_set()
+
+
+@pytest.mark.parametrize(
+    ("stale_after", "least", "most"), [(120, 0.5, 15), (600, 0.5, 15), (40, 0.5, 5), (2, 0.25, 0.25)]
+)
+def test_waits_between_tries_are_random_and_keep_data_fresh(
+    monkeypatch: pytest.MonkeyPatch, stale_after: float, least: float, most: float
+) -> None:
+    def connect() -> Api:
+        raise SourceError("API server: refused")
+
+    monkeypatch.setattr(reflectors, "_BACKOFF", BACKOFF)
+    stop = Waits(400)
+    Reflector(
+        "pods", connect, "/p", (), says, clock=lambda: 0.0, stale_after=stale_after, restores=restores()
+    ).run(stop)  # fmt: skip
+    waits = stop.asked[:400]
+    assert (min(waits) >= least, max(waits) <= most) == (True, True)
+    spread = most - least
+    assert (min(waits) <= least + spread / 10, max(waits) >= most - spread / 10) == (True, True), "they are spread"
 
 
 def test_missing_credentials_do_not_end_the_thread(tmp_path: Path) -> None:

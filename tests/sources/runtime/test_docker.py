@@ -4,9 +4,11 @@ import gc
 import json
 import os
 import shutil
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -277,18 +279,61 @@ def test_any_other_answer_that_never_ends_is_unavailable(
         assert "larger than 1,000,000 bytes" in error_of(to())
 
 
+def test_a_reused_connection_that_drips_is_cut_off(socket_path: Path, to: Callable[..., Docker]) -> None:
+    """Docker keeps connections open, one for each address of its API."""
+    drips, closing = threading.Event(), threading.Event()
+
+    class Engine(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            if drips.is_set():
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Drip: ")
+                while not closing.wait(0.01):
+                    self.wfile.write(b"x")
+            known = {"/version": {"ApiVersion": "1.41"}, f"/v1.41/containers/{ID}/json": {"Id": ID}}
+            body = json.dumps(known.get(self.path, [item()])).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with socketserver.ThreadingUnixStreamServer(str(socket_path), Engine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = to()
+        try:
+            in_time = Deadline("container runtime", 1.0, client.abort)
+            assert len(in_time(client.containers)) == 1
+            assert in_time(lambda: client.has(ID)), "the latest connection is another one"
+            drips.set()
+            with pytest.raises(SourceError, match="container runtime: no complete response"):
+                in_time(client.containers)
+            drips.clear()
+            until(lambda: _is_read(in_time, client), "the next list is read")
+        finally:
+            closing.set()
+            client.close()
+            server.shutdown()
+
+
+@pytest.mark.parametrize("dripping", ["headers", "body"])
+@pytest.mark.parametrize("answered", ["", "/version"], ids=["version", "list"])
 def test_an_answer_that_is_too_slow_is_cut_off_and_the_next_one_is_read(
-    socket_path: Path, to: Callable[..., Docker]
+    socket_path: Path, to: Callable[..., Docker], dripping: str, answered: str
 ) -> None:
     slow = True
 
     def answer(request: Request) -> Iterator[bytes]:
-        if not slow or "/containers/json" not in request.path:
+        if not slow or request.path == answered:
             yield from engine([item()])(request)
             return
-        yield CHUNKED
+        yield CHUNKED if dripping == "body" else b"HTTP/1.1 200 OK\r\nX-Drip: "
         while not server.closing.wait(0.01):
-            yield chunk(b" ")
+            yield chunk(b" ") if dripping == "body" else b"x"
         closed.set()
 
     closed = threading.Event()
@@ -299,14 +344,7 @@ def test_an_answer_that_is_too_slow_is_cut_off_and_the_next_one_is_read(
         with pytest.raises(SourceError, match="container runtime: no complete response"):
             in_time(client.containers)
         slow = False
-
-        def read_again() -> bool:
-            try:
-                return len(in_time(client.containers)) == 1
-            except SourceError:
-                return False
-
-        until(read_again, "the next list is read")
+        until(lambda: _is_read(in_time, client), "the next list is read")
         assert not closed.is_set(), "it was still answering"
 
 
@@ -518,3 +556,10 @@ def test_a_real_engine_lists_what_docker_ps_lists() -> None:
             break
     client.close()
     assert listed == before
+
+
+def _is_read(in_time: Deadline, client: Docker) -> bool:
+    try:
+        return len(in_time(client.containers)) == 1
+    except SourceError:
+        return False

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
 from agent.sources.source_error import SourceError
 from tests.fakes.grpc_server import OPENING, Answers, Call, FakeGrpcServer, framed
-from tests.wire import as_nobody, open_directory
+from tests.wire import FakeServer, Request, as_nobody, open_directory
 
 METHOD = "/test.Service/Method"
 _16_MB = 16 * 1024 * 1024
@@ -307,6 +307,17 @@ def test_the_timeout_bounds_the_whole_call(path: Path, when: str) -> None:
     text = error_from(path, hanging.get(when, drip), timeout=0.3)
     assert text.endswith("no complete response within 0.3 s")
     assert time.perf_counter() - start < 2
+
+
+def test_a_server_whose_first_frame_drips_is_late_too(path: Path) -> None:
+    def drip(_: Request) -> Iterator[bytes]:
+        yield b"\x00\x3f\xfc\x04\x00\x00\x00\x00\x00"  # settings of 16,380 bytes
+        while not server.closing.wait(0.01):
+            yield b"\0"
+
+    server = FakeServer(drip, at=path)
+    with server:
+        assert str(error_of(path, 0.3)).endswith("no complete response within 0.3 s")
 
 
 def test_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:

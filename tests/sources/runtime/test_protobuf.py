@@ -1,14 +1,14 @@
 """The wire format of protobuf, compared with protobuf's own library, and with bytes that are no message."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.sources.runtime.protobuf import LARGEST_FIELD, DecodedMessage, MalformedMessage, encode, repeated
@@ -193,6 +193,40 @@ def test_the_fields_of_embedded_messages_count_as_well() -> None:
         many.messages(1)
     with pytest.raises(MalformedMessage, match="more than 100,000 fields"):
         few.message(1)
+
+
+def delimited(number: int, content: bytes) -> bytes:
+    """Encode one field of bytes, which need not be a text."""
+    head = encode((number, "x" * len(content)))
+    return head[: len(head) - len(content)] + content
+
+
+CONTENTS = st.binary(max_size=3) | st.sampled_from([127, 128]).map(lambda size: b"x" * size)
+ENTRIES = st.lists(st.builds(delimited, st.integers(1, 3), CONTENTS), max_size=3).map(b"".join) | st.binary(max_size=12)
+
+
+@given(st.lists(ENTRIES, max_size=3))
+@example([b"\x0a\x01k\x12\x01v"])
+@example([b"\x0a\x01k\x12\x01v\x12\x01w"])
+@example([b"\x0a\x01\xff\x12\x01v"])
+@example([b"\x0a\x81\x00k\x12\x01v"])
+def test_an_entry_of_a_map_is_decoded_as_any_message(entries: list[bytes]) -> None:
+    def read(decode: Callable[[], dict[str, str]]) -> dict[str, str] | None:
+        try:
+            return decode()
+        except MalformedMessage:
+            return None
+
+    whole = DecodedMessage(b"".join(delimited(1, one) for one in entries))
+    as_any = read(lambda: {one.text(1): one.text(2) for one in map(DecodedMessage, entries)})
+    assert read(lambda: whole.text_map(1)) == as_any
+
+
+def test_the_fields_of_short_entries_count() -> None:
+    entry = b"\x0a\x06\x0a\x01k\x12\x01v"
+    assert DecodedMessage(entry * 33_333).text_map(1) == {"k": "v"}
+    with pytest.raises(MalformedMessage, match="more than 100,000 fields"):
+        DecodedMessage(entry * 33_334).text_map(1)
 
 
 def pieces(encoded: bytes, size: int) -> Iterator[bytes]:
