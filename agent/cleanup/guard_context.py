@@ -8,7 +8,7 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.cleanup.runtime_history import RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.namespaces import mounted_by_sandbox
+from agent.model.namespaces import mounted_by_sandbox, named_sandboxes
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
@@ -52,10 +52,6 @@ class GuardContext:
         return {one.entry: one for one in self.assessment.reservations if isinstance(one.entry, Reservation)}
 
     @cached_property
-    def confirmed_leaks(self) -> frozenset[ReservationKey]:
-        return self.report.confirmed_leaks
-
-    @cached_property
     def runtime(self) -> str:
         """What texts call the container runtime."""
         return runtimes.name_of(self.snapshot)
@@ -85,9 +81,15 @@ class GuardContext:
 
     def mounted(self, container_id: str) -> str:
         """Return where the network namespace of a sandbox is mounted; empty if it is not, or if no record names it."""
-        named = [one for one in self.snapshot.cni_results.known() if one.namespace and one.container_id == container_id]
-        mounted = self.snapshot.mounted_namespaces.known() if named else ()
-        return mounted_by_sandbox(named, mounted).get(container_id, "")
+        return self._mounted.get(container_id, "") if container_id in self._named else ""
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        return named_sandboxes(self.snapshot.cni_results.known())
+
+    @cached_property
+    def _mounted(self) -> Mapping[str, str]:
+        return mounted_by_sandbox(self.snapshot.cni_results.known(), self.snapshot.mounted_namespaces.known())
 
     @cached_property
     def claimed(self) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from agent.checks import runtime as runtimes
+from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import made_at
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
@@ -176,9 +177,12 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         if age < grace:
             why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
             return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
+    for gap in context.report.gaps:
+        if gap.broken and gap.detector == leaked_reservation.NAME:
+            return Refusal(Reason.NOT_CONFIRMED, f"the check of leaks failed: {gap.why}")
     for reservation in request.reservations:
-        if reservation.key not in context.confirmed_leaks:
-            classified = context.classified[reservation]
+        classified = context.classified[reservation]
+        if classified.state is not State.LEAKED:
             return Refusal(Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}")
     return None
 

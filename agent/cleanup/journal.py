@@ -1,8 +1,8 @@
 """The journal of releases: what was removed, byte for byte, so that it can be restored. Readable JSON lines.
 
 A release has a line that begins it, on disk before anything is removed, and a line that ends it; so has a restoration.
-An entry whose last line is a beginning is unfinished: the agent died, and either the file is in place or the journal
-has what restores it. `journal_store.py` reads and writes the lines.
+An entry whose last line is a beginning is unfinished: the agent died, or its disk hung. Then either the file is in
+place or the journal has what restores it. `journal_store.py` reads and writes the lines.
 """
 
 import base64

@@ -2,6 +2,9 @@
 
 They are outside host-local's directories, because host-local reads every file in its own. Only the holder of the
 cleaner's lock writes.
+
+A disk can hang. What did not return in time fails, and may still be written: such an entry is unfinished, nothing is
+released for it, and the next recovery resolves it. Until then the cleaner's lock stays held.
 """
 
 import errno
@@ -10,11 +13,12 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import tenacity
 
@@ -40,6 +44,8 @@ RETENTION: Final = timedelta(hours=24)
 BYTES_PER_ADDRESS: Final = 4096
 """An estimate: an entry with one address, and libcni's cached result for it."""
 
+_T = TypeVar("_T")
+
 _CURRENT, _LOCK = "journal.jsonl", "cleaner.lock"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,46 +55,79 @@ class Busy(Exception):
     """Another cleaner is running on this node."""
 
 
+@dataclass(eq=False)
+class _CleanerLock:
+    handle: int | None = None
+    wanted: bool = True
+
+
 class JournalStore:
     """The journal in `journal/` of the agent's state directory, and the cleaner's lock beside it."""
 
     def __init__(self, state_dir: Path, within: Within = ask) -> None:
-        """`within`: bounds what is read. Nothing is written after a disk that hangs was noticed."""
+        """`within`: bounds what is read and written. It asks in order: the lock is released after what it guards."""
         self._state, self._directory, self._within = state_dir, state_dir / "journal", within
         self._cached: Journal | None = None
         self._signature: tuple[tuple[str, int, int, int], ...] = ()
+        self._locks: list[_CleanerLock] = []
+        self._name_synced = False
+        """The name of the current file is on disk."""
 
     @contextmanager
     def exclusive(self, seconds: float) -> Iterator[None]:
-        """Hold the cleaner's lock; raises Busy if another cleaner holds it for so many seconds, and OSError."""
-        _make_directory(self._state)
-        handle = os.open(self._state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        """Hold the cleaner's lock; raises Busy if another cleaner holds it for so long, OSError and SourceError."""
         tries = tenacity.Retrying(
             stop=tenacity.stop_after_delay(seconds),
             wait=tenacity.wait_random(0.01, 0.05),
             retry=tenacity.retry_if_exception_type(BlockingIOError),
             reraise=True,
         )
+        cleaner = _CleanerLock()
+        self._locks.append(cleaner)
         try:
+            lock = self._bounded(lambda: self._open(cleaner))
             try:
-                tries(fcntl.flock, handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                tries(lambda: self._bounded(lambda: fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)))
             except BlockingIOError as error:
                 raise Busy(f"another cleaner is running on this node (it holds {self._state / _LOCK})") from error
             yield
         finally:
-            os.close(handle)
+            cleaner.wanted = False
+            with suppress(SourceError):  # whatever is asked next closes it
+                self._bounded(lambda: None)
+
+    def _bounded(self, question: Callable[[], _T]) -> _T:
+        def answer() -> _T:
+            try:
+                return question()
+            finally:
+                self._close_unwanted()
+
+        return self._within(answer)
+
+    def _open(self, lock: "_CleanerLock") -> int:
+        _make_directory(self._state)
+        lock.handle = os.open(self._state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return lock.handle
+
+    def _close_unwanted(self) -> None:
+        for lock in [one for one in self._locks if not one.wanted]:
+            self._locks.remove(lock)
+            if lock.handle is not None:
+                with suppress(OSError):
+                    os.close(lock.handle)
 
     def trouble(self) -> str:
         """Return why the journal cannot be written; empty if it can. Changes nothing."""
         try:
-            return self._within(lambda: unwritable(self._directory))
+            return self._bounded(lambda: unwritable(self._directory))
         except SourceError as error:
             return str(error)
 
     def room(self, now: datetime) -> int:
         """Return for how many addresses there is room, with a file to spare. 0 if that cannot be told."""
         try:
-            return self._within(lambda: self._room(now))
+            return self._bounded(lambda: self._room(now))
         except (OSError, SourceError):
             return 0
 
@@ -99,13 +138,13 @@ class JournalStore:
     def size(self) -> int | None:
         """Return the bytes of all files; None if there is none, or if that cannot be told."""
         try:
-            return self._within(lambda: sum(at.st_size for at in map(_stat, self._paths()) if at)) or None
+            return self._bounded(lambda: sum(at.st_size for at in map(_stat, self._paths()) if at)) or None
         except (OSError, SourceError):
             return None
 
     def read(self) -> Journal:
         """Read all files; raises SourceError if one cannot be read. A file that does not exist is empty."""
-        return self._within(self._read)
+        return self._bounded(self._read)
 
     def _read(self) -> Journal:
         try:
@@ -121,21 +160,32 @@ class JournalStore:
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
         """Begin an entry, on disk before this returns. Raises OSError, such as JournalFull."""
-        _make_directory(self._directory)
-        self._rotate(entry.at)
-        self._append(journal.beginning(entry, evidence))
+
+        def begin() -> None:
+            _make_directory(self._directory)
+            self._rotate(entry.at)
+            self._append(journal.beginning(entry, evidence))
+
+        self._write(begin)
 
     def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None:
         """Record the outcome of an entry. Raises OSError."""
-        self._append(journal.ending(name, verdict, why, at))
+        self._write(lambda: self._append(journal.ending(name, verdict, why, at)))
 
     def restoring(self, name: str, at: datetime) -> None:
         """Begin a restoration, on disk before this returns. Raises OSError."""
-        self._append(journal.restoration_beginning(name, at))
+        self._write(lambda: self._append(journal.restoration_beginning(name, at)))
 
     def restored(self, name: str, at: datetime) -> None:
         """Record that an entry was restored. Raises OSError."""
-        self._append(journal.restoration_ending(name, at))
+        self._write(lambda: self._append(journal.restoration_ending(name, at)))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Raises OSError: what is late may still be written."""
+        try:
+            self._bounded(write)
+        except SourceError as error:
+            raise OSError(str(error)) from error
 
     def _paths(self) -> list[Path]:
         """Return the files, oldest first."""
@@ -203,8 +253,10 @@ class JournalStore:
             raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             os.close(handle)
-        if size == 0:
+        if size == 0 or not self._name_synced:
+            self._name_synced = False
             _sync_directory(self._directory)
+            self._name_synced = True
 
 
 class EntryWriter:

@@ -1,4 +1,4 @@
-"""Restore released addresses, and recover releases and restorations that an agent left unfinished when it died."""
+"""Restore released addresses, and recover interrupted releases and restorations."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -184,7 +184,7 @@ def _put_back_cache(entry: Entry, file_ops: RestoreOperations) -> str:
 
 
 def recover_all(file_ops: RestoreOperations, journal_store: JournalStore, now: datetime) -> Mapping[str, str]:
-    """Finish what agents that died left unfinished. Return why an entry stays unfinished until the next time, by name.
+    """Finish what is unfinished. Return why an entry stays unfinished until the next time, by name.
 
     The caller holds the cleaner's lock. Raises SourceError if the journal cannot be read.
     """
@@ -209,7 +209,7 @@ def recover(entry: Entry, file_ops: RestoreOperations, journal_store: JournalSto
         journal_store.restored(entry.name, now)
         return
     during = "restoration" if entry.restoring else "release"
-    journal_store.end(entry.name, verdict or Verdict.FAILED, f"the agent died during this {during}{found}", now)
+    journal_store.end(entry.name, verdict or Verdict.FAILED, f"this {during} was interrupted{found}", now)
 
 
 def _complete(entry: Entry, file_ops: RestoreOperations) -> tuple[Verdict | None, str]:

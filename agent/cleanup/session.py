@@ -140,7 +140,7 @@ class CleanupSession:
             blockers=blockers,
             free_before={network.name: network.free for network in report.networks},
             free_after=dict(_free_after(report, outcomes)),
-            causes=report.leak_causes,
+            leaks=report.assessment.leaks,
             warnings=_warnings(self._journal),
         )
 

@@ -1,6 +1,7 @@
 """The journal on a real disk: what was written is read, damage is reported, and no line affects another."""
 
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -140,6 +141,28 @@ def test_every_new_name_is_synced_to_disk_before_the_entry_starts(tmp_path: Path
             state / "journal" / "journal.jsonl",
         )
     ]  # fmt: skip
+
+
+def test_a_name_that_could_not_be_synced_is_synced_before_the_next_entry_starts(journal_store: JournalStore) -> None:
+    def act() -> list[str]:
+        attempts: list[str] = []
+        fsync = os.fsync
+
+        def fails_once(handle: int) -> None:
+            attempts.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+            if attempts.count("journal") == 1 and attempts[-1] == "journal":
+                raise OSError(5, os.strerror(5))
+            fsync(handle)
+
+        os.fsync = fails_once  # type: ignore[assignment]
+        with contextlib.suppress(OSError):
+            journal_store.begin(named("first"), ())
+            attempts.append("the first was begun")
+        journal_store.begin(named("second"), ())
+        journal_store.begin(named("third"), ())
+        return attempts[attempts.index("journal.jsonl") :]
+
+    assert in_child(act) == ["journal.jsonl", "journal", "journal.jsonl", "journal", "journal.jsonl"]
 
 
 # Damage.

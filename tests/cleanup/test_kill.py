@@ -248,7 +248,7 @@ def test_killed_at_each_call_of_a_recovery(tmp_path: Path, named: bool) -> None:
         is_sound(store, before)
         is_settled(store, before)
         assert store.files() == before
-        assert store.entry().why == "the agent died during this release; all reservations are in place"
+        assert store.entry().why == "this release was interrupted; all reservations are in place"
         if done:
             break
     assert moment > 20

@@ -303,7 +303,7 @@ def test_killed_before_the_first_removal_all_files_are_in_place(store: Store) ->
     store.start()
     entry = store.entry()
     assert (entry.verdict, entry.why) == (
-        Verdict.FAILED, "the agent died during this release; all reservations are in place",
+        Verdict.FAILED, "this release was interrupted; all reservations are in place",
     )  # fmt: skip
     assert [store.find(IP), store.find(IP6)] == reserved
 
@@ -335,7 +335,7 @@ def test_killed_between_two_removals_an_address_reserved_since_is_not_touched(st
     before = store.files()
     store.start()
     assert store.files() == before
-    assert store.entry().why == "the agent died during this release, and a removed address is reserved again"
+    assert store.entry().why == "this release was interrupted, and a removed address is reserved again"
 
 
 def test_an_entry_that_cannot_be_locked_or_found_stays_unfinished(store: Store) -> None:
@@ -359,7 +359,7 @@ def test_recovering_twice_changes_nothing_more(store: Store) -> None:
     before = store.files()
     recover(entry, store.file_ops(), store.journal_store, NOW)
     assert store.files() == before
-    assert store.entry().why == "the agent died during this release; all reservations are in place"
+    assert store.entry().why == "this release was interrupted; all reservations are in place"
 
 
 def half_restored(store: Store) -> Entry:
@@ -388,7 +388,7 @@ def test_of_an_interrupted_restoration_an_address_reserved_since_is_not_touched(
     assert store.files() == before
     found = store.entry()
     assert (found.verdict, found.restored, found.unfinished) == (Verdict.FAILED, None, False)
-    assert found.why == "the agent died during this restoration, and a removed address is reserved again"
+    assert found.why == "this restoration was interrupted, and a removed address is reserved again"
     done = recover_and_restore(entry.name, store.file_ops(), store.journal_store, NOW)
     assert (done.done, done.why) == (False, f"{IP6} of network kubenet is reserved again")
 

@@ -76,9 +76,13 @@ def perform(question: Question, world: World, who: str) -> Answers:
         yield Unanswered(), spent(world, UNAVAILABILITY)
     if name in _MAY_FAIL and world.may(FAILURE):
         yield Broken(), spent(world, FAILURE)
+        if name in _MAY_BE_LATE:
+            yield from ((Broken(), spent(after, FAILURE)) for _, after in _OPERATIONS[name](world, who, *of))
 
 
 _MAY_FAIL: Final = {"begin", "end", "restoring", "restored", "remove", "put_back"}
+_MAY_BE_LATE: Final = {"begin", "end", "restoring", "restored"}
+"""A disk that hangs: the write counts as failed, and is done."""
 _MAY_BE_UNAVAILABLE: Final = {
     "checkpoints",
     "containers",

@@ -390,6 +390,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     if _needs_second_snapshot(snapshots[0], setup.grace):
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = watch(RuntimeHistory(), snapshots[0])
+        leaks = frozenset((leak, frozenset(group)) for leak, group in memory.leaks.items())
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
         # Whether a released container reappeared depends on the whole snapshot.
         _merge(
@@ -399,6 +400,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             memory.taken_at,
             memory.uptime,
             found,
+            leaks,
             pods,
             runtime_history,
             journal_store.known,
