@@ -15,6 +15,8 @@ from agent.model.input_limit import InputLimit
 
 LARGEST: Final[InputLimit] = 16 << 20
 """Bytes of each output of a pod. A scan of 65,000 addresses as JSON is as long, and 20 nodes are asked at once."""
+LARGEST_ANSWER: Final[InputLimit] = 256 << 20
+"""Bytes of a list, or of an answer of Prometheus: that of 15,000 agents has 28 MiB."""
 _CHUNK: Final = 1 << 16
 _OFTEN: Final = 0.2
 """Seconds after which a timeout is noticed."""
@@ -49,14 +51,20 @@ class Kubectl:
     def get(self, *arguments: str) -> str:
         """Return what `kubectl get` prints. Its errors, and prompts of a credential plugin, go to the terminal."""
         command = ["kubectl", "get", *self._options, *arguments]
+        raw = arguments[0] == "--raw"
+        what = "ask the API server" if raw else f"list {arguments[0]}"
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace", check=False)  # noqa: S603
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as child:  # noqa: S603 (the operator's own kubectl)
+                output = child.stdout.read(LARGEST_ANSWER + 1) if child.stdout else b""
+                if len(output) > LARGEST_ANSWER:
+                    child.kill()
+                    fewer = "add --prometheus-cluster" if raw else "choose fewer with -l or --namespace"
+                    raise KubectlError(f"cannot {what}: the answer is longer than {LARGEST_ANSWER >> 20} MiB: {fewer}")
         except OSError as error:
             raise KubectlError(f"cannot run kubectl: {error.strerror}: install it, or add it to PATH") from error
-        if done.returncode:
-            what = "ask the API server" if arguments[0] == "--raw" else f"list {arguments[0]}"
-            raise KubectlError(f"cannot {what}: kubectl ended with exit code {done.returncode}, see above")
-        return done.stdout
+        if child.returncode:
+            raise KubectlError(f"cannot {what}: kubectl ended with exit code {child.returncode}, see above")
+        return output.decode(errors="replace")
 
     def raw(self, path: str, timeout: float) -> str:
         """Return what the API server answers on a path. `timeout`: seconds."""

@@ -188,7 +188,11 @@ def _parser(name: str) -> argparse.ArgumentParser:
 def _add_cluster(parser: argparse.ArgumentParser, command: Command) -> None:
     if not command.one_node:
         parser.add_argument(
-            "--parallel", type=_value("--parallel", positive), default=20, metavar="N", help="ask so many at once (20)"
+            "--parallel",
+            type=_value("--parallel", positive),
+            default=20,
+            metavar="N",
+            help="ask at most N at once (20)",
         )
         timeout = _value("--timeout", duration_between("1s", "1h"))
         text = f"how long one node may take ({command.timeout})"

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from http.client import HTTPException
 from typing import Final
 from urllib.error import HTTPError
@@ -12,30 +12,34 @@ from urllib.request import urlopen
 from agent.config import UsageError
 from agent.fleet.answers import Answer
 from agent.fleet.inventory import Target
-from agent.fleet.kubectl import KubectlError
+from agent.fleet.kubectl import LARGEST_ANSWER, KubectlError
 from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
 from agent.fleet.session import Session
 from agent.fleet.status import NodeStatus, Rank, answered
-from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 
-_LARGEST: Final[InputLimit] = 256 << 20
-"""Bytes of an answer. That of 15,000 agents has 28 MiB."""
 _PATH: Final = "/api/v1/query?"
 
 
 def statuses(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
     """Return the status of each chosen node; raises KubectlError if Prometheus does not answer."""
-    found, addresses = session.nodes(arguments.nodes)
+    found, known = session.nodes(arguments.nodes)
     ask = _asker(arguments, session)
     try:
-        agents = by_agent(
-            one for name, query in queries(arguments.prometheus_cluster).items() for one in samples(name, ask(query))
-        )
+        return read(found, known, ((name, ask(query)) for name, query in queries(arguments.prometheus_cluster).items()))
     except ValueError as error:
         raise KubectlError(f"{arguments.prometheus or arguments.prometheus_service}: {error}") from error
+
+
+def read(found: Iterable[Target], known: Mapping[str, str], answers: Iterable[tuple[str, str]]) -> list[NodeStatus]:
+    """Return the status of each node. `known`: every node by name and address. `answers`: each with its query's name.
+
+    Raises ValueError for what is no answer, and KubectlError or UsageError for agents of other clusters.
+    """
+    agents = by_agent(one for name, answer in answers for one in samples(name, answer))
     check_clusters(agents)
-    of_node = _by_node(agents, {target.node for target in found}, addresses)
+    check_nodes(agents, known)
+    of_node = _by_node(agents, known)
     return [_status(target, of_node.get(target.node, ())) for target in found]
 
 
@@ -51,9 +55,9 @@ def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], s
 def _fetch(url: str, timeout: float) -> str:
     try:
         with urlopen(url, timeout=timeout) as answer:  # noqa: S310 (the options allow only http and https)
-            return _text(answer.read(_LARGEST + 1))
+            return _text(answer.read(LARGEST_ANSWER + 1))
     except HTTPError as error:  # its body says what is wrong with the query
-        return _text(error.read(_LARGEST + 1))
+        return _text(error.read(LARGEST_ANSWER + 1))
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         why = truncate(str(reason) or repr(reason))
@@ -61,8 +65,10 @@ def _fetch(url: str, timeout: float) -> str:
 
 
 def _text(body: bytes) -> str:
-    if len(body) > _LARGEST:
-        raise KubectlError(f"the answer of Prometheus is longer than {_LARGEST >> 20} MiB: add --prometheus-cluster")
+    if len(body) > LARGEST_ANSWER:
+        raise KubectlError(
+            f"the answer of Prometheus is longer than {LARGEST_ANSWER >> 20} MiB: add --prometheus-cluster"
+        )
     return body.decode(errors="replace")
 
 
@@ -74,11 +80,19 @@ def check_clusters(agents: Iterable[AgentSeries]) -> None:
         raise UsageError(f"this Prometheus has agents of several clusters ({names}): add --prometheus-cluster=NAME")
 
 
-def _by_node(
-    agents: Iterable[AgentSeries], nodes: Iterable[str], addresses: Mapping[str, str]
-) -> dict[str, list[AgentSeries]]:
-    """Return the agents of each node. `addresses`: the node with this address, where no label names the node."""
-    known = {**addresses, **{node: node for node in nodes}}
+def check_nodes(agents: Sequence[AgentSeries], known: Collection[str]) -> None:
+    """The Prometheus of another cluster has some names or addresses of this one by chance, but not most."""
+    others = [one.node for one in agents if one.node not in known]
+    if others and 2 * len(others) >= len(agents):
+        raise KubectlError(
+            f"the status is unknown: {len(others)} of {len(agents)} agents in this Prometheus are on no node of this "
+            f"cluster, such as {truncate(json.dumps(min(others)))}. Is it the Prometheus of another cluster? If it has "
+            "several clusters, add --prometheus-cluster=NAME. If its series name no node, add the label node"
+        )
+
+
+def _by_node(agents: Iterable[AgentSeries], known: Mapping[str, str]) -> dict[str, list[AgentSeries]]:
+    """Return the agents of each node. `known`: the node with this name, or address where no label names the node."""
     found: dict[str, list[AgentSeries]] = {}
     for one in agents:
         if one.node in known:

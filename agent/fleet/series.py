@@ -89,7 +89,7 @@ def samples(query: str, answer: str) -> list[Sample]:
         if tree["status"] == "success" and not missing:
             return [_sample(query, one) for one in tree["data"]["result"]]
         why = f"the answer is incomplete: {missing}" if missing else f"the query failed: {tree['error']}"
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError("no answer of Prometheus' HTTP API: is this the address of a Prometheus?") from error
     raise ValueError(truncate(why))
 

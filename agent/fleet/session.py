@@ -53,9 +53,12 @@ class Session:
         return self._chosen(found, names, gone=gone)
 
     def nodes(self, names: Sequence[str]) -> tuple[list[Target], dict[str, str]]:
-        """Find nodes without asking for their agents, and the node of each internal address."""
-        lines = self._nodes(names if len(names) <= _FEW else (), "--output=wide")
-        return self._chosen(targets(lines, ()), names), addresses(lines)
+        """Find nodes without asking for their agents, and every node of the cluster by name and internal address."""
+        chosen = "" if names else self._nodes((), "--output=wide")
+        selected = names or getattr(self._arguments, "selector", "")
+        everything = self.kubectl.get("nodes", "--no-headers", "--output=wide") if selected else chosen
+        found = self._chosen(targets(everything if names else chosen, ()), names)
+        return found, {**addresses(everything), **{one.node: one.node for one in targets(everything, ())}}
 
     def _chosen(self, found: Sequence[Target], names: Sequence[str], *, gone: bool = False) -> list[Target]:
         chosen, unknown = only(found, names)

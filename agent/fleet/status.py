@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
+from types import NoneType
 from typing import Any, Final
 
 from agent.fleet.answers import Answer
@@ -164,9 +165,14 @@ def _cleanup(cleanup: Mapping[str, Any]) -> str:
 
 def _network(network: Mapping[str, Any]) -> Network:
     usable, free, leaked, unknown = (network[key] for key in ("usable", "free", "leaked", "unknown"))
-    return Network(
-        truncate(network["name"], _LONGEST), *(None if n is None else int(n) for n in (usable, free, leaked, unknown))
-    )
+    return Network(truncate(network["name"], _LONGEST), *map(_count, (usable, free, leaked, unknown)))
+
+
+def _count(number: object) -> int | None:
+    """Raises TypeError for a text: it can have more digits than can be shown."""
+    if not isinstance(number, (int, float, NoneType)):
+        raise TypeError(f"{truncate(repr(number))} is no number")
+    return None if number is None else int(number)
 
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:

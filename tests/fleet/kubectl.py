@@ -33,6 +33,8 @@ if given[0] == "get":
     names += [one.rpartition("=")[2] for one in given if one.startswith("--field-selector=")]
     found = (home / kind).read_text().splitlines()
     found = [line for line in found if not names or line.split()[0] in names]
+    if any(one.startswith("--selector=pool=nothing") for one in given):
+        found = []
     print("".join(f"{{line}}\\n" for line in found), end="")
     if kind == "pods":
         print(*[line.split("\\t")[2] for line in found])

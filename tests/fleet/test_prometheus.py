@@ -13,7 +13,8 @@ import yaml  # type: ignore[import-untyped]
 
 from agent.config import UsageError
 from agent.fleet import series
-from agent.fleet.prometheus import check_clusters
+from agent.fleet.kubectl import KubectlError
+from agent.fleet.prometheus import check_clusters, check_nodes
 from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
 from tests.builders import GONE, node, reservation, without
 from tests.e2e.fleet import program
@@ -97,6 +98,12 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
     for number in range(1, 7):
         kubectl.node(f"worker-{number}", address=f"10.0.0.{number}")
     return kubectl
+
+
+def test_a_selector_that_matches_no_node_does_not_mean_all(cluster: FakeKubectl, prometheus: str) -> None:
+    done = cluster.run("status", f"--prometheus={prometheus}/", "-l", "pool=nothing")
+    assert (done.code, done.out) == (2, "")
+    assert "nodeleak: no node matches" in done.err
 
 
 def test_the_table_is_that_of_the_agents(cluster: FakeKubectl, prometheus: str) -> None:
@@ -254,6 +261,32 @@ def test_an_agent_that_is_gone_has_no_findings() -> None:
 def test_the_cluster_is_chosen_in_every_query() -> None:
     assert all(query.count('cluster="a"') == 1 for query in queries("a").values())
     assert not any("cluster" in query or "$" in query for query in queries("").values())
+
+
+KNOWN = ("worker-1", "worker-2", "10.0.0.1")
+FOREIGN = ("blue-1", "blue-2", "10.9.0.1", "worker-9")
+
+
+@pytest.mark.parametrize(("own", "foreign"), [(0, 0), (1, 0), (2, 1)])
+def test_some_agents_of_nodes_that_are_gone_are_left_out(own: int, foreign: int) -> None:
+    check_nodes([AgentSeries({"node": one}) for one in (*KNOWN[:own], *FOREIGN[:foreign])], KNOWN)
+
+
+@pytest.mark.parametrize(("own", "foreign"), [(0, 1), (1, 1), (1, 2), (2, 3)])
+def test_the_prometheus_of_another_cluster_is_not_believed(own: int, foreign: int) -> None:
+    agents = [AgentSeries({"node": one}) for one in (*KNOWN[:own], *FOREIGN[:foreign])]
+    with pytest.raises(KubectlError, match=f"the status is unknown: {foreign} of {own + foreign} agents"):
+        check_nodes(agents, KNOWN)
+
+
+def test_with_another_clusters_prometheus_no_table_is_printed(kubectl: FakeKubectl, prometheus: str) -> None:
+    """It has a worker-1 too."""
+    for name in ("worker-1", "green-2", "green-3"):
+        kubectl.node(name)
+    for chosen in ((), ("worker-1",), ("-l", "zone=a")):
+        done = kubectl.run("status", *chosen, f"--prometheus={prometheus}")
+        assert (done.code, done.out) == (3, "")
+        assert "nodeleak: the status is unknown: 6 of 7 agents in this Prometheus are on no node" in done.err
 
 
 def test_agents_of_several_clusters_are_a_mistake() -> None:

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from agent.fleet.kubectl import Kubectl, KubectlError
 from tests.fleet.kubectl import HOSTILE, FakeKubectl, finding, pod_line, status, text
 from tests.wire import until
 
@@ -95,6 +96,18 @@ def test_an_output_without_end_is_no_answer(stream: str, kubectl: FakeKubectl, m
     done = kubectl.run("scan", "--all", "--parallel=1")
     why = "its output is longer than 1 MiB: run the command in its pod: kube-system/nodeleak-worker-1"
     assert (done.code, done.out, done.err) == (3, "worker-2: OK\n", f"worker-1: {why}\n")
+
+
+def test_a_list_without_end_is_an_error(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.fleet.kubectl.LARGEST_ANSWER", 1 << 20)
+    kubectl.node("worker-1", status="Ready" + "x" * (1 << 20))
+    done = kubectl.run("status")
+    why = "cannot list nodes: the answer is longer than 1 MiB: choose fewer with -l or --namespace"
+    assert (done.code, done.out, done.err) == (3, "", f"nodeleak: {why}\n")
+    with pytest.raises(
+        KubectlError, match=r"cannot ask the API server: the answer is longer than 1 MiB: add --prometheus"
+    ):
+        Kubectl().raw("nodes", 5)
 
 
 def test_a_kubectl_that_left_a_process_behind_does_not_hang(kubectl: FakeKubectl) -> None:

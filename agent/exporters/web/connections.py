@@ -5,6 +5,7 @@ most gives one up, so no client shuts out another one. Reading and sending never
 rendering a page, is done by a second thread.
 """
 
+import re
 import socket
 import traceback
 from collections import Counter
@@ -45,7 +46,9 @@ THIS_MACHINE: Final = "this machine"
 _TEXT: Final = "text/plain; charset=utf-8"
 _ALWAYS: Final = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 _METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_END: Final = b"\r\n\r\n"
+_LINE_END: Final = r"\r?\n"
+"""People at a keyboard (nc, telnet) send no carriage return."""
+_END: Final = re.compile((_LINE_END * 2).encode())
 
 
 class Request(NamedTuple):
@@ -87,8 +90,8 @@ class _Connection:
     received: bytearray = field(default_factory=bytearray)
     request: Request | None = None
     """None: it is not complete."""
-    unsent: memoryview | None = None
-    """None: there is no answer yet."""
+    unsent: list[memoryview] = field(default_factory=list)
+    """Empty: there is no answer yet. A body is that of the answer, which many connections may share."""
     closed: bool = False
 
 
@@ -202,7 +205,7 @@ class Connections:
 
     def _serve(self, connection: _Connection) -> None:
         try:
-            if connection.unsent is not None:
+            if connection.unsent:
                 self._send(connection)
             else:
                 self._receive(connection)
@@ -217,9 +220,8 @@ class Connections:
     def _receive(self, connection: _Connection) -> None:
         read = connection.socket.recv(REQUEST_BYTES + 1 - len(connection.received))
         connection.received += read
-        head, end, _ = connection.received.partition(_END)
-        if end:
-            request = parse(bytes(head), connection.peer)
+        if end := _END.search(connection.received):
+            request = parse(bytes(connection.received[: end.start()]), connection.peer)
             self._ask(connection, request) if isinstance(request, Request) else self._respond(connection, request)
         elif len(connection.received) > REQUEST_BYTES:
             self._respond(
@@ -270,17 +272,22 @@ class Connections:
 
     def _respond(self, connection: _Connection, answer: Response) -> None:
         request = connection.request
-        connection.unsent = memoryview(response_bytes(answer, with_body=request is None or request.with_body))
+        connection.unsent = [memoryview(head_of(answer))]
+        if answer.body and (request is None or request.with_body):
+            connection.unsent.append(memoryview(answer.body))
         self._selector.modify(connection.socket, EVENT_WRITE, connection)
         self._send(connection)
 
     def _send(self, connection: _Connection) -> None:
-        if connection.unsent is not None:
-            connection.unsent = connection.unsent[connection.socket.send(connection.unsent) :]
-        if not connection.unsent:
-            with suppress(OSError):
-                connection.socket.shutdown(socket.SHUT_WR)
-            self._close(connection)
+        sent = connection.socket.sendmsg(connection.unsent)
+        while connection.unsent and sent >= len(connection.unsent[0]):
+            sent -= len(connection.unsent.pop(0))
+        if connection.unsent:
+            connection.unsent[0] = connection.unsent[0][sent:]
+            return
+        with suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_WR)
+        self._close(connection)
 
     def _close(self, connection: _Connection) -> None:
         del self._open[connection]
@@ -296,7 +303,7 @@ def _deadline(connection: _Connection) -> float:
 
 def parse(head: bytes, peer: str) -> Request | Response:
     """Return the request, or the answer to one that is not understood."""
-    line, *fields = head.decode("latin-1").split("\r\n")
+    line, *fields = re.split(_LINE_END, head.decode("latin-1"))
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 (method, target and version)
         return text_response(HTTPStatus.BAD_REQUEST, "expected a request of HTTP/1.0 or HTTP/1.1")
@@ -320,7 +327,7 @@ def text_response(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> R
     return Response(status, _TEXT, f"{text}\n".encode(), headers)
 
 
-def response_bytes(answer: Response, *, with_body: bool) -> bytes:
+def head_of(answer: Response) -> bytes:
     headers = (
         ("Server", "nodeleak"),
         ("Connection", "close"),
@@ -330,8 +337,7 @@ def response_bytes(answer: Response, *, with_body: bool) -> bytes:
         *answer.headers,
     )
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-    head = f"HTTP/1.0 {answer.status.value} {answer.status.phrase}\r\n{lines}\r\n".encode("latin-1")
-    return head + answer.body if with_body else head
+    return f"HTTP/1.0 {answer.status.value} {answer.status.phrase}\r\n{lines}\r\n".encode("latin-1")
 
 
 def client_of(peer: str, own: str) -> str:

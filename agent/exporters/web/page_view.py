@@ -16,6 +16,7 @@ from agent.exporters.timeline import Timeline
 from agent.exporters.web import page_map
 from agent.exporters.web.page_map import MAX_LISTED, NetworkSection
 from agent.exporters.web.runbooks import runbook
+from agent.model.finding import total
 from agent.model.release import Cleaning
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, SourceDisabled
@@ -177,7 +178,7 @@ def _findings(report: Report) -> Iterator[FindingGroup]:
         else:
             group.more += 1
     for group in groups.values():
-        group.count = sum(one.finding.detector == group.detector for one in report.findings)
+        group.count = total(one for one in report.findings if one.finding.detector == group.detector)
     yield from groups.values()
 
 

@@ -98,8 +98,10 @@ class HttpExporter:
                 return _probe("no sync for too long", ok=self._alive())
             case "/readyz":
                 return _probe(_NO_SYNC, ok=self._last is not None)
-            case "/" | "/api/v1/report" | "/api/v1/status" if self._serves(path):
+            case "/" if self._serves(path):
                 return _Question(path, alive=self._alive(), refreshing="refresh=off" not in query.split("&"))
+            case "/api/v1/report" | "/api/v1/status" if self._serves(path):
+                return _Question(path)
             case _:
                 return text_response(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
@@ -29,6 +30,7 @@ from tests.network import Network, network
 from tests.wire import until
 
 OK = text_response(HTTPStatus.OK, "ok")
+SHARED = Response(HTTPStatus.OK, "text/plain", b"y" * 20_000_000)
 
 
 class Answerer:
@@ -42,6 +44,8 @@ class Answerer:
             raise ZeroDivisionError
         if request.target == "/large":
             return Response(HTTPStatus.OK, "text/plain", b"x" * 20_000_000)
+        if request.target == "/shared":
+            return SHARED
         return None if request.target == "/slow" else OK
 
     def answer(self, request: Request) -> Response:
@@ -197,6 +201,34 @@ def test_a_large_answer_arrives_whole(server: Connections) -> None:
     connection.close()
 
 
+def test_clients_that_do_not_read_share_one_answer(server: Connections) -> None:
+    tracemalloc.start()
+    try:
+        with ExitStack() as stack:
+            for _ in range(MOST_PER_CLIENT):
+                one = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
+                one.sendall(b"GET /shared HTTP/1.1\r\n\r\n")
+                assert one.recv(15) == b"HTTP/1.0 200 OK"
+        assert tracemalloc.get_traced_memory()[1] < len(SHARED.body) / 2, "nothing is copied"
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_answer_to_head_has_no_body(server: Connections) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(b"HEAD /shared HTTP/1.1\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert b"\r\nContent-Length: 20000000\r\n" in received
+    assert received.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("request_", [b"GET / HTTP/1.1\n\n", b"GET / HTTP/1.1\nHost: x\n\n", b"GET / HTTP/1.0\r\n\n"])
+def test_lines_may_end_without_a_carriage_return(server: Connections, request_: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(request_)
+        assert connection.recv(15) == b"HTTP/1.0 200 OK"
+
+
 def test_a_request_is_bounded_in_bytes(server: Connections) -> None:
     for size, status in ((connections.REQUEST_BYTES - 100, b"200"), (connections.REQUEST_BYTES, b"431")):
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
@@ -294,6 +326,23 @@ print(len(held), flush=True)
 sys.stdin.read()
 """
 
+FLOOD = """
+import itertools, select, socket, sys
+waiting = select.poll()
+waiting.register(sys.stdin)
+for number in itertools.count():
+    if number == 500:
+        print("flooding", flush=True)
+    if number % 10 == 0 and waiting.poll(0):
+        break
+    try:
+        with socket.create_connection(("10.244.1.1", 9747), 20, source_address=("10.244.1.11", 0)) as one:
+            one.sendall(b"GET /metrics HTTP/1.1\\r\\n\\r\\n")
+    except OSError:  # it was closed already
+        pass
+print(number, flush=True)
+"""
+
 ASK = """
 import http.client, sys
 connection = http.client.HTTPConnection("10.244.1.1", 9747, timeout=60)
@@ -331,3 +380,18 @@ def test_slow_clients_with_many_addresses_shut_out_neither_a_scraper_nor_the_kub
             assert (ready, int(held) > MOST_CONNECTIONS) == ("ready", True)
             assert node.python(ASK, "/metrics", within=within_pod) == "200\n", "a scraper: 10.244.1.10"
             assert node.python(ASK, "/healthz") == "200\n", "the kubelet: 10.244.1.1, as the agent itself"
+
+
+def test_a_flood_of_short_connections_shuts_out_neither_a_scraper_nor_the_kubelet() -> None:
+    within_pod = ("ip", "netns", "exec", "pod")
+    with network() as node:
+        node.pod("pod", 10)
+        node.ip("-n pod addr add 10.244.1.11/24 dev eth0")
+        with (
+            program(node, sys.executable, "-c", SERVER) as ready,
+            program(node, *within_pod, sys.executable, "-c", FLOOD) as flooding,
+        ):
+            assert (ready, flooding) == ("ready", "flooding"), "it goes on until the block ends"
+            for _ in range(3):
+                assert node.python(ASK, "/metrics", within=within_pod) == "200\n", "a scraper: 10.244.1.10"
+                assert node.python(ASK, "/healthz") == "200\n", "the kubelet: 10.244.1.1, as the agent itself"

@@ -520,7 +520,8 @@ def test_the_report_the_status_and_the_page_are_rendered_once_per_sync(
     monkeypatch.setattr(Page, "headers", of("headers", ()))
     cleanup = CleanupStatus(mode="off", networks=(), release_possible=True)
     status = StatusExporter("0.1.0", 15.0, lambda _: cleanup, lambda: True, loop.clock)
-    paths = ("/api/v1/report", "/api/v1/status", "/", "/?refresh=on", "/?other")
+    documents = ("/api/v1/report", "/api/v1/status")
+    paths = (*documents, *(f"{path}?refresh=off" for path in documents), "/", "/?refresh=on", "/?other")
     page = Page(lambda: ((), ()))
     exporter = HttpExporter(LOCAL, CollectorRegistry(), lambda: True, page, status, clock=Clock())
     try:
