@@ -3,6 +3,8 @@
 Each figure is the CPU of the daemon beyond that of an idle run of the same length in the same session.
 """
 
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,10 +19,36 @@ from tests import processes
 from tests.bench.measure import Figure, footprint
 from tests.bench.resident import POD_BYTES, PODS, free_port
 from tests.bench.surroundings import ROOT, fake_node
+from tests.network import network
 
 CLIENTS, SECONDS = 5, 20.0
 _PATHS = ("/metrics", "/healthz", "/api/v1/report", "/api/v1/status", "/")
 _MOST_PERCENT, _SLOW, _SCRAPES = 1.0, 100, 10
+_FROM_POD = """
+import http.client, socket, sys, time
+
+def ask(path):
+    try:
+        connection = http.client.HTTPConnection("10.244.1.1", 9747, timeout=15)
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+
+begun = time.monotonic()
+while not ask("/readyz") and time.monotonic() < begun + 60:
+    time.sleep(0.2)
+held = []
+for number in range(2 * int(sys.argv[1])):
+    source = ("10.244.1.11", "10.244.1.12")[number % 2]
+    try:
+        held.append(socket.create_connection(("10.244.1.1", 9747), 15, (source, 0)))
+        held[-1].sendall(b"GET /metr")
+    except OSError:  # another one took its place already
+        pass
+print(len(held), sum(ask("/metrics") for _ in range(int(sys.argv[2]))))
+"""
+"""Holds connections from two addresses, and asks from a third one."""
 
 
 def figures(bin_: Path) -> Iterator[Figure]:
@@ -36,6 +64,26 @@ def figures(bin_: Path) -> Iterator[Figure]:
                 "all",
                 answered == _SCRAPES,
             )
+        yield beside_slow_addresses((str(bin_ / "nodeleak"), "run", "--node=worker-1", "--api=off", *host.options))
+
+
+def beside_slow_addresses(command: Sequence[str], slow: int = _SLOW) -> Figure:
+    """Count the answers to Prometheus while two other machines hold connections, in a network of their own."""
+    if os.geteuid() or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
+        return Figure("not measured: scrapes beside slow connections of two addresses need root and iproute2", "-")
+    with network() as node, tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
+        node.pod("pod", 10)
+        node.ip(*(f"-n pod addr add 10.244.1.{last}/24 dev eth0" for last in (11, 12)))
+        server = node.enter(*command, "--listen=10.244.1.1:9747")
+        with processes.running(server, Path(directory) / "log", processes.environment()):
+            asked = node.run("ip", "netns", "exec", "pod", sys.executable, "-c", _FROM_POD, str(slow), str(_SCRAPES))
+    held, answered = map(int, asked.split())
+    return Figure(
+        f"scrapes answered while two other addresses have opened {held} connections that send nothing",
+        f"{answered} of {_SCRAPES}",
+        "all",
+        answered == _SCRAPES and held > slow,
+    )
 
 
 def measured(pid: int, port: int, seconds: float, paths: Sequence[str]) -> Iterator[Figure]:

@@ -1,6 +1,7 @@
 """The environment of measurements: an installation like the image's, and fakes in a separate process."""
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,14 @@ def runtime() -> Path:
                 raise OSError(f"pip could not install the agent:\n{done.stderr}")
         stamp.write_text(digest)
     return _BENCH / "venv/bin"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a process as in the image, as far as its memory depends on it."""
+    image = re.findall(r"\b(MALLOC_\w+)=(\d+)", (ROOT / "Dockerfile").read_text())
+    if not image:
+        raise OSError("the Dockerfile sets nothing of malloc")
+    return processes.environment(**(dict(image) | more))
 
 
 def _digest() -> str:

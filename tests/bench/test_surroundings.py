@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.bench.surroundings import fake_node
+from tests.bench.surroundings import environment, fake_node
 from tests.cli.test_failures import nodeleak
 
 
@@ -27,3 +27,7 @@ def test_every_address_of_a_fake_node_is_in_use(runtime: str, api: str) -> None:
     document = json.loads(done.out)
     assert [one["state"] for one in document["reservations"]] == ["in_use"] * 3
     assert (done.code, document["findings"], document["unavailable"]) == (0, [], [])
+
+
+def test_what_is_measured_has_the_environment_of_the_image() -> None:
+    assert environment(ANOTHER="1").items() >= {"MALLOC_ARENA_MAX": "1", "ANOTHER": "1"}.items()

@@ -208,19 +208,19 @@ class Daemon:
     """A running daemon."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process, self._log = process, log
+        self.process, self.log = process, log
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.lines() if line["event"] == name]
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the log lines, without an incomplete last line."""
-        return [json.loads(line) for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     @property
     def port(self) -> int:
         started = self.events("agent.started")
-        assert started, self._log.read_text()
+        assert started, self.log.read_text()
         port: int = started[0]["port"]
         return port
 
@@ -229,7 +229,7 @@ class Daemon:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, path: str) -> str:
-        assert self.process.poll() is None, f"the agent exited: {self._log.read_text()}"
+        assert self.process.poll() is None, f"the agent exited: {self.log.read_text()}"
         connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", path)

@@ -2,10 +2,11 @@
 
 import errno
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +23,10 @@ from agent.exporters.text.scan import scan_table
 from agent.exporters.text.status import status_table
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import HttpExporter
-from agent.fleet import inventory
+from agent.fleet import inventory, prometheus, reading
 from agent.fleet.answers import answer_of
+from agent.fleet.kubectl import KubectlError
+from agent.fleet.series import QUERIES
 from agent.fleet.status import node_status, worst_first
 from agent.fleet.status_table import status_table as fleet_table
 from agent.fleet.waves import CleanReport
@@ -131,7 +134,67 @@ def _node_answers(content: bytes) -> Any:
     ):
         answer = answer_of("worker-1", code, output.decode(errors="replace"), errors.decode(errors="replace"))
         assert json.dumps(answer.entry())
-        assert fleet_table(worst_first([node_status(target, answer)]), wide=True)
+        status = node_status(target, answer)
+        assert fleet_table(worst_first([status]), wide=True)
+        assert json.dumps(reading._status_entry(status), allow_nan=False)  # noqa: SLF001
+        with redirect_stdout(StringIO()) as printed, redirect_stderr(printed):
+            reading._print(answer, several=True)  # noqa: SLF001
+        lines = printed.getvalue().split("\n")
+        assert all(line.startswith("worker-1: ") for line in lines[:-1])
+        assert not _CONTROL.search(printed.getvalue()), "what a terminal interprets"
+
+
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _prometheus(content: bytes) -> Any:
+    """Each query in turn has this answer, and the others have good ones."""
+    found = inventory.targets(NODES, ())
+    known = {one.node: one.node for one in found}
+    for query in QUERIES:
+        answers = _ANSWERS | {query: content.decode(errors="replace")}
+        try:
+            statuses = prometheus.read(found, known, answers.items())
+        except (ValueError, KubectlError, UsageError) as error:
+            why = str(error)
+            statuses = []
+        else:
+            why = ""
+        assert len(why) < 1000, "an operator reads it"
+        assert fleet_table(worst_first(statuses), wide=True)
+        assert json.dumps([one.answer.entry() for one in statuses if one.answer], allow_nan=False)
+
+
+def _result(value: str, **labels: str) -> dict[str, Any]:
+    target = {"job": "nodeleak", "instance": "10.0.0.1:9747", "node": "worker-1"}
+    return {"metric": {**target, **labels}, "value": [1000.5, value]}
+
+
+def _answer(*results: dict[str, Any], **more: Any) -> str:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": results}, **more})
+
+
+_ANSWERS: Final = {
+    "value": _answer(
+        _result("1", __name__="nodeleak_build_info", version="0.1.0"),
+        _result("1", __name__="nodeleak_mode_info", mode="off"),
+        _result("990.25", __name__="nodeleak_last_sync_timestamp_seconds"),
+        *(
+            _result(value, __name__=f"nodeleak_{name}", network="cbr0", **labels)
+            for value, name, labels in (
+                ("253", "range_addresses", {}),
+                ("12", "range_free_addresses", {}),
+                ("3", "reservations", {"state": "leaked"}),
+            )
+        ),
+    ),
+    "finding": _answer(_result("3", detector="leaked_reservation", severity="warning", phase="confirmed")),
+    "unavailable": _answer(_result("0", source="pods")),
+    "sources": _answer(_result("11")),
+    "failed": _answer(_result("1", stage="check")),
+    "stalled": _answer(_result("0")),
+}
+_REFUSED: Final = json.dumps({"status": "error", "errorType": "bad_data", "error": "parse error"})
 
 
 _PODS: Final = f"{pod_line('worker-1')}\nnodeleak-worker-1\n"
@@ -224,6 +287,11 @@ FUZZERS: Final = (
     Fuzzer("daemon-report", _dumped({"reservations": [{"container_id": "a", "pod": "shop/web-0"}]}), _daemon_report),
     Fuzzer("status", _dumped(GOOD), pure(_status), (Malformed, ValueError, RecursionError)),
     Fuzzer("node-answer", _dumped(fleet_status(), GOOD), pure(_node_answers)),
+    Fuzzer(
+        "prometheus",
+        tuple(one.encode() for one in (*_ANSWERS.values(), _answer(warnings=["x"]), _REFUSED)),
+        pure(_prometheus),
+    ),
     Fuzzer("agent-pods", (_PODS.encode(),), pure(_agents), (inventory.Untrusted,), as_json=False),
     Fuzzer("node-names", (NODES.encode(),), pure(_nodes), (inventory.Untrusted,), as_json=False),
     Fuzzer(

@@ -24,7 +24,7 @@ ETCD: Final = Path("/usr/bin/etcd")
 ADMIN: Final = "secret-of-admin"
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 (a private directory is made in it)
 _IN_A_TRANSACTION: Final = 100
-_LONGEST_START: Final = 120
+_LONGEST_START: Final = 300
 _AUDIT: Final = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",

@@ -11,6 +11,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.scale.control_plane import ControlPlane
+from tests.wire import established
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -58,7 +59,7 @@ def sample(of: ControlPlane, *, memory: bool) -> Sample:
         codes,
         events=values["apiserver_watch_events_total"],
         watches=values["apiserver_longrunning_gauge"],
-        connections=_connections(of.port),
+        connections=len(established(of.port)),
         rss=values["process_resident_memory_bytes"] if memory else 0,
         live=live if memory else 0,
         goroutines=values["go_goroutines"],
@@ -80,12 +81,6 @@ def _series(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(f"{lines}\n"):
         for one in family.samples:
             yield one.name, one.labels, one.value
-
-
-def _connections(port: int) -> int:
-    """Count the established connections to a port of 127.0.0.1."""
-    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return sum(local == f"0100007F:{port:04X}" and state == "01" for _, local, _, state, *_ in lines)
 
 
 def _cpu(pid: int) -> float:

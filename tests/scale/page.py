@@ -22,6 +22,12 @@ _WIDTH: Final = 50
 _UNHEALTHY: Final = 0.01
 _EVENTS_A_MINUTE: Final = 5
 _KINDS: Final = ("agents", "kubelets")
+_RATE: Final = 0.1
+"""What the rate of status changes may differ from the planned one while the CPU of clients is compared."""
+_LEFT_OUT: Final = """
+With {sizes} nodes, the machine was too busy for the planned rate of status changes beside all kubelets. CPU and bytes
+depend on this rate, so they are left out there.
+"""
 
 
 def read() -> dict[str, Any]:
@@ -35,23 +41,26 @@ def document(record: Mapping[str, Any]) -> str:
     restarts = [one for one in record["sessions"] if one["restart"]]
     restarted = [one for one in restarts if "failed" not in one["restart"]]
     failed = [one for one in restarts if "failed" in one["restart"]]
-    last = sessions[-1]
+    last = next(one for one in reversed(sessions) if _comparable(one))
     return _TEMPLATE.read_text().format(
-        **_method(sessions),
+        **_method(sessions, last),
         restart_section="".join([*map(_restart_section, restarted[-1:]), *map(_not_measured, failed)]),
         steady_table=_table(
             ("nodes", "clients", "CPU (cores)", "requests each second", "KB each second", "memory (MiB)", "watches"),
             (row for one in sessions for row in _steady_rows(one)),
         ),
         requests_table=_table(("request", "agent", "kubelet"), _request_rows(last)),
-        start_table=_table(("nodes", "clients", "CPU (seconds)", "requests", "sent (MiB)"), _start_rows(sessions)),
+        start_table=_table(
+            ("nodes", "clients", "CPU (seconds)", "requests", "sent (MiB)"), _start_rows(filter(_comparable, sessions))
+        ),
         fleet_table=_table(("", "arithmetic", ""), (*_fleet_rows(last), *_written_rows(Written(**record["written"])))),
     )
 
 
-def _method(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    last = sessions[-1]
+def _method(sessions: Sequence[Mapping[str, Any]], last: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = [f"{one['nodes']:,}" for one in sessions if not _comparable(one)]
     return {
+        "left_out": _LEFT_OUT.format(sizes=" and ".join(left_out)) if left_out else "",
         **{key: last[key] for key in ("nodes", "pods", "date", "where")},
         "cpu_share": _share(last, "cpu"),
         "memory_share": _share(last, "live"),
@@ -76,6 +85,9 @@ def _restart_section(one: Mapping[str, Any]) -> str:
         down=one["restart"]["down"],
         too_many=one["restart"]["too_many"],
         lists=sum(count for kind, count in restart["requests"].items() if kind.startswith("list")),
+        listed=len(restart["lists"]),
+        last_list=max(restart["lists"], default=0),
+        warm=min(restart["lists"], default=0),
         list_peak=max(Counter(map(int, restart["lists"])).values(), default=0),
         peak=max(restart["each_second"]),
         back=len(restart["first"]),
@@ -94,12 +106,22 @@ def _not_measured(one: Mapping[str, Any]) -> str:
 
 
 def _steady_rows(one: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    nodes = f"{one['nodes']:,}"
+    nodes, comparable = f"{one['nodes']:,}", _comparable(one)
     for kind in _KINDS:
         cost = _costs(one, kind)
-        rates = (f"{cost['cpu']:.3f}", f"{cost['requests']:.0f}", f"{cost['written'] / 1000:,.0f}")
-        yield nodes, kind, *rates, f"{cost['live'] / _MIB:.0f}", f"{cost['watches']:,.0f}"
-    yield nodes, "agents ÷ kubelets", *(_share(one, key) for key in ("cpu", "requests", "written", "live", "watches"))
+        cpu, written = (f"{cost['cpu']:.3f}", f"{cost['written'] / 1000:,.0f}") if comparable else ("", "")
+        memory = f"{cost['live'] / _MIB:,.0f}"
+        yield nodes, kind, cpu, f"{cost['requests']:.0f}", written, memory, f"{cost['watches']:,.0f}"
+    keys = ("cpu", "requests", "written", "live", "watches")
+    shares = (_share(one, key) if comparable or key not in {"cpu", "written"} else "" for key in keys)
+    yield nodes, "agents ÷ kubelets", *shares
+
+
+def _comparable(one: Mapping[str, Any]) -> bool:
+    """Return whether statuses changed at the planned rate beside all kinds of clients."""
+    planned = POD_UPDATES * one["nodes"]
+    rates = (arm["steady"]["requests"].get("PATCH pods", 0) / arm["steady"]["seconds"] for arm in one["arms"])
+    return all(abs(rate / planned - 1) <= _RATE for rate in rates)
 
 
 def _request_rows(one: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -115,7 +137,7 @@ def _each_hour(one: Mapping[str, Any], kind: str) -> dict[str, float]:
     return {name: value for name, value in hourly.items() if value >= 1}
 
 
-def _start_rows(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+def _start_rows(sessions: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     for one in sessions:
         for kind in _KINDS:
             cost = _start_cost(one, kind)

@@ -12,10 +12,13 @@ import threading
 import time
 from datetime import UTC, datetime
 from http.client import HTTPSConnection
-from itertools import count
+from typing import Final
 
 from tests.scale.control_plane import ADMIN
 from tests.scale.objects import PODS_PER_NODE, pod_name
+
+_LATE: Final = 1.0
+"""Seconds."""
 
 
 def patch(connection: HTTPSConnection, path: str, condition: dict[str, str]) -> None:
@@ -41,12 +44,13 @@ def update(connection: HTTPSConnection, nodes: list[str], *, pod: bool) -> None:
 
 
 def repeat(port: int, certificate: str, rate: float, nodes: list[str], *, pod: bool) -> None:
-    """Update at this rate, and catch up after a late answer."""
+    """Update at this rate. What a late answer kept from being sent is left out: later seconds are like any others."""
     context = ssl.create_default_context(cafile=certificate)
     connection = HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
-    began = time.monotonic()
-    for number in count(1):
-        time.sleep(max(0.0, began + number / rate - time.monotonic()))
+    due = time.monotonic()
+    while True:
+        due = max(due + 1 / rate, time.monotonic() - _LATE)
+        time.sleep(max(0.0, due - time.monotonic()))
         try:
             update(connection, nodes, pod=pod)
         except OSError as error:

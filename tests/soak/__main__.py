@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tests.soak import record
+from tests.soak import plot, record, resources
 from tests.soak.run import OPTIONS, run
 from tests.soak.steps import STEPS
 
 _DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "soak.md"
+_PLOT: Final = _DOCUMENT.with_suffix(".svg")
 _RECORD: Final = Path(__file__).with_name("record.jsonl")
 _ABOUT: Final = """
 Run rollouts, restarts of the kubelet and docker, drains, removals of the Node object, failing pods and CronJobs on the
-cluster of hack/cluster, beside a nodeleak daemon, and check that it reports only what was provoked. It continues after
-the last step of the run before.
+cluster of hack/cluster, beside a nodeleak daemon, and check that it reports only what was provoked, and that its
+memory, threads and descriptors do not grow. It continues after the last step of the run before.
 
-Exit codes: 0 nothing else was reported; 1 something was, or a step failed; 2 wrong usage.
+Exit codes: 0 nothing else was reported; 1 something was, something grows, or a step failed; 2 wrong usage.
 Requires root and hack/cluster.
 """
 
@@ -38,17 +39,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{done.step}: {done.minutes} min, {'; '.join(done.reported) or 'nothing reported'}", flush=True)
             for text in (*done.unprovoked, *done.still_open):
                 print(f"  NOT PROVOKED: {text}", flush=True)
+    grown = [text for run in resources.runs(record.all_samples(finished)) for text in resources.grown(run)]
+    for text in grown:
+        print(f"  GROWS: {text}", flush=True)
     if given.write:
-        _DOCUMENT.write_text(record.document(record.read(given.record), _surroundings()))
-    return int(any(done.wrong for done in finished))
+        everything = record.read(given.record)
+        _DOCUMENT.write_text(record.document(everything, _surroundings()))
+        if samples := record.all_samples(everything):
+            _PLOT.write_text(plot.svg(samples))
+    return int(bool(grown) or any(done.wrong for done in finished))
 
 
 def _surroundings() -> str:
     return (
         "One node of Kubernetes 1.20.2 with docker and kubenet (`hack/cluster`). The daemon ran with "
-        f"`{' '.join(OPTIONS)}`: more snapshots than by default, and no minimum age that could hide a wrong verdict. "
-        "Five runs are not counted, because a step of the test left behind what was reported: leaks that it did not "
-        "release, and a device plugin that it had removed."
+        f"`{' '.join(OPTIONS)}`: more snapshots than by default, and no grace period that could hide a false alarm. "
+        "Five runs are not counted, because the test itself had left behind the problem that was reported: leaks that "
+        "it did not release, and a device plugin that it had removed."
     )
 
 

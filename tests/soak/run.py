@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.agent import Daemon, Nodeleak
 from tests.e2e.node import Cluster, Pods, eventually
 from tests.soak.record import Done
+from tests.soak.resources import Meter
 from tests.soak.steps import STEPS, Node, Step
 
 OPTIONS: Final = ("--interval=3s", "--grace=0s")
@@ -27,10 +29,14 @@ def run(directory: Path, begin: int, seconds: float) -> Iterator[Done]:
     logs.mkdir(exist_ok=True)
     node = Node(cluster, pods, Nodeleak(cluster, logs), directory)
     deadline = time.monotonic() + seconds
-    with node.nodeleak.running(*OPTIONS) as daemon:
+    with (
+        node.nodeleak.running(*OPTIONS) as daemon,
+        Meter(daemon.process.pid, node.nodeleak.state_dir, daemon.log).running() as meter,
+    ):
         number = begin
         while time.monotonic() < deadline:
-            yield _run_step(STEPS[number % len(STEPS)], node, daemon)
+            done = _run_step(STEPS[number % len(STEPS)], node, daemon)
+            yield replace(done, samples=meter.taken())
             number += 1
 
 
