@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 from ipaddress import ip_network
 
 from agent.model.leak import Leaks
@@ -102,15 +103,17 @@ def _written(result: CniResult) -> int:
     return result.mtime_ns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Assessment:
+    """There is one at a time, so it has no slots, and keeps what several detectors ask for."""
+
     snapshot: Snapshot
     reservations: tuple[ClassifiedReservation, ...]
     """Every entry of every network that was read."""
     leaks: Leaks = field(default_factory=dict)
     """The reservations in state `leaked`; empty until they are confirmed."""
 
-    @property
+    @cached_property
     def networks(self) -> tuple[str, ...]:
         """The networks that pods here use, as far as is known. Raises SourceDisabled if they use none of them."""
         stores = self.snapshot.reservations
@@ -124,7 +127,14 @@ class Assessment:
         for store in self.snapshot.reservations:
             if store.network == network:
                 store.reading.known()
-        return tuple(classified for classified in self.reservations if classified.network == network)
+        return self._by_network.get(network, ())
+
+    @cached_property
+    def _by_network(self) -> Mapping[str, tuple[ClassifiedReservation, ...]]:
+        by_network: defaultdict[str, list[ClassifiedReservation]] = defaultdict(list)
+        for one in self.reservations:
+            by_network[one.network].append(one)
+        return {network: tuple(entries) for network, entries in by_network.items()}
 
     def ranges(self, network: str) -> RangeSets:
         """Return the ranges that host-local allocates from. Raises InsufficientData where no record has them.
@@ -181,12 +191,13 @@ class Assessment:
         except ValueError as error:
             raise InsufficientData(f"networks: {error}") from error
 
+    @cached_property
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
-        """Return each pod that has an address now, with each of its addresses according to the API server.
+        """Each pod that has an address now, with each of its addresses according to the API server.
 
         Only live pods on the pod network with a running sandbox. Where a sandbox was recreated, the pod's status lags
         behind: an address is left out if the sandbox has reserved another one of that family for its `eth0`, and the
-        whole pod if its sandbox may not have an address yet.
+        whole pod if its sandbox may not have an address yet. Raises InsufficientData.
         """
         pods = self.snapshot.pods.known()
         running_sandboxes = [one for one in self.snapshot.containers.known() if one.sandbox and one.running]

@@ -21,7 +21,7 @@ SEVERITIES: Final = (Severity.CRITICAL,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     holders: defaultdict[str, list[Pod]] = defaultdict(list)
-    for pod, ip in assessment.networked_pods():
+    for pod, ip in assessment.networked_pods:
         holders[ip].append(pod)
 
     for ip, pods in sorted(holders.items()):

@@ -25,7 +25,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     networks = assessment.networks
     entries = [assessment.of(network) for network in networks]
     elsewhere = _reserved_elsewhere(assessment)
-    pods = assessment.networked_pods()
+    pods = assessment.networked_pods
     reserved = _reserved({ip for _, ip in pods}, entries)
 
     for pod, ip in pods:

@@ -29,6 +29,8 @@ MAX_NETWORKS: Final[InputLimit] = 1000
 """Directories of networks: a node has a few."""
 
 _OWN = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
 _CONTENT = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
 _ODD_KINDS = {
     stat.S_IFDIR: "a directory",
@@ -222,6 +224,8 @@ def _program(content: bytes) -> str:
 
 
 def _is_canonical(name: str) -> bool:
+    if _IPV4.fullmatch(name):  # what nearly every name is: parsing it takes ten times as long
+        return True
     try:
         address = ip_address(name)
     except ValueError:
