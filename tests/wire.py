@@ -202,6 +202,14 @@ def run(*command: str, environment: dict[str, str] | None = None, given: str = "
     return done.stdout
 
 
+@contextlib.contextmanager
+def refusing_port() -> Iterator[int]:
+    """Hold a port on which nobody listens: one that was closed may become another test's."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
 def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
     """Create a self-signed certificate for 127.0.0.1."""
     openssl = shutil.which("openssl")

@@ -36,6 +36,7 @@ from tests.wire import (
     kubeconfig,
     needs,
     open_directory,
+    refusing_port,
     self_signed,
     until,
 )
@@ -349,14 +350,14 @@ def test_an_api_server_that_refuses_is_reported(node: SmallNode, status: str) ->
 
 
 def test_an_api_server_that_is_away_is_named_once_for_all_its_sources(node: SmallNode) -> None:
-    with api_server(node.home, lambda _: []) as api:
-        pass
-    for command in ("scan", "clean"):
-        done = nodeleak(command, *api, *node.options)
-        sentences = [line for line in done.out.splitlines() if "cannot connect to the API server at " in line]
-        assert (done.code, done.err, len(sentences)) == (3, "", {"scan": 2, "clean": 1}[command]), done
-        assert sentences[-1].startswith("  pods, node: ")
-        assert sentences[-1].endswith(": connection refused")
+    with refusing_port() as port:
+        config = kubeconfig(node.home / "kubeconfig", f"http://127.0.0.1:{port}")
+        for command in ("scan", "clean"):
+            done = nodeleak(command, "--node=worker-1", f"--kubeconfig={config}", *node.options)
+            sentences = [line for line in done.out.splitlines() if "cannot connect to the API server at " in line]
+            assert (done.code, done.err, len(sentences)) == (3, "", {"scan": 2, "clean": 1}[command]), done
+            assert sentences[-1].startswith("  pods, node: ")
+            assert sentences[-1].endswith(": connection refused")
 
 
 def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:

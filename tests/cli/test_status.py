@@ -17,7 +17,7 @@ import pytest
 from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE, USAGE
 from tests.cli.test_failures import AGENT, Daemon, SmallNode, engine, environment, nodeleak, running
 from tests.model.test_status import GOOD
-from tests.wire import FakeServer, http, until
+from tests.wire import FakeServer, http, refusing_port, until
 
 MOST_MIB = 20
 HEAVY = {"docker", "kubernetes", "prometheus_client", "structlog", "tenacity"}
@@ -126,14 +126,16 @@ def test_a_daemon_that_hangs_is_stalled(node: SmallNode) -> None:
 
 
 def test_no_daemon_is_one_sentence_and_an_exit_code_of_its_own() -> None:
-    where = f"127.0.0.1:{free_port()}"
-    done = nodeleak("status", "--listen", where)
+    with refusing_port() as port:
+        where = f"127.0.0.1:{port}"
+        done = nodeleak("status", "--listen", where)
+        as_json = document("--listen", where, code=NO_DAEMON)
     assert (done.code, done.err) == (NO_DAEMON, "")
     assert done.out == (
         f"No status: no daemon answers on {where} (connection refused); "
         "'nodeleak scan' checks this node without a daemon\n"
     )
-    assert document("--listen", where, code=NO_DAEMON) == {
+    assert as_json == {
         "schema": "nodeleak.status/v1",
         "state": "no_report",
         "why": f"no daemon answers on {where} (connection refused)",
@@ -141,8 +143,9 @@ def test_no_daemon_is_one_sentence_and_an_exit_code_of_its_own() -> None:
 
 
 def test_the_variable_of_the_daemon_says_where_it_is() -> None:
-    where = f"127.0.0.1:{free_port()}"
-    assert where in nodeleak("status", NODELEAK_LISTEN=where).out
+    with refusing_port() as port:
+        where = f"127.0.0.1:{port}"
+        assert where in nodeleak("status", NODELEAK_LISTEN=where).out
 
 
 def test_a_wrong_address_is_wrong_usage() -> None:

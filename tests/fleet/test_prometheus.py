@@ -21,7 +21,7 @@ from tests.e2e.fleet import program
 from tests.exporters.test_metrics import Daemon
 from tests.fleet.kubectl import FakeKubectl, finding, status
 from tests.processes import environment, running
-from tests.wire import until
+from tests.wire import refusing_port, until
 
 LEAKED = [reservation(f"10.244.1.{n}", f"{n}{GONE[2:]}") for n in range(30, 33)]
 PAGES = {
@@ -170,8 +170,13 @@ def test_what_is_no_prometheus_is_an_error(cluster: FakeKubectl) -> None:
         server.shutdown()
     why = "no answer of Prometheus' HTTP API: is this the address of a Prometheus?"
     assert (done.code, done.out, done.err) == (3, "", f"nodeleak: {url}: {why}\n")
-    gone = cluster.run("status", f"--prometheus={url}")
-    assert (gone.code, gone.err) == (3, f"nodeleak: no answer from {url}: [Errno 111] Connection refused\n")
+
+
+def test_a_prometheus_that_does_not_listen_is_an_error(cluster: FakeKubectl) -> None:
+    with refusing_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        done = cluster.run("status", f"--prometheus={url}")
+    assert (done.code, done.err) == (3, f"nodeleak: no answer from {url}: [Errno 111] Connection refused\n")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from agent.sources import daemon
 from agent.sources.daemon import DaemonClient
 from agent.sources.source_error import SourceError
 from tests.model.test_status import GOOD
-from tests.wire import CHUNKED, HTML, Answer, FakeServer, Request, chunk, hang, http, needs
+from tests.wire import CHUNKED, HTML, Answer, FakeServer, Request, chunk, hang, http, needs, refusing_port
 
 NOT_OURS = "is not the daemon of this version of nodeleak"
 
@@ -48,9 +48,8 @@ def test_every_address_is_asked_on_loopback(listen: str, host: str) -> None:
 
 
 def test_a_port_on_which_nobody_listens_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert why_not(DaemonClient(("", port))) == f"no daemon answers on 127.0.0.1:{port} (connection refused)"
+    with refusing_port() as port:
+        assert why_not(DaemonClient(("", port))) == f"no daemon answers on 127.0.0.1:{port} (connection refused)"
 
 
 def test_an_ipv6_address_is_in_brackets() -> None:

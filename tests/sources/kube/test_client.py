@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from tests.wire import (
     hang,
     http,
     kubeconfig,
+    refusing_port,
     self_signed,
     until,
 )
@@ -438,11 +438,10 @@ def test_a_hanging_server_times_out(api_of: Any) -> None:
 
 
 def test_a_closed_port_is_reported(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    api = Api(kubeconfig(tmp_path / "k", f"http://127.0.0.1:{port}"), 1)
-    assert "connection refused" in error_of(api)
-    api.close()
+    with refusing_port() as port:
+        api = Api(kubeconfig(tmp_path / "k", f"http://127.0.0.1:{port}"), 1)
+        assert "connection refused" in error_of(api)
+        api.close()
 
 
 def test_an_untrusted_certificate_is_reported(api_of: Any, tmp_path: Path) -> None:
