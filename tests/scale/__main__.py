@@ -34,11 +34,13 @@ def main() -> int:
 
 
 def _keep(measured: dict[str, Any]) -> None:
-    """Keep one session of each size, the last one; where it measured no costs, those of the one before."""
+    """Keep one session of each size, the last one; what it did not measure is that of the one before."""
     kept = {one["nodes"]: one for one in page.read()["sessions"]}
     before = kept.pop(measured["nodes"], None)
     if before and not measured["arms"]:
         measured = before | {"restart": measured["restart"]}
+    elif before and not measured["restart"]:
+        measured |= {"restart": before["restart"]}
     others = kept.values()
     sessions = sorted([*others, measured], key=lambda one: int(one["nodes"]))
     page.RECORD.write_text(json.dumps({"written": asdict(written.measure()), "sessions": sessions}) + "\n")
