@@ -47,6 +47,8 @@ BYTES_PER_ADDRESS: Final = 4096
 _T = TypeVar("_T")
 
 _CURRENT, _LOCK = "journal.jsonl", "cleaner.lock"
+_NAMES = (*(f"journal.{number}.jsonl" for number in range(FILES - 1, 0, -1)), _CURRENT)
+"""The oldest first."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -189,8 +191,7 @@ class JournalStore:
 
     def _paths(self) -> list[Path]:
         """Return the files, oldest first."""
-        rotated = (self._directory / f"journal.{number}.jsonl" for number in range(FILES - 1, 0, -1))
-        return [*rotated, self._directory / _CURRENT]
+        return [self._directory / name for name in _NAMES]
 
     def _current_signature(self) -> tuple[tuple[str, int, int, int], ...]:
         found = ((path.name, _stat(path)) for path in self._paths())

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from agent.model.assessment import KUBENET
 from agent.model.input_limit import InputLimit
@@ -178,11 +178,21 @@ def _first(runtimes: Collection[str]) -> str | None:
 def _command_line(proc: Path, pid: int) -> list[str] | None:
     """Return the arguments of a process; None: they cannot be read, or it is ending."""
     try:
-        with (proc / str(pid) / "cmdline").open("rb") as opened:
+        with _open(proc, pid, "cmdline") as opened:
             text = opened.read(MAX_COMMAND_LINE_BYTES + 1)
     except OSError:
         return None
     return text.decode(errors="replace").split("\0") if 0 < len(text) <= MAX_COMMAND_LINE_BYTES else None
+
+
+def _text(proc: Path, pid: int, name: str) -> str:
+    with _open(proc, pid, name) as opened:
+        return opened.read().decode(errors="backslashreplace")
+
+
+def _open(proc: Path, pid: int, name: str) -> BinaryIO:
+    # A Path interns its parts. The table of interned strings would grow once by 1 MiB, because pids are new ones.
+    return open(f"{proc}/{pid}/{name}", "rb")  # noqa: PTH123
 
 
 def _boot_time(text: str) -> datetime:
@@ -195,7 +205,7 @@ def _boot_time(text: str) -> datetime:
 def _nested(proc: Path, pid: int) -> bool:
     """Whether a process has a PID namespace of its own: docker in docker is not the node's."""
     try:
-        status = (proc / str(pid) / "status").read_text(errors="backslashreplace")
+        status = _text(proc, pid, "status")
     except OSError:
         return False
     namespaces = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
@@ -205,7 +215,7 @@ def _nested(proc: Path, pid: int) -> bool:
 def _process(proc: Path, pid: int) -> _Process | None:
     """Return one process; None: it has ended."""
     try:
-        text = (proc / str(pid) / "stat").read_text(errors="backslashreplace")
+        text = _text(proc, pid, "stat")
         # The command may hold any character, parentheses too.
         before, _, after = text.rpartition(")")
         state, *rest = after.split()
