@@ -1,4 +1,4 @@
-"""A network with more leaks than have a finding each: counts are those of all leaks, and all are listed somewhere."""
+"""A node with more leaks than have a finding each: counts are those of all leaks, and all are listed somewhere."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -21,6 +21,7 @@ from agent.exporters.text.addresses import TableView
 from agent.exporters.text.map import map_table
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.exporters.timeline import EventKind, build_timeline
+from agent.exporters.web import page_map
 from agent.exporters.web.page_view import build_view
 from agent.kube_events.messages import event_specs
 from agent.model.finding import total
@@ -49,19 +50,26 @@ def report() -> Report:
     return scanned(leaking(*reversed(LEAKS), *STORAGE))
 
 
-def test_the_first_leaks_of_each_network_have_a_finding_and_one_stands_for_the_others(report: Report) -> None:
+def test_the_first_leaks_of_the_node_have_a_finding_and_one_stands_for_the_others(report: Report) -> None:
     alone = [one.finding for one in report.findings if one.finding.count == 1]
     (rest,) = (one.finding for one in report.findings if one.finding.count > 1)
-    assert {one.subject for one in alone} == {str(one.key) for one in (*LEAKS[:MOST], *STORAGE)}
-    assert (rest.subject, rest.count, rest.since) == ("kubenet", len(LEAKS) - MOST, alone[0].since)
+    assert {one.subject for one in alone} == {str(one.key) for one in (*LEAKS[: MOST - len(STORAGE)], *STORAGE)}
+    assert (rest.subject, rest.count, rest.since) == ("kubenet", 75, alone[0].since)
     assert rest.message == (
-        "70 more addresses in kubenet leaked, likely cause: kubelet restart at 2026-03-26 19:00:00Z: "
+        "75 more addresses in kubenet leaked, likely cause: kubelet restart at 2026-03-26 19:00:00Z: "
         "`nodeleak scan --output=wide` lists them"
     )
     assert len({one.finding.key for one in report.findings}) == len(report.findings)
 
 
-def test_a_network_with_as_many_leaks_as_are_listed_has_no_such_finding() -> None:
+def test_of_a_network_without_a_listed_leak_all_are_counted() -> None:
+    report = scanned(leaking(*LEAKS, *[replace(one, ip=one.ip.replace("10.99", "10.250")) for one in STORAGE]))
+    messages = [one.finding.message for one in report.findings if one.finding.network == "storage"]
+    assert [message.partition(",")[0] for message in messages] == ["5 addresses in storage leaked"]
+    assert f"Warning: {len(LEAKS) + len(STORAGE)} leaked pod addresses" in scan_table(report)
+
+
+def test_a_node_with_as_many_leaks_as_are_listed_has_no_such_finding() -> None:
     report = scanned(leaking(*LEAKS[:MOST]))
     assert [one.finding.count for one in report.findings] == [1] * MOST
 
@@ -90,12 +98,19 @@ def test_counts_are_those_of_all_leaks(report: Report) -> None:
     text = scan_table(report)
     assert f"\n{every} findings (for more" in text
     assert "100 addresses in kubenet leaked, likely cause: kubelet restart" in text
-    assert "10.244.1.39 and 70 more\n" in text, "as many are named as are listed"
+    assert "10.244.1.34 and 75 more\n" in text, "as many are named as are listed"
     assert f"{every} findings: run without --map" in map_table(report, color=False, unicode=False)
     status = status_document(report, "1", CleanupStatus(mode="off", networks=(), release_possible=None), alive=True)
     assert [(one["detector"], one["count"]) for one in status["findings"]] == [("leaked_reservation", every)]
     (group,) = build_view(report, build_timeline(report, ()), alive=True).findings
     assert group.count == every
+
+
+def test_the_networks_of_the_page_share_its_rows(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_map, "MAX_LISTED", 40)
+    networks = build_view(report, build_timeline(report, ()), alive=True).networks
+    assert [(one.name, len(one.entries.rows)) for one in networks] == [("kubenet", 20), ("storage", len(STORAGE))]
+    assert networks[0].entries.total > len(LEAKS)
 
 
 def test_every_leak_is_in_the_tables_with_its_cause(report: Report) -> None:
@@ -118,8 +133,8 @@ def test_an_event_counts_all_leaks_of_its_network(report: Report) -> None:
 
 def test_the_timeline_has_one_event_for_the_others(report: Report) -> None:
     leaked = [one for one in build_timeline(report, ()).events if one.kind is EventKind.LEAKED]
-    assert len(leaked) == MOST + 1 + len(STORAGE)
-    assert [one.subject for one in leaked if "70 more addresses" in one.text] == ["kubenet"]
+    assert len(leaked) == MOST + 1
+    assert [one.subject for one in leaked if "75 more addresses" in one.text] == ["kubenet"]
 
 
 def test_cleanup_asks_about_every_leak() -> None:

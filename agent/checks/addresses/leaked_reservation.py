@@ -12,7 +12,7 @@ listing takes addresses that are in use.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from heapq import nsmallest
 from typing import Final
@@ -32,7 +32,7 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 
 MOST_LISTED: Final = 512
-"""Leaks of a network with a finding each; those beyond are counted in one finding for each cause."""
+"""Leaks of a node with a finding each; those beyond are counted in one finding for each network and cause."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -81,17 +81,16 @@ def _first_observed(assessment: Assessment) -> Leaks:
 def _listed(leaks: Leaks) -> Iterator[tuple[Reservation, Leak]]:
     """Yield the leaks with a finding of their own: of many, those that were seen first.
 
-    So none that is listed makes room for another before it is released.
+    So none that is listed makes room for another before it is released. Networks have no share each, because it would
+    become smaller with the next network.
     """
-    sizes = Counter(one.network for group in leaks.values() for one in group)
-    for network, size in sizes.items():
-        mine = ((one, leak) for leak, group in leaks.items() for one in group if one.network == network)
-        yield from mine if size <= MOST_LISTED else nsmallest(MOST_LISTED, mine, key=_by_age)
+    every = ((one, leak) for leak, group in leaks.items() for one in group)
+    yield from every if sum(map(len, leaks.values())) <= MOST_LISTED else nsmallest(MOST_LISTED, every, key=_by_age)
 
 
-def _by_age(listed: tuple[Reservation, Leak]) -> tuple[timedelta, tuple[int, int]]:
+def _by_age(listed: tuple[Reservation, Leak]) -> tuple[timedelta, tuple[int, int], str]:
     reservation, leak = listed
-    return leak.first_uptime, numbered(reservation.ip)
+    return leak.first_uptime, numbered(reservation.ip), reservation.network
 
 
 def _finding(
@@ -113,7 +112,7 @@ def _finding(
     )
 
 
-def _others(leaks: Leaks, listed: Container[Reservation]) -> Iterator[TrackedFinding]:
+def _others(leaks: Leaks, listed: Collection[Reservation]) -> Iterator[TrackedFinding]:
     """Yield one finding for the leaks of a network beyond the listed ones, for each cause and its time."""
     counts: Counter[tuple[str, LeakCause, datetime | None, str]] = Counter()
     oldest: dict[tuple[str, LeakCause, datetime | None, str], tuple[datetime, datetime]] = {}
@@ -125,13 +124,15 @@ def _others(leaks: Leaks, listed: Container[Reservation]) -> Iterator[TrackedFin
                 since = leak.since or made_at(one)
                 earlier = oldest.get(kind, (since, leak.first_seen))
                 oldest[kind] = min(since, earlier[0]), min(leak.first_seen, earlier[1])
+    networks = {one.network for one in listed}
     for (network, cause, began, runtime), count in counts.items():
+        more = "more " if network in networks else ""
         since, first_seen = oldest[network, cause, began, runtime]
         time = format_time(since) + ("" if began else " (the oldest)")
         finding = Finding(
             detector=NAME,
             subject=network,
-            message=f"{count_of(count, 'more address', 'more addresses')} in {network} leaked, "
+            message=f"{count_of(count, f'{more}address', f'{more}addresses')} in {network} leaked, "
             f"{describe_cause(cause, time, runtime)}: `nodeleak scan --output=wide` lists them",
             network=network,
             cause=cause,

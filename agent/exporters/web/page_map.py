@@ -1,6 +1,6 @@
 """The map of the page as plain values: texts, and positions of cells."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
@@ -16,7 +16,7 @@ from agent.model.snapshot import Reservation
 from agent.model.text import escape, format_age, format_number
 
 MAX_LISTED: Final = 1000
-"""Rows of a table: the page is bounded, `-o json` is not."""
+"""Rows of the tables of all networks, of each kind: the page is bounded, `-o json` is not."""
 _PITCH: Final = 22
 """From one cell to the next, in units of the drawing; a cell is two less."""
 _DIGIT: Final = 6
@@ -97,13 +97,18 @@ class NetworkSection:
 
 
 def map_networks(report: Report) -> tuple[NetworkSection, ...]:
+    entries: defaultdict[str, list[ClassifiedReservation]] = defaultdict(list)
+    for one in sorted_reservations(report.assessment.reservations):
+        entries[one.network].append(one)
     return tuple(
-        _network(one, laid_out, report) for one, laid_out in zip(report.networks, network_maps(report), strict=True)
+        _network(one, laid_out, entries[one.name], report)
+        for one, laid_out in zip(report.networks, network_maps(report), strict=True)
     )
 
 
-def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> NetworkSection:
-    mine = [one for one in sorted_reservations(report.assessment.reservations) if one.network == network.name]
+def _network(
+    network: NetworkSummary, laid_out: NetworkMap, mine: Sequence[ClassifiedReservation], report: Report
+) -> NetworkSection:
     return NetworkSection(
         name=network.name,
         available=laid_out.available,
@@ -125,7 +130,8 @@ def _network(network: NetworkSummary, laid_out: NetworkMap, report: Report) -> N
 
 
 def _listing(entries: Sequence[ClassifiedReservation], report: Report) -> Listing:
-    return Listing(tuple(_entry(one, report) for one in entries[:MAX_LISTED]), len(entries))
+    most = max(1, MAX_LISTED // len(report.networks))
+    return Listing(tuple(_entry(one, report) for one in entries[:most]), len(entries))
 
 
 def _marker(mark: Mark, count: str = "") -> Marker:
