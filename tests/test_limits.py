@@ -21,8 +21,9 @@ from agent.config import UsageError
 from agent.model.device_history import StoredHistory
 from agent.model.nesting import MAX_LEVELS, parse_json
 from agent.model.runtime import RuntimeNetwork
-from agent.model.snapshot import Known, Reading, Reservation, Unavailable
+from agent.model.snapshot import Damage, Known, Reading, Reservation, Unavailable
 from agent.sources.host import (
+    addresses,
     cni_cache,
     device_checkpoint,
     directory,
@@ -34,6 +35,7 @@ from agent.sources.host import (
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
+from agent.sources.host.kubelet_runtime import flag
 from agent.sources.kube import client
 from agent.sources.source_error import SourceError
 from tests.fuzz.wire_server import Replies
@@ -139,6 +141,7 @@ def cached(**more: object) -> str:
     ("most", "too_much", "why"),
     [
         ({"netns": "/" * 512}, {"netns": "/" * 513}, "a text of 513 characters"),
+        ({"netns": "/" + "é" * 127}, {"netns": "/" + "é" * 128}, "a text of 516 characters"),
         ({"result": {"ips": [ADDRESS] * 1000}}, {"result": {"ips": [ADDRESS] * 1001}}, "1,001 ranges"),
     ],
 )
@@ -151,6 +154,68 @@ def test_a_cached_result_with_too_much_in_it_is_not_skipped(
     path.write_text(cached(**too_much))
     with pytest.raises(SourceError, match=rf"{path}: .*{why}.*: it is not libcni's"):
         CniResults([tmp_path]).read()
+
+
+def test_cached_results_with_too_many_ranges_together_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cni_cache, "_MOST_PARTS_OF_ALL", 20)
+    results = CniResults([tmp_path])
+    for number in range(7):
+        others = [{"address": f"10.{number}.{other}.7/24"} for other in range(3)]
+        written = cached(containerId=f"{number:064x}", result={"ips": others})
+        for copy in range(2):  # equal ranges are kept once
+            (tmp_path / f"kubenet-{number:064x}-eth{copy}").write_text(written)
+        if number < 6:
+            assert len(results.read()) == 2 * (number + 1)
+    for read in (results.read, CniResults([tmp_path]).read):
+        with pytest.raises(SourceError, match=f"{tmp_path}: over 20 ranges and ports in all"):
+            read()
+
+
+def test_files_of_the_cache_without_a_result_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = base64.b64encode(json.dumps({"type": "multus", "delegates": []}).encode()).decode()
+    (tmp_path / f"kubenet-{ID}-eth0").write_text(cached(config=config))
+    (tmp_path / f"kubenet-{ID}-net1").write_text("{")
+    results = CniResults([tmp_path])
+    assert results.read() == ()
+    monkeypatch.setattr(cni_cache, "parse_result", lambda *_: pytest.fail("it did not change"))
+    assert results.read() == ()
+    assert [(one.ifname, one.damage) for one in results.damaged] == [("net1", Damage.MALFORMED)]
+    (tmp_path / f"kubenet-{ID}-net1").unlink()
+    results.read()
+    assert results.damaged == ()
+
+
+def test_the_namespaces_are_not_read_if_they_have_too_many_routes_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route = "  |-- 10.244.1.{}\n     /32 host LOCAL\n"
+    for pid in (7, 8):
+        (tmp_path / f"{pid}/task/{pid}/net").mkdir(parents=True)
+        (tmp_path / f"{pid}/task/{pid}/net/fib_trie").write_text(route.format(pid))
+    monkeypatch.setattr(addresses, "_MOST_BYTES", 2 * len(route) - 2)
+    assert {one.ip for one in addresses.read_addresses(tmp_path)} == {"10.244.1.7", "10.244.1.8"}
+    monkeypatch.setattr(addresses, "_MOST_BYTES", 2 * len(route) - 3)
+    with pytest.raises(SourceError, match=r"/fib_trie: the namespaces up to this one have over 0 MiB of routes"):
+        addresses.read_addresses(tmp_path)
+
+
+def test_a_command_line_of_too_many_words_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    for words, expected in ((processes.MOST_WORDS, "kubenet"), (processes.MOST_WORDS + 1, None)):
+        line = ["kubelet", "--network-plugin=kubenet", *[""] * (words - 2)]
+        (tmp_path / "7/cmdline").write_text("\0".join(line) + "\0")
+        read = processes._command_line(tmp_path, 7)  # noqa: SLF001
+        assert (None if read is None else flag("network-plugin", read)) == expected
+
+
+def test_of_a_journal_with_many_damaged_lines_some_are_described_and_all_counted(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal/journal.jsonl").write_bytes(b"x\n" * 1234)
+    read = JournalStore(tmp_path).read()
+    assert (read.damaged, len(read.damage)) == (1234, 101)
+    assert read.damage[-1] == "1,134 more lines are damaged; they are skipped and kept"
 
 
 def test_a_name_that_is_too_long_is_not_kept_of_a_checkpoint(tmp_path: Path) -> None:

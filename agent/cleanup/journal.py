@@ -17,12 +17,15 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from agent.cleanup.release import RESERVATION, FileImage
+from agent.model.input_limit import InputLimit
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.text import truncate
 from agent.model.times import from_mtime
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 
+MOST_DAMAGED: Final[InputLimit] = 100
+"""Damaged lines that are described; all of them are counted."""
 _LARGEST_ID, _LATEST_NS = 2**32 - 2, 2**63 * 10**9 - 1
 
 
@@ -81,7 +84,9 @@ class Journal:
     entries: tuple[Entry, ...] = ()
     """Oldest first."""
     damage: tuple[str, ...] = ()
-    """Lines that cannot be read: where, and why. They stay in the file."""
+    """Lines that cannot be read: where, and why, of the first ones. They stay in the file."""
+    damaged: int = 0
+    """How many lines cannot be read."""
 
     def released_from(self) -> dict[str, Entry]:
         """Return the last release of each sandbox, by container ID. No record of these must ever reappear."""
@@ -179,14 +184,21 @@ def _content(content: bytes) -> dict[str, str]:
 def parse_journal(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
     entries: dict[str, Entry] = {}
     damage: list[str] = []
+    damaged = 0
     for where, line in (one for file in files for one in file):
         if not line.strip():
             continue
         try:
             _read_line(json.loads(line), entries)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            damage.append(f"{where}: {_why_damaged(error)} (the line is skipped and kept; all other lines are used)")
-    return Journal(tuple(entries.values()), tuple(damage))
+            damaged += 1
+            if damaged <= MOST_DAMAGED:
+                damage.append(
+                    f"{where}: {_why_damaged(error)} (the line is skipped and kept; all other lines are used)"
+                )
+    if damaged > MOST_DAMAGED:
+        damage.append(f"{damaged - MOST_DAMAGED:,} more lines are damaged; they are skipped and kept")
+    return Journal(tuple(entries.values()), tuple(damage), damaged)
 
 
 def _why_damaged(error: Exception) -> str:

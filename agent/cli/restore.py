@@ -88,7 +88,7 @@ def _restorable(entry: "Entry") -> bool:
 def _not_found(why: str, journal: "Journal") -> UsageError:
     from agent.model.text import count_of
 
-    damage = f" ({count_of(len(journal.damage), 'damaged line')} skipped)" if journal.damage else ""
+    damage = f" ({count_of(journal.damaged, 'damaged line')} skipped)" if journal.damaged else ""
     return UsageError(f"{why}{damage}", _LIST)
 
 

@@ -24,6 +24,8 @@ _LINK_OR_LOOPBACK = {b"20", b"10"}
 _GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO}
 _IPV4, _IPV6 = "fib_trie", "if_inet6"
 _LARGEST: Final[InputLimit] = 16 * 1024 * 1024
+_MOST_BYTES: Final[InputLimit] = 64 * 1024 * 1024
+"""Of all namespaces together: a large host table, and 1,000 routes in each of 500 pods."""
 _MOST_ADDRESSES: Final[InputLimit] = 65536
 _PIECE = 64 * 1024
 _LINKS_OF_ONE = 3
@@ -66,6 +68,7 @@ class _Files:
         which two files belong together, because a thread can enter another one between two questions.
         """
         self._own, self._open = own, ExitStack()
+        self._bytes = 0
 
     def unread(self, file: str, inode: int | None) -> bytes:
         """Return the content; nothing if it was read, or the thread has ended. Raises SourceError.
@@ -83,6 +86,7 @@ class _Files:
                 if inode in self.read:
                     return b""
                 text = _content(handle, file)
+                self._count(text, file)
                 if len(self.read) == _MOST_OPEN:
                     self.close()
                 self._open.callback(opened.pop_all().close)
@@ -93,6 +97,11 @@ class _Files:
         if self._own <= self.read:
             self.done = self._own
         return text
+
+    def _count(self, text: bytes, file: str) -> None:
+        self._bytes += len(text)
+        if self._bytes > _MOST_BYTES:
+            raise SourceError(f"{file}: the namespaces up to this one have over {_MOST_BYTES >> 20} MiB of routes")
 
     def close(self) -> None:
         """Close the files, and forget what was read: from now on, an inode may be that of another namespace."""

@@ -44,10 +44,14 @@ _POD_CIDR = '"usePodCidr'
 
 _MOST_PARTS: Final[InputLimit] = 1000
 """Ranges of a result, and its forwarded ports."""
+_MOST_PARTS_OF_ALL: Final[InputLimit] = 20_000
+"""Likewise of all results; equal ranges of many results count once. Each takes some hundred bytes."""
+_MOST_SHARED: Final = 256
+"""Different ranges: a network has one or two."""
 _Key: TypeAlias = tuple[str, str, str, int, int, int]
 """Network, container, interface; inode, modification time and size of the file."""
-_Parsed: TypeAlias = tuple[_Key, CniResult]
-"""With the key itself, so that 60,000 results do not need another one for each reading."""
+_Parsed: TypeAlias = tuple[_Key, CniResult | DamagedResult | None]
+"""With the key itself, so that 60,000 results do not need another one for each reading. None: it has no result."""
 
 
 class CniResults:
@@ -65,7 +69,6 @@ class CniResults:
         The networks that are not checked show where pods have their addresses from instead.
         """
         parsed: dict[_Key, _Parsed] = {}
-        damaged: list[DamagedResult] = []
         self.damaged = ()
         existing = 0
         for directory in self._directories:
@@ -77,20 +80,19 @@ class CniResults:
                 raise SourceError(cannot_read(directory, error)) from error
             existing += 1
             try:
-                self._read_directory(handle, directory, parsed, damaged)
+                self._read_directory(handle, directory, parsed)
             except OSError as error:
                 raise SourceError(cannot_read(directory, error)) from error
             finally:
                 os.close(handle)
         if not existing:
             raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
-        self._parsed, self.damaged = parsed, tuple(damaged)
-        return tuple(result for _, result in parsed.values())
+        self._parsed = parsed
+        self.damaged = tuple(result for _, result in parsed.values() if isinstance(result, DamagedResult))
+        return tuple(result for _, result in parsed.values() if isinstance(result, CniResult))
 
-    def _read_directory(
-        self, directory: int, path: Path, parsed: dict[_Key, _Parsed], damaged: list[DamagedResult]
-    ) -> None:
-        sizes = 0
+    def _read_directory(self, directory: int, path: Path, parsed: dict[_Key, _Parsed]) -> None:
+        sizes, parts = 0, _Parts(path)
         for name in names_in(directory, path):
             matched = _NAME.fullmatch(name)
             if matched is None or matched["ifname"] == _LOOPBACK:
@@ -106,19 +108,37 @@ class CniResults:
             check_total(sizes := sizes + found.st_size, path)
             network, container_id, ifname = sys.intern(matched["network"]), matched["id"], sys.intern(matched["ifname"])
             key = (network, container_id, ifname, found.st_ino, found.st_mtime_ns, found.st_size)
-            if known := self._parsed.get(key):
-                parsed[known[0]] = known
-                continue
-            result = _read_one(name, key, directory)
-            if isinstance(result, CniResult):
-                parsed[key] = key, _checked(result, path / name)
-            elif result is not None:
-                damaged.append(result)
+            if (known := self._parsed.get(key)) is None:
+                result = _read_one(name, key, directory)
+                known = key, _checked(result, path / name) if isinstance(result, CniResult) else result
+            parsed[known[0]] = known
+            parts.add(known[1])
+
+
+class _Parts:
+    """Counts the ranges and ports that are kept of the results in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._count, self._ranges = 0, set[int]()
+
+    def add(self, result: CniResult | DamagedResult | None) -> None:
+        """Raise SourceError if there are too many."""
+        if not isinstance(result, CniResult):
+            return
+        self._count += len(result.port_mappings)
+        if id(result.ranges) not in self._ranges:
+            self._ranges.add(id(result.ranges))
+            self._count += sum(map(len, result.ranges))
+        if self._count > _MOST_PARTS_OF_ALL:
+            raise SourceError(
+                f"{self._directory}: over {_MOST_PARTS_OF_ALL:,} ranges and ports in all: it is not libcni's"
+            )
 
 
 def _checked(result: CniResult, path: Path) -> CniResult:
     """Return the result; raises SourceError if it is too large to be kept: what it names may still be mounted."""
-    longest = max(map(len, (result.ifname, result.pod, result.data_dir, result.namespace, result.plugin)))
+    longest = max(map(_length, (result.ifname, result.pod, result.data_dir, result.namespace, result.plugin)))
     parts = sum(map(len, result.ranges)) + len(result.port_mappings)
     if longest > LONGEST_TEXT or parts > _MOST_PARTS:
         raise SourceError(
@@ -127,7 +147,12 @@ def _checked(result: CniResult, path: Path) -> CniResult:
     return replace(result, ranges=_shared(result.ranges))
 
 
-@lru_cache(maxsize=16)
+def _length(text: str) -> int:
+    """Count the characters; one that is not ASCII may take four bytes, and make all others take as many."""
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+@lru_cache(maxsize=_MOST_SHARED)
 def _shared(ranges: RangeSets) -> RangeSets:
     """Return an equal object for equal ranges: nearly all results of a network have the same."""
     return ranges

@@ -33,6 +33,8 @@ _NODE = _KUBELET | _CRI_DOCKERD | _ANY_RUNTIME
 _PLUGGED = _KUBELET | _CRI_DOCKERD
 MAX_COMMAND_LINE_BYTES: Final[InputLimit] = 2 * 1024 * 1024
 """What the kernel allows by default. A process may name any part of its memory as its command line."""
+MOST_WORDS: Final[InputLimit] = 4096
+"""Of a command line. Any process can call itself kubelet, and fill its command line with empty words."""
 _ENDED = frozenset({"Z", "X"})
 _START = 18
 """Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the state, which follows the command."""
@@ -182,7 +184,9 @@ def _command_line(proc: Path, pid: int) -> list[str] | None:
             text = opened.read(MAX_COMMAND_LINE_BYTES + 1)
     except OSError:
         return None
-    return text.decode(errors="replace").split("\0") if 0 < len(text) <= MAX_COMMAND_LINE_BYTES else None
+    if not 0 < len(text) <= MAX_COMMAND_LINE_BYTES or text.count(b"\0") > MOST_WORDS:
+        return None
+    return text.decode(errors="replace").split("\0")
 
 
 def _text(proc: Path, pid: int, name: str) -> str:
