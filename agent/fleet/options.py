@@ -186,6 +186,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 def _add_cluster(parser: argparse.ArgumentParser, command: Command) -> None:
+    timeout = _value("--timeout", duration_between("1s", "1h"))
+    parser.set_defaults(timeout=timeout(command.timeout))
     if not command.one_node:
         parser.add_argument(
             "--parallel",
@@ -194,9 +196,8 @@ def _add_cluster(parser: argparse.ArgumentParser, command: Command) -> None:
             metavar="N",
             help="ask at most N at once (20)",
         )
-        timeout = _value("--timeout", duration_between("1s", "1h"))
         text = f"how long one node may take ({command.timeout})"
-        parser.add_argument("--timeout", type=timeout, default=timeout(command.timeout), metavar="TIME", help=text)
+        parser.add_argument("--timeout", type=timeout, metavar="TIME", help=text)
     parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     parser.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig")
     text = "namespace of the agents (default: any; needs the right to list pods in all)"

@@ -3,14 +3,12 @@
 import argparse
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from http.client import HTTPException
 from typing import Final
-from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import urlopen
 
 from agent.config import UsageError
 from agent.fleet.answers import Answer
+from agent.fleet.fetch import FetchError, fetch
 from agent.fleet.inventory import Target
 from agent.fleet.kubectl import LARGEST_ANSWER, KubectlError
 from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
@@ -44,24 +42,19 @@ def read(found: Iterable[Target], known: Mapping[str, str], answers: Iterable[tu
 
 
 def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], str]:
-    timeout = arguments.timeout.total_seconds()
     if arguments.prometheus:
+        timeout = arguments.timeout.total_seconds()
         return lambda query: _fetch(f"{arguments.prometheus.rstrip('/')}{_PATH}{urlencode({'query': query})}", timeout)
     namespace, _, service = arguments.prometheus_service.partition("/")
     path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{_PATH}"
-    return lambda query: session.kubectl.raw(f"{path}{urlencode({'query': query})}", timeout)
+    return lambda query: session.kubectl.raw(f"{path}{urlencode({'query': query})}")
 
 
 def _fetch(url: str, timeout: float) -> str:
     try:
-        with urlopen(url, timeout=timeout) as answer:  # noqa: S310 (the options allow only http and https)
-            return _text(answer.read(LARGEST_ANSWER + 1))
-    except HTTPError as error:  # its body says what is wrong with the query
-        return _text(error.read(LARGEST_ANSWER + 1))
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        why = truncate(str(reason) or repr(reason))
-        raise KubectlError(f"no answer from {url.partition(_PATH)[0]}: {why}") from error
+        return _text(fetch(url, timeout, LARGEST_ANSWER + 1))
+    except FetchError as error:
+        raise KubectlError(f"no answer from {url.partition(_PATH)[0]}: {error}") from error
 
 
 def _text(body: bytes) -> str:

@@ -36,7 +36,8 @@ class Session:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         given = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig}
-        self.kubectl = Kubectl(*(f"{name}={value}" for name, value in given.items() if value))
+        options = (f"{name}={value}" for name, value in given.items() if value)
+        self.kubectl = Kubectl(*options, timeout=arguments.timeout.total_seconds())
         self.agents_in = [f"--namespace={arguments.namespace}"] if arguments.namespace else ["--all-namespaces"]
 
     def context(self) -> str:

@@ -15,6 +15,7 @@ from agent.fleet.command import main
 from tests.processes import environment
 
 ROOT = Path(__file__).parents[2]
+_MAIN = "import sys; from agent.fleet.command import main; sys.exit(main())"
 _PROGRAM = """\
 #!{python} -IS
 import json, os, sys, time
@@ -106,10 +107,18 @@ class FakeKubectl:
             for call in self.calls("exec")
         ]
 
-    def start(self, *arguments: str, **popen: Any) -> "subprocess.Popen[str]":
+    def replace(self, script: str) -> None:
+        """Run a shell script instead. It finds the former program as `kubectl-before`."""
+        program = self.home / "kubectl"
+        program.rename(self.home / "kubectl-before")
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    def start(self, *arguments: str, before: Sequence[str] = (), **popen: Any) -> "subprocess.Popen[str]":
+        """Run the program as a process. `before`: a command that starts it."""
         environ = environment(PATH=f"{self.home}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), COLUMNS="100")
         return subprocess.Popen(  # noqa: S603 (ours)
-            [sys.executable, "-c", "import sys; from agent.fleet.command import main; sys.exit(main())", *arguments],
+            [*before, sys.executable, "-c", _MAIN, *arguments],
             stdin=popen.pop("stdin", subprocess.DEVNULL),
             stdout=popen.pop("stdout", subprocess.PIPE),
             stderr=subprocess.PIPE,

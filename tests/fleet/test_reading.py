@@ -107,14 +107,14 @@ def test_a_list_without_end_is_an_error(kubectl: FakeKubectl, monkeypatch: pytes
     with pytest.raises(
         KubectlError, match=r"cannot ask the API server: the answer is longer than 1 MiB: add --prometheus"
     ):
-        Kubectl().raw("nodes", 5)
+        Kubectl(timeout=5).raw("nodes")
 
 
 def test_a_kubectl_that_left_a_process_behind_does_not_hang(kubectl: FakeKubectl) -> None:
     """A credential plugin keeps the pipes of its kubectl open."""
     kubectl.node("worker-1", child=600, until="/nonexistent")
-    done = kubectl.run("status", "--timeout=1s")
-    assert (done.code, "no answer within 1 s" in done.out) == (3, True)
+    done = kubectl.run("status", "--timeout=2s")
+    assert (done.code, "no answer within 2 s" in done.out) == (3, True)
 
 
 def test_so_many_agents_are_asked_at_once(kubectl: FakeKubectl) -> None:
