@@ -23,7 +23,7 @@ from tests.network import network
 
 CLIENTS, SECONDS = 5, 20.0
 _PATHS = ("/metrics", "/healthz", "/api/v1/report", "/api/v1/status", "/")
-_MOST_PERCENT, _SLOW, _SCRAPES = 1.0, 100, 10
+_MOST_PERCENT, _MOST_FLOODED_PERCENT, _SLOW, _SCRAPES = 1.0, 2.5, 100, 10
 _FROM_POD = """
 import http.client, socket, sys, time
 
@@ -56,6 +56,7 @@ def figures(bin_: Path) -> Iterator[Figure]:
         command = (str(bin_ / "nodeleak"), "run", "--node=worker-1", f"--kubeconfig={host.kubeconfig}", *host.options)
         with daemon(command) as (pid, port):
             yield from measured(pid, port, SECONDS, _PATHS)
+            yield flooded(pid, port, SECONDS)
             with slow_clients(port, _SLOW):
                 answered = sum(request(port, "/metrics") for _ in range(_SCRAPES))
             yield Figure(
@@ -103,6 +104,20 @@ def measured(pid: int, port: int, seconds: float, paths: Sequence[str]) -> Itera
         )
 
 
+def flooded(pid: int, port: int, seconds: float) -> Figure:
+    """Return the CPU that connections without any request cost."""
+    idle = _cpu_ms(pid, seconds)
+    with looping(port, "") as clients:
+        busy = _cpu_ms(pid, seconds)
+    percent, rate = (busy - idle) / seconds / 10, clients[0] / seconds
+    return Figure(
+        f"CPU while {CLIENTS} clients connect {rate:.0f} times a second and ask nothing",
+        f"{percent:.2f} % of a core",
+        f"at most {_MOST_FLOODED_PERCENT:g} %",
+        percent <= _MOST_FLOODED_PERCENT,
+    )
+
+
 @contextmanager
 def daemon(command: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Run the daemon until the end of the block; yield its process and its port after the first sync."""
@@ -137,9 +152,21 @@ def request(port: int, path: str) -> bool:
     return received.startswith(b"HTTP/1.0 200")
 
 
+def connect(port: int) -> bool:
+    """Connect and leave again; return whether there was a connection."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def looping(port: int, path: str) -> Iterator[list[int]]:
-    """Ask without pause during the block, from another process; the list has the number of answers after it."""
+    """Ask without pause during the block, from another process; the list has the number of answers after it.
+
+    Without a path, connect and leave again; it has the number of connections.
+    """
     counted: list[int] = []
     command = (sys.executable, "-m", __name__, str(port), path)
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
@@ -168,7 +195,7 @@ def main(port: int, path: str) -> None:
 
     def loop(number: int) -> None:
         while not ended.is_set():
-            counts[number] += request(port, path)
+            counts[number] += request(port, path) if path else connect(port)
 
     threads = [threading.Thread(target=loop, args=(number,)) for number in range(CLIENTS)]
     for thread in threads:

@@ -23,24 +23,34 @@ from typing import Any, Final, NamedTuple, Protocol
 from agent.model.input_limit import InputLimit
 
 CPU_SHARE: Final = 0.004
-"""Of a core, for all requests together: with renderings and the kernel's part, the server stays below 1 %."""
+"""Of a core, for all requests together: with renderings and the kernel's part, the server takes about 1 %."""
+ACCEPT_SHARE: Final = 0.02
+"""Of a core, for accepting, apart from requests: a flood uses up none of theirs. Measured: 1.6 to 2.0 %. With half of it,
+the kubelet's probe waited for seconds beside a flood from another machine."""
 CPU_BURST: Final = 0.01
 """Seconds of CPU that may be used at once: a page with its scrapers and probes does not wait."""
 MOST_CONNECTIONS: Final[InputLimit] = 64
 """At a time. An idle one costs a file descriptor and at most `REQUEST_BYTES`."""
 MOST_PER_CLIENT: Final[InputLimit] = 8
 """A browser opens six."""
+MOST_OF_THIS_MACHINE: Final[InputLimit] = 32
+"""The kubelet's probe beside whatever else asks here, such as the browsers of a few people by port-forward."""
+LOCAL_PER_TURN: Final = 2
+"""Connections of this machine that are served in a turn: a probe behind 16 others waits for less than a second."""
 BACKLOG: Final = 512
-"""Connections that wait in the kernel, where nobody is preferred: so accepting is not limited."""
+"""Connections that wait in the kernel, where nobody is preferred: few enough to be accepted in about a second."""
 ACCEPTED_PER_TURN: Final = 64
 _LONGEST_PAUSE: Final = 0.1
-"""Seconds between two turns: so long does a probe of the kubelet wait at most."""
+"""Seconds between two turns."""
 REQUEST_BYTES: Final[InputLimit] = 8192
 """Request line and headers. Prometheus sends less than 1 KiB."""
 REQUEST_SECONDS: Final = 5.0
 """Until the request is complete: it fits one packet."""
 CONNECTION_SECONDS: Final = 15.0
 """Until the answer is sent: Prometheus waits for at most 10 s by default."""
+
+_ESTABLISHED: Final = 1
+"""TCP_ESTABLISHED of include/net/tcp_states.h."""
 
 THIS_MACHINE: Final = "this machine"
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -110,7 +120,9 @@ class Connections:
         self._threads: list[Thread] = []
         self._credit = CPU_BURST
         """Seconds of CPU that requests may use at once."""
-        self._charged = 0.0
+        self._least = -CPU_SHARE
+        """The most debt."""
+        self._charged = self._accepting = 0.0
         self._closing, (self._woken, self._wake) = Event(), socket.socketpair()
         self._selector = DefaultSelector()
         for one in (self._listener, self._woken):
@@ -139,26 +151,33 @@ class Connections:
     def _run(self) -> None:
         at = self._clock()
         while not self._closing.is_set():
-            self._turn([key.data for key, _ in self._selector.select(self._patience())])
+            ready = [key.data for key, _ in self._selector.select(self._patience())]
             now = self._clock()
             self._credit, at = min(CPU_BURST, self._credit + (now - at) * CPU_SHARE), now
-            self._closing.wait(min(_LONGEST_PAUSE, max(0.0, -self._credit / CPU_SHARE)))
+            self._turn(ready)
+            self._closing.wait(min(_LONGEST_PAUSE, max(-self._credit / CPU_SHARE, self._accepting / ACCEPT_SHARE)))
 
     def _patience(self) -> float | None:
         """Return the seconds until the next connection is late."""
         return max(0.0, min(map(_deadline, self._open)) - self._clock()) if self._open else None
 
     def _turn(self, ready: Iterable[_Connection | None]) -> None:
-        """Serve one connection of each client. None: there are others to accept, or answers."""
-        accepted = tuple(self._accept())
-        self._charged = thread_time()  # accepting is free, or a flood would shut out the kubelet's probe
+        """Serve the oldest connection of each client, and some of this machine. None: others to accept, or answers."""
+        in_debt, waiting = self._credit < 0, list(filter(None, ready))
+        # In debt, less is charged than a pause earns: it ends, however often this machine asks meanwhile.
+        self._least = max(-CPU_SHARE, self._credit - CPU_SHARE * _LONGEST_PAUSE / 2) if in_debt else -CPU_SHARE
+        began = thread_time()
+        if in_debt:
+            waiting = [one for one in waiting if not self._is_given_up(one)]
+        waiting += self._accept(in_debt=in_debt)
+        self._charged = thread_time()
+        self._accepting = self._charged - began
         self._take_answers()
-        served, in_debt = set[str](), self._credit < 0
-        for connection in (*accepted, *filter(None, ready)):
-            # In debt, other machines wait. This one is served once in a turn: the kubelet's probe is from it.
-            waits = in_debt and connection.client != THIS_MACHINE
-            if not waits and connection.client not in served and not connection.closed:
-                served.add(connection.client)
+        turns = Counter[str]()
+        # The oldest first, or who asks without pause would go before the kubelet's probe.
+        for connection in sorted(waiting, key=lambda one: one.accepted):
+            if not connection.closed and turns[connection.client] < _turns_of(connection.client, in_debt=in_debt):
+                turns[connection.client] += 1
                 self._serve(connection)
                 self._charge()
         now = self._clock()
@@ -169,39 +188,48 @@ class Connections:
     def _charge(self) -> None:
         """Subtract the time since the last charge. The debt has a limit: a garbage collection may have taken it."""
         before, self._charged = self._charged, thread_time()
-        self._credit = max(-CPU_SHARE, self._credit - (self._charged - before))
+        self._credit = max(self._least, self._credit - (self._charged - before))
 
-    def _accept(self) -> Iterator[_Connection]:
+    def _is_given_up(self, connection: _Connection) -> bool:
+        """Close a connection if its client has left before there is an answer: nobody would read it."""
+        if left := not connection.unsent and has_left(connection.socket):
+            self._close(connection)
+        return left
+
+    def _accept(self, *, in_debt: bool) -> Iterator[_Connection]:
         for _ in range(ACCEPTED_PER_TURN):
             try:
                 accepted, peer = self._listener.accept()
             except OSError:  # nobody waits, or has left again, or there is no file descriptor
                 return
             try:
+                accepted.setblocking(False)
+                if has_left(accepted) and (in_debt or not _has_data(accepted)):
+                    accepted.close()
+                    continue
                 client = client_of(peer[0], accepted.getsockname()[0])
-            except OSError:
-                accepted.close()
-                continue
-            self._make_room(client)
-            accepted.setblocking(False)
-            connection = _Connection(accepted, peer[0], client, self._clock())
-            try:
+                self._make_room(client)
+                connection = _Connection(accepted, peer[0], client, self._clock())
                 self._selector.register(accepted, EVENT_READ, connection)
             except OSError:
                 accepted.close()
-                return
+                continue
             self._open[connection] = None
             yield connection
 
     def _make_room(self, client: str) -> None:
-        """Close a connection where all are taken: the oldest idle one of this client, or of the one with the most."""
+        """Close a connection where all are taken, of this client or of the one with the most.
+
+        It is the oldest one whose client has left, or else that is idle.
+        """
         taken = Counter(one.client for one in self._open)
-        if taken[client] < MOST_PER_CLIENT:
+        if taken[client] < _most_of(client):
             if len(self._open) < MOST_CONNECTIONS:
                 return
             client = taken.most_common(1)[0][0]
         theirs = [one for one in self._open if one.client == client]
-        self._close(min(theirs, key=lambda one: one.request is not None))
+        left = (one for one in theirs if has_left(one.socket))
+        self._close(next(left, None) or min(theirs, key=lambda one: one.request is not None))
 
     def _serve(self, connection: _Connection) -> None:
         try:
@@ -265,8 +293,6 @@ class Connections:
                     self._close(connection)
                 else:
                     self._respond(connection, answer)
-            except BlockingIOError:
-                pass
             except OSError:  # the client has left
                 self._close(connection)
 
@@ -275,11 +301,15 @@ class Connections:
         connection.unsent = [memoryview(head_of(answer))]
         if answer.body and (request is None or request.with_body):
             connection.unsent.append(memoryview(answer.body))
-        self._selector.modify(connection.socket, EVENT_WRITE, connection)
         self._send(connection)
+        if not connection.closed:
+            self._selector.modify(connection.socket, EVENT_WRITE, connection)
 
     def _send(self, connection: _Connection) -> None:
-        sent = connection.socket.sendmsg(connection.unsent)
+        try:
+            sent = connection.socket.sendmsg(connection.unsent)
+        except BlockingIOError:
+            return
         while connection.unsent and sent >= len(connection.unsent[0]):
             sent -= len(connection.unsent.pop(0))
         if connection.unsent:
@@ -299,6 +329,24 @@ class Connections:
 
 def _deadline(connection: _Connection) -> float:
     return connection.accepted + (CONNECTION_SECONDS if connection.request else REQUEST_SECONDS)
+
+
+def _most_of(client: str) -> int:
+    return MOST_OF_THIS_MACHINE if client == THIS_MACHINE else MOST_PER_CLIENT
+
+
+def _turns_of(client: str, *, in_debt: bool) -> int:
+    """Return how many connections of a client are served in a turn. In debt, other machines wait: none probes."""
+    return LOCAL_PER_TURN if client == THIS_MACHINE else int(not in_debt)
+
+
+def has_left(one: socket.socket) -> bool:
+    """Return whether the client has closed the connection (or its half of it, as few do); raises OSError."""
+    return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED
+
+
+def _has_data(one: socket.socket) -> bool:
+    return bool(one.recv(1, socket.MSG_PEEK))
 
 
 def parse(head: bytes, peer: str) -> Request | Response:
