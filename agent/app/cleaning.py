@@ -25,6 +25,7 @@ from agent.model.setting_values import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.deadline import Within, ask
 from agent.sources.host.reservations import network_names
+from agent.sources.os_error import cannot_read
 from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
 
@@ -80,7 +81,10 @@ def _no_network(config: Config) -> str:
     if config.cleanup_network:
         return ""
     name = f"{option('cleanup_network')} ({variable('cleanup_network')})"
-    found = ", ".join(network_names(config.cni_networks_dir)) or "none"
+    try:
+        found = ", ".join(network_names(config.cni_networks_dir)) or "none"
+    except OSError as error:
+        found = f"unknown, {cannot_read(config.cni_networks_dir, error)}"
     return (
         f"{name} is not set: name the networks whose leaked addresses may be released, or auto for those that pods "
         f"of this node use (networks in {config.cni_networks_dir}: {found})"

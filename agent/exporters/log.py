@@ -2,9 +2,9 @@
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -20,6 +20,7 @@ from agent.model.report import Report
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
+    Reading,
     Reservation,
     ReservationKey,
     Snapshot,
@@ -30,10 +31,10 @@ from agent.model.token_bucket import TokenBucket
 from agent.model.watches import Evidence
 
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
-"""Sources that a node need not have; the others are disabled by configuration, or not needed."""
+"""Sources that a node need not have."""
 
 MOST_LINES: Final = 1000
-"""Lines at once about what a node can have thousands of: findings, addresses that are not released, plugins."""
+"""Lines at once about what a node can have many of: findings, networks, plugins, addresses that are not released."""
 _LINE_INTERVAL: Final = timedelta(seconds=3.6)
 """Until there may be another one: 1,000 an hour."""
 
@@ -82,6 +83,9 @@ class _BoundedLog:
     def warning(self, event: str, **fields: Any) -> None:
         self._one(self._log.warning, event, fields)
 
+    def error(self, event: str, **fields: Any) -> None:
+        self._one(self._log.error, event, fields)
+
     def _one(self, log: Callable[..., Any], event: str, fields: dict[str, Any]) -> None:
         if self._lines.take():
             log(event, **fields)
@@ -95,8 +99,8 @@ class LogExporter:
     def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
         self._log = logger
         self._open: dict[Key, TrackedFinding] = {}
-        self._unavailable: dict[str, Unavailable] = {}
-        self._absent: frozenset[str] = frozenset()
+        self._unavailable: dict[_Source, Unavailable] = {}
+        self._absent: frozenset[_Source] = frozenset()
         self._failed_detectors: frozenset[str] = frozenset()
         self._outcomes: dict[Reservation, tuple[str, str]] = {}
         self._halted = ""
@@ -122,17 +126,20 @@ class LogExporter:
             self._log.warning("log.limited", omitted=omitted, text=text)
 
     def _sources(self, report: Report) -> None:
-        # Compared by source, not by reason: one that counts seconds would be a change in every sync.
-        unavailable = {_key(one): one for one in report.unavailable}
-        for key in sorted(unavailable.keys() - self._unavailable.keys()):
-            self._log.error("source.unavailable", source=unavailable[key].source, why=unavailable[key].why)
-        absent = {_key(one): one for one in _absent(report.assessment.snapshot)}
-        absent_sources = {one.source for one in absent.values()}
+        # Compared by source, not by reason: one that counts seconds, or files, would be a change in every sync.
+        readings = tuple(_readings(report.assessment.snapshot))
+        unavailable = {key: one for key, one in readings if isinstance(one, Unavailable)}
+        new = sorted(unavailable.keys() - self._unavailable.keys())
+        for reading in dict.fromkeys(unavailable[key] for key in new):  # networks may have one reason
+            self._bounded_log.error("source.unavailable", source=reading.source, why=reading.why)
+        absent = {key: one for key, one in readings if isinstance(one, NotRequested) and key.name in _MAY_BE_ABSENT}
+        absent_sources = {key.name for key in absent}
         for key in sorted(self._unavailable.keys() - unavailable.keys()):
-            if self._unavailable[key].source not in absent_sources:
-                self._log.info("source.recovered", source=self._unavailable[key].source)
-        for key in sorted(absent.keys() - self._absent):
-            self._log.info("source.not_requested", source=absent[key].source, why=absent[key].why)
+            if key.name not in absent_sources:
+                network = {"network": key.network} if key.network else {}
+                self._bounded_log.info("source.recovered", source=key.name, **network)
+        for missing in dict.fromkeys(absent[key] for key in sorted(absent.keys() - self._absent)):
+            self._bounded_log.info("source.not_requested", source=missing.source, why=missing.why)
         self._unavailable, self._absent = unavailable, frozenset(absent)
 
     def _detectors(self, report: Report) -> None:
@@ -269,12 +276,15 @@ def _compared(outcome: Outcome) -> tuple[str, str]:
     return outcome.verdict.value, outcome.why
 
 
-def _absent(snapshot: Snapshot) -> tuple[NotRequested, ...]:
-    """Return the sources that this node does not have."""
-    readings = (reading for _, reading in snapshot.readings())
-    return tuple(one for one in readings if isinstance(one, NotRequested) and one.source in _MAY_BE_ABSENT)
+class _Source(NamedTuple):
+    name: str
+    network: str
+    """Of reservations."""
 
 
-def _key(reading: Unavailable | NotRequested) -> str:
-    # Each network's reservations fail for a reason of their own, which does not vary: it names the directory.
-    return f"{reading.source}: {reading.why}" if reading.source == "reservations" else reading.source
+def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
+    yield from ((_Source("reservations", store.network), store.reading) for store in snapshot.reservations)
+    for name, reading in snapshot.readings():
+        if name != "reservations":
+            # Several readings may fail with one source: that of the API server.
+            yield _Source(getattr(reading, "source", name), ""), reading

@@ -18,7 +18,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Gap, Severity
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, NotRequested, Snapshot, Unavailable
+from agent.model.snapshot import SOURCES, Known, NetworkStore, NotRequested, Snapshot, Unavailable
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -150,6 +150,23 @@ def test_a_disabled_source_is_not_logged(daemon: Daemon) -> None:
         daemon.sync(node(pods=NotRequested("pods", "--api=off"), addresses=NotRequested("addresses", "not needed")))
         == []
     )
+
+
+def test_a_network_recovers_when_it_was_read(daemon: Daemon) -> None:
+    def reading(*whys: str) -> Snapshot:
+        stores = [
+            NetworkStore(name, Unavailable("reservations", why) if why else Known(()))
+            for name, why in zip(("a", "b", "c"), whys, strict=True)
+        ]
+        return replace(node(), reservations=tuple(stores))
+
+    first = daemon.sync(reading("7 files too many", "it hangs", "it hangs"))
+    assert [one["why"] for one in first] == ["7 files too many", "it hangs"], "one reason is one line"
+    assert daemon.sync(reading("8 files too many", "9 s", "10 s")) == []
+    assert [(one["event"], one.get("network")) for one in daemon.sync(reading("", "11 s", "12 s"))] == [
+        ("source.recovered", "a")
+    ]
+    assert [one["network"] for one in daemon.sync(reading("", "", ""))] == ["b", "c"]
 
 
 def test_a_finding_gone_during_a_gap_is_closed_after_it(daemon: Daemon) -> None:

@@ -25,8 +25,10 @@ from agent.model.input_limit import InputLimit
 CPU_SHARE: Final = 0.004
 """Of a core, for all requests together: with renderings and the kernel's part, the server takes about 1 %."""
 ACCEPT_SHARE: Final = 0.02
-"""Of a core, for accepting, apart from requests: a flood uses up none of theirs. Measured: 1.6 to 2.0 %. With half of it,
-the kubelet's probe waited for seconds beside a flood from another machine."""
+"""Of a core, for accepting, apart from requests: a flood uses up none of theirs. Measured: 1.6 to 2.0 %.
+
+With half of it, the kubelet's probe waited for seconds beside a flood from another machine.
+"""
 CPU_BURST: Final = 0.01
 """Seconds of CPU that may be used at once: a page with its scrapers and probes does not wait."""
 MOST_CONNECTIONS: Final[InputLimit] = 64

@@ -13,6 +13,7 @@ from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import NetworkStore, Reading, Reservation, Unavailable, known_or
 from agent.sources.host.reservations import MAX_NETWORKS, network_names, read_reservations
+from agent.sources.os_error import cannot_read
 
 DEFAULT_DATA_DIR: Final = Path("/var/lib/cni/networks")
 """host-local's `dataDir` where a configuration names none."""
@@ -42,25 +43,34 @@ def read_all(
     `most`: how many files are read of all together.
     """
     earlier = {store.network: known_or(store.reading, ()) for store in before}
-    names = network_names(networks_dir) if AUTO in settings else []
-    too_many = len(names) > MAX_NETWORKS
+    names, why_unread = _listed(networks_dir) if AUTO in settings else ([], "")
     found: dict[str, _Directory] = {}
-    for one in _directories(settings, known_or(networks, ()), networks_dir, mounted, [] if too_many else names):
+    for one in _directories(settings, known_or(networks, ()), networks_dir, mounted, names):
         found.setdefault(one.network, one)
-    if too_many and all(one.named == "settings" for one in found.values()):
+    if why_unread and all(one.named == "settings" for one in found.values()):
         found[AUTO] = _Directory(AUTO, networks_dir, networks_dir, "")  # stands for those that are not read
     stores: list[NetworkStore] = []
     files = 0
     for one in found.values():
-        if too_many and one.named != "settings":
-            why = f"{networks_dir} has more than {MAX_NETWORKS:,} directories: find out what makes them"
-            unread = Unavailable("reservations", why)
+        if why_unread and one.named != "settings":
+            unread = Unavailable("reservations", why_unread)
             stores.append(NetworkStore(one.network, unread, data_dir=str(one.data_dir), discovered=True))
             continue
         store = _read(one, networks_dir, earlier.get(one.network, ()), most, files)
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
         stores.append(store)
     return tuple(stores)
+
+
+def _listed(networks_dir: Path) -> tuple[list[str], str]:
+    """Return the directories, or why none is read: the part that is known may lack those with the leaks."""
+    try:
+        names = network_names(networks_dir)
+    except OSError as error:
+        return [], cannot_read(networks_dir, error)
+    if len(names) > MAX_NETWORKS:
+        return [], f"{networks_dir} has more than {MAX_NETWORKS:,} directories: find out what makes them"
+    return names, ""
 
 
 def _directories(

@@ -89,26 +89,41 @@ def _why_unavailable(directory: Path, error: OSError) -> str:
 
 
 def _other_networks(directory: Path) -> str:
-    names = network_names(directory.parent)
+    try:
+        names = network_names(directory.parent)
+    except OSError:
+        return ""
     return f" (networks found: {', '.join(names[:8])})" if names else ""
 
 
 def network_names(networks_dir: Path) -> list[str]:
-    """Return the directories, one for each network; none if they cannot be listed: reading one of them says why.
+    """Return the directories, one for each network; none if there is no such directory. Raises OSError.
 
     If there are more than MAX_NETWORKS, return one more than that.
     """
     try:
         with os.scandir(networks_dir) as entries:
-            names = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            names = (one.name for one in entries if one.is_dir(follow_symlinks=False) and _is_text(one.name))
             return sorted(islice(names, MAX_NETWORKS + 1))
-    except OSError:
+    except FileNotFoundError:
         return []
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name is UTF-8: no configuration, which is JSON, names a network otherwise."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_without_networks(networks_dir: Path) -> bool:
     """Return whether host-local may have made no directory yet. Beside others, a missing one is a mistake."""
-    return not network_names(networks_dir) and any(above.is_dir() for above in (networks_dir, networks_dir.parent))
+    try:
+        return not network_names(networks_dir) and any(one.is_dir() for one in (networks_dir, networks_dir.parent))
+    except OSError:
+        return False
 
 
 class _TooMany(Exception):

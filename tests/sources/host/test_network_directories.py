@@ -1,5 +1,6 @@
 """Which directories are read: real ones."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,7 @@ from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Unavailable
 from agent.sources.host.flannel import with_subnet
 from agent.sources.host.network_directories import read_all
+from tests.wire import as_nobody, open_directory
 
 SILENT: Final = NotRequested("networks", "docker does not name its networks")
 CBR0: Final = RuntimeNetwork("cbr0", ("flannel",))
@@ -47,6 +49,29 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> 
 @pytest.mark.parametrize("networks", [SILENT, Known(()), Unavailable("networks", "no answer")])
 def test_no_runtime_names_kubenet(tmp_path: Path, networks: Reading[tuple[RuntimeNetwork, ...]]) -> None:
     assert read(tmp_path, "auto", networks=networks).keys() == {"cbr0", "podman", "kubenet"}
+
+
+def test_where_the_directories_cannot_be_listed_none_is_read() -> None:
+    with open_directory() as above:
+        for name in ("cbr0", "podman"):
+            (above / name).mkdir(mode=0o755)
+            (above / name).chmod(0o755)
+        above.chmod(0o711)  # what is in it can be read by name
+        with as_nobody():
+            for networks in (Known((CBR0,)), SILENT):
+                (store,) = read_all(["auto"], networks, above, lambda path: path)
+                assert isinstance(store.reading, Unavailable)
+                assert store.reading.why == f"cannot read {above}: permission denied (run as root)"
+                assert not store.absent
+            (named,) = read_all(["cbr0"], SILENT, above, lambda path: path)
+            assert named.reading == Known(())
+        assert len(read_all(["auto"], Known((CBR0,)), above, lambda path: path)) == 2
+
+
+def test_a_directory_whose_name_is_no_text_is_no_network(tmp_path: Path) -> None:
+    (tmp_path / "networks" / os.fsdecode(b"\xff")).mkdir()
+    (tmp_path / "networks/déjà").mkdir()
+    assert list(read(tmp_path, "auto", networks=Known((CBR0,)))) == ["cbr0", "déjà", "podman"]
 
 
 def test_all_directories_together_have_a_limit(tmp_path: Path) -> None:
