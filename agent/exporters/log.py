@@ -2,9 +2,9 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -100,7 +100,7 @@ class LogExporter:
         self._log = logger
         self._open: dict[Key, TrackedFinding] = {}
         self._unavailable: dict[_Source, Unavailable] = {}
-        self._absent: frozenset[_Source] = frozenset()
+        self._absent: dict[_Source, NotRequested] = {}
         self._failed_detectors: frozenset[str] = frozenset()
         self._outcomes: dict[Reservation, tuple[str, str]] = {}
         self._halted = ""
@@ -128,19 +128,27 @@ class LogExporter:
     def _sources(self, report: Report) -> None:
         # Compared by source, not by reason: one that counts seconds, or files, would be a change in every sync.
         readings = tuple(_readings(report.assessment.snapshot))
-        unavailable = {key: one for key, one in readings if isinstance(one, Unavailable)}
-        new = sorted(unavailable.keys() - self._unavailable.keys())
-        for reading in dict.fromkeys(unavailable[key] for key in new):  # networks may have one reason
-            self._bounded_log.error("source.unavailable", source=reading.source, why=reading.why)
         absent = {key: one for key, one in readings if isinstance(one, NotRequested) and key.name in _MAY_BE_ABSENT}
+        unavailable = {key: one for key, one in readings if isinstance(one, Unavailable)}
+        for reading in _of_new(unavailable, self._unavailable):
+            log = self._log_about(reading.source)
+            log.error("source.unavailable", source=reading.source, why=reading.why)
         absent_sources = {key.name for key in absent}
         for key in sorted(self._unavailable.keys() - unavailable.keys()):
             if key.name not in absent_sources:
-                network = {"network": key.network} if key.network else {}
-                self._bounded_log.info("source.recovered", source=key.name, **network)
-        for missing in dict.fromkeys(absent[key] for key in sorted(absent.keys() - self._absent)):
-            self._bounded_log.info("source.not_requested", source=missing.source, why=missing.why)
-        self._unavailable, self._absent = unavailable, frozenset(absent)
+                self._recovered(key)
+        for missing in _of_new(absent, self._absent):
+            log = self._log_about(missing.source)
+            log.info("source.not_requested", source=missing.source, why=missing.why)
+        self._unavailable, self._absent = unavailable, absent
+
+    def _recovered(self, source: "_Source") -> None:
+        log = self._log_about(source.name)
+        log.info("source.recovered", source=source.name, **({"network": source.network} if source.network else {}))
+
+    def _log_about(self, source: str) -> "structlog.typing.FilteringBoundLogger | _BoundedLog":
+        """Return the log that leaves none out, except for networks: a node may have a thousand."""
+        return self._bounded_log if source == "reservations" else self._log
 
     def _detectors(self, report: Report) -> None:
         failed = {gap.detector: gap.why for gap in report.gaps if gap.broken}
@@ -276,10 +284,18 @@ def _compared(outcome: Outcome) -> tuple[str, str]:
     return outcome.verdict.value, outcome.why
 
 
+_R = TypeVar("_R", bound=Unavailable | NotRequested)
+
+
 class _Source(NamedTuple):
     name: str
     network: str
     """Of reservations."""
+
+
+def _of_new(now: Mapping[_Source, _R], before: Container[_Source]) -> Iterable[_R]:
+    """Return the readings of sources that had none of the kind before. A reason of many networks is said once."""
+    return dict.fromkeys(now[key] for key in sorted(now) if key not in before)
 
 
 def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:

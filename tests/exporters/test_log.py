@@ -169,6 +169,13 @@ def test_a_network_recovers_when_it_was_read(daemon: Daemon) -> None:
     assert [one["network"] for one in daemon.sync(reading("", "", ""))] == ["b", "c"]
 
 
+def test_lines_about_networks_are_bounded_and_those_about_other_sources_are_not(daemon: Daemon) -> None:
+    stores = [NetworkStore(f"n{n}", Unavailable("reservations", f"{n} is locked")) for n in range(MOST_LINES + 7)]
+    lines = daemon.sync(replace(without(node(), "containers"), reservations=tuple(stores)))
+    assert Counter(one["source"] for one in lines if "source" in one) == {"reservations": MOST_LINES, "containers": 1}
+    assert [one["omitted"] for one in lines if one["event"] == "log.limited"] == [7]
+
+
 def test_a_finding_gone_during_a_gap_is_closed_after_it(daemon: Daemon) -> None:
     confirmed(daemon, node(LOST))
     daemon.sync(dark_node())
