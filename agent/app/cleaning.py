@@ -24,8 +24,8 @@ from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.deadline import Within, ask
-from agent.sources.host.reservations import network_names
-from agent.sources.os_error import cannot_read
+from agent.sources.host.reservations import describe_networks
+from agent.sources.os_error import describe_os_error
 from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
 
@@ -82,9 +82,9 @@ def _no_network(config: Config) -> str:
         return ""
     name = f"{option('cleanup_network')} ({variable('cleanup_network')})"
     try:
-        found = ", ".join(network_names(config.cni_networks_dir)) or "none"
+        found = describe_networks(config.cni_networks_dir) or "none"
     except OSError as error:
-        found = f"unknown, {cannot_read(config.cni_networks_dir, error)}"
+        found = f"unknown: {describe_os_error(error)}"
     return (
         f"{name} is not set: name the networks whose leaked addresses may be released, or auto for those that pods "
         f"of this node use (networks in {config.cni_networks_dir}: {found})"

@@ -2,9 +2,9 @@
 
 import logging
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import structlog
 
@@ -17,6 +17,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
+from agent.model.setting_values import AUTO
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
@@ -31,10 +32,11 @@ from agent.model.token_bucket import TokenBucket
 from agent.model.watches import Evidence
 
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
-"""Sources that a node need not have."""
+"""Sources that a node need not have; the others are disabled by configuration, or not needed."""
 
 MOST_LINES: Final = 1000
-"""Lines at once about what a node can have many of: findings, networks, plugins, addresses that are not released."""
+"""Lines at once about what a node can have thousands of: findings, addresses that are not released, plugins, networks.
+"""
 _LINE_INTERVAL: Final = timedelta(seconds=3.6)
 """Until there may be another one: 1,000 an hour."""
 
@@ -93,14 +95,20 @@ class _BoundedLog:
             self.omitted += 1
 
 
+class _Source(NamedTuple):
+    name: str
+    network: str = ""
+    """Each network's reservations are read, and fail, on their own."""
+
+
 class LogExporter:
     """Compares each report with the previous one."""
 
     def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
         self._log = logger
         self._open: dict[Key, TrackedFinding] = {}
-        self._unavailable: dict[_Source, Unavailable] = {}
-        self._absent: dict[_Source, NotRequested] = {}
+        self._unavailable: frozenset[_Source] = frozenset()
+        self._absent: frozenset[_Source] = frozenset()
         self._failed_detectors: frozenset[str] = frozenset()
         self._outcomes: dict[Reservation, tuple[str, str]] = {}
         self._halted = ""
@@ -126,29 +134,26 @@ class LogExporter:
             self._log.warning("log.limited", omitted=omitted, text=text)
 
     def _sources(self, report: Report) -> None:
-        # Compared by source, not by reason: one that counts seconds, or files, would be a change in every sync.
-        readings = tuple(_readings(report.assessment.snapshot))
-        absent = {key: one for key, one in readings if isinstance(one, NotRequested) and key.name in _MAY_BE_ABSENT}
-        unavailable = {key: one for key, one in readings if isinstance(one, Unavailable)}
-        for reading in _of_new(unavailable, self._unavailable):
-            log = self._log_about(reading.source)
-            log.error("source.unavailable", source=reading.source, why=reading.why)
-        absent_sources = {key.name for key in absent}
-        for key in sorted(self._unavailable.keys() - unavailable.keys()):
-            if key.name not in absent_sources:
-                self._recovered(key)
-        for missing in _of_new(absent, self._absent):
-            log = self._log_about(missing.source)
-            log.info("source.not_requested", source=missing.source, why=missing.why)
-        self._unavailable, self._absent = unavailable, absent
+        # Compared by source, not by reason: one that counts something would be a change in every sync.
+        readings = dict(_readings(report.assessment.snapshot))
+        unavailable = {one: reading.why for one, reading in readings.items() if isinstance(reading, Unavailable)}
+        absent = {one: reading.why for one, reading in readings.items() if _is_absent(reading, one)}
+        # Of a network that may be there, because the directories could not be listed, nothing has changed.
+        hidden = (self._unavailable | self._absent) - readings.keys() if _UNLISTED in unavailable else frozenset()
+        for one in sorted(unavailable.keys() - self._unavailable):
+            log = self._log_of(one)
+            log.error("source.unavailable", **_about(one), why=unavailable[one])
+        for one in sorted(self._unavailable - unavailable.keys() - absent.keys() - hidden):
+            log = self._log_of(one)
+            log.info("source.recovered", **_about(one))
+        for one in sorted(absent.keys() - self._absent):
+            log = self._log_of(one)
+            log.info("source.not_requested", **_about(one), why=absent[one])
+        self._unavailable = (self._unavailable & hidden).union(unavailable)
+        self._absent = (self._absent & hidden).union(absent)
 
-    def _recovered(self, source: "_Source") -> None:
-        log = self._log_about(source.name)
-        log.info("source.recovered", source=source.name, **({"network": source.network} if source.network else {}))
-
-    def _log_about(self, source: str) -> "structlog.typing.FilteringBoundLogger | _BoundedLog":
-        """Return the log that leaves none out, except for networks: a node may have a thousand."""
-        return self._bounded_log if source == "reservations" else self._log
+    def _log_of(self, source: _Source) -> "structlog.typing.FilteringBoundLogger | _BoundedLog":
+        return self._bounded_log if source.network else self._log
 
     def _detectors(self, report: Report) -> None:
         failed = {gap.detector: gap.why for gap in report.gaps if gap.broken}
@@ -284,23 +289,19 @@ def _compared(outcome: Outcome) -> tuple[str, str]:
     return outcome.verdict.value, outcome.why
 
 
-_R = TypeVar("_R", bound=Unavailable | NotRequested)
-
-
-class _Source(NamedTuple):
-    name: str
-    network: str
-    """Of reservations."""
-
-
-def _of_new(now: Mapping[_Source, _R], before: Container[_Source]) -> Iterable[_R]:
-    """Return the readings of sources that had none of the kind before. A reason of many networks is said once."""
-    return dict.fromkeys(now[key] for key in sorted(now) if key not in before)
+_UNLISTED: Final = _Source("reservations", AUTO)
+"""Stands for the networks that were not found, because the directories could not be listed."""
 
 
 def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
     yield from ((_Source("reservations", store.network), store.reading) for store in snapshot.reservations)
-    for name, reading in snapshot.readings():
-        if name != "reservations":
-            # Several readings may fail with one source: that of the API server.
-            yield _Source(getattr(reading, "source", name), ""), reading
+    yield from ((_Source(name), reading) for name, reading in snapshot.readings() if name != "reservations")
+
+
+def _is_absent(reading: Reading[object], source: _Source) -> TypeGuard[NotRequested]:
+    """Return whether this node does not have the source."""
+    return isinstance(reading, NotRequested) and source.name in _MAY_BE_ABSENT
+
+
+def _about(source: _Source) -> dict[str, str]:
+    return {"source": source.name} | ({"network": source.network} if source.network else {})

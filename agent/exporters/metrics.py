@@ -33,6 +33,7 @@ from agent.exporters.metrics_devices import PREFIX
 from agent.model.finding import LeakCause, Severity
 from agent.model.release import MISSED, Cleaning, Outcome, Reason, Verdict
 from agent.model.report import Report
+from agent.model.setting_values import AUTO
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
 
 WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -274,7 +275,7 @@ def _networks(report: Report) -> Iterator[Metric]:
 
 
 def _in_use(report: Report) -> Iterator[str]:
-    return (one.name for one in report.networks if not one.not_in_use)
+    return (one.name for one in report.networks if not one.not_in_use and one.name != AUTO)  # no network's name
 
 
 def _oldest(report: Report) -> Metric:

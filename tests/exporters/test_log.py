@@ -18,7 +18,16 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Gap, Severity
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Known, NetworkStore, NotRequested, Snapshot, Unavailable
+from agent.model.snapshot import (
+    SOURCES,
+    Known,
+    NetworkStore,
+    NotRequested,
+    Reading,
+    Reservation,
+    Snapshot,
+    Unavailable,
+)
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -152,30 +161,6 @@ def test_a_disabled_source_is_not_logged(daemon: Daemon) -> None:
     )
 
 
-def test_a_network_recovers_when_it_was_read(daemon: Daemon) -> None:
-    def reading(*whys: str) -> Snapshot:
-        stores = [
-            NetworkStore(name, Unavailable("reservations", why) if why else Known(()))
-            for name, why in zip(("a", "b", "c"), whys, strict=True)
-        ]
-        return replace(node(), reservations=tuple(stores))
-
-    first = daemon.sync(reading("7 files too many", "it hangs", "it hangs"))
-    assert [one["why"] for one in first] == ["7 files too many", "it hangs"], "one reason is one line"
-    assert daemon.sync(reading("8 files too many", "9 s", "10 s")) == []
-    assert [(one["event"], one.get("network")) for one in daemon.sync(reading("", "11 s", "12 s"))] == [
-        ("source.recovered", "a")
-    ]
-    assert [one["network"] for one in daemon.sync(reading("", "", ""))] == ["b", "c"]
-
-
-def test_lines_about_networks_are_bounded_and_those_about_other_sources_are_not(daemon: Daemon) -> None:
-    stores = [NetworkStore(f"n{n}", Unavailable("reservations", f"{n} is locked")) for n in range(MOST_LINES + 7)]
-    lines = daemon.sync(replace(without(node(), "containers"), reservations=tuple(stores)))
-    assert Counter(one["source"] for one in lines if "source" in one) == {"reservations": MOST_LINES, "containers": 1}
-    assert [one["omitted"] for one in lines if one["event"] == "log.limited"] == [7]
-
-
 def test_a_finding_gone_during_a_gap_is_closed_after_it(daemon: Daemon) -> None:
     confirmed(daemon, node(LOST))
     daemon.sync(dark_node())
@@ -297,6 +282,52 @@ def test_two_networks_fail_apart(daemon: Daemon) -> None:
     assert events(daemon.sync(replace(node(), reservations=stores))) == ["source.unavailable"]
     (line,) = daemon.sync(both)
     assert line["why"] == "/net/other does not exist"
+
+
+def networks(**readings: Reading[tuple[Reservation, ...]]) -> Snapshot:
+    stores = (NetworkStore(name, reading, discovered=True) for name, reading in readings.items())
+    return replace(node(), reservations=(*node().reservations, *stores))
+
+
+def unread(why: str) -> Unavailable:
+    return Unavailable("reservations", why)
+
+
+def test_a_network_that_is_unavailable_for_a_varying_reason_has_not_recovered(daemon: Daemon) -> None:
+    lines = daemon.sync(networks(a=unread("together with the 4 of other networks")))
+    assert [(line["event"], line["source"], line["network"]) for line in lines] == [
+        ("source.unavailable", "reservations", "a")
+    ]
+    assert daemon.sync(networks(a=unread("together with the 5 of other networks"))) == []
+    assert daemon.sync(networks(a=Known(()))) == [
+        {"event": "source.recovered", "log_level": "info", "source": "reservations", "network": "a"}
+    ]
+
+
+def test_one_network_recovers_while_another_is_not_in_use(daemon: Daemon) -> None:
+    unused = NotRequested("reservations", "its addresses are those of podman")
+    assert len(daemon.sync(networks(a=unread("x"), b=unread("x")))) == 2
+    lines = daemon.sync(networks(a=Known(()), b=unused))
+    assert [(line["event"], line["network"]) for line in lines] == [
+        ("source.recovered", "a"), ("source.not_requested", "b"),
+    ]  # fmt: skip
+
+
+def test_a_network_that_cannot_be_found_for_a_while_has_not_changed(daemon: Daemon) -> None:
+    unused = NotRequested("reservations", "its addresses are those of podman")
+    assert len(daemon.sync(networks(a=unread("x"), b=unused))) == 2
+    (line,) = daemon.sync(networks(auto=unread("cannot read the directory")))
+    assert (line["event"], line["network"]) == ("source.unavailable", "auto")
+    (line,) = daemon.sync(networks(a=unread("x"), b=unused))
+    assert (line["event"], line["network"]) == ("source.recovered", "auto")
+    (line,) = daemon.sync(networks())
+    assert (line["event"], line["network"]) == ("source.recovered", "a"), "its directory is gone"
+
+
+def test_thousands_of_networks_are_a_thousand_lines(daemon: Daemon) -> None:
+    many = networks(**{f"net-{number}": unread("x") for number in range(MOST_LINES + 500)})
+    logged = Counter(events(daemon.sync(many)))
+    assert (logged["source.unavailable"], logged["log.limited"]) == (MOST_LINES, 1)
 
 
 # The clock, and bugs of detectors

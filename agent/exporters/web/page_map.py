@@ -110,7 +110,7 @@ def _network(
     network: NetworkSummary, laid_out: NetworkMap, mine: Sequence[ClassifiedReservation], report: Report
 ) -> NetworkSection:
     return NetworkSection(
-        name=network.name,
+        name=escape(network.name),
         available=laid_out.available,
         not_in_use=escape(network.not_in_use),
         figures=(

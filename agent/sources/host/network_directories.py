@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import NetworkStore, Reading, Reservation, Unavailable, known_or
-from agent.sources.host.reservations import MAX_NETWORKS, network_names, read_reservations
+from agent.model.snapshot import NetworkStore, NotRequested, Reading, Reservation, Unavailable, known_or
+from agent.model.text import escape
+from agent.sources.host.reservations import MAX_NETWORKS, is_directory, network_names, read_reservations
 from agent.sources.os_error import cannot_read
 
 DEFAULT_DATA_DIR: Final = Path("/var/lib/cni/networks")
@@ -29,6 +30,14 @@ class _Directory(NamedTuple):
     """Who names it: `settings`, `runtime`, or nobody."""
 
 
+class _Listing(NamedTuple):
+    names: Sequence[str] = ()
+    undecodable: Sequence[str] = ()
+    """Names that are not UTF-8, escaped."""
+    why_incomplete: str = ""
+    """Why there may be others; empty: these are all."""
+
+
 def read_all(
     settings: Sequence[str],
     networks: Reading[tuple[RuntimeNetwork, ...]],
@@ -39,38 +48,54 @@ def read_all(
 ) -> tuple[NetworkStore, ...]:
     """Read each directory once; names in the settings win.
 
-    `mounted`: where a path of the node is for this process. `before`: what was read last.
-    `most`: how many files are read of all together.
+    If the directories cannot be listed, those that settings or the runtime name are read, and a store of the name
+    `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `before`: what was
+    read last. `most`: how many files are read of all together.
     """
     earlier = {store.network: known_or(store.reading, ()) for store in before}
-    names, why_unread = _listed(networks_dir) if AUTO in settings else ([], "")
+    listing = _list(networks_dir) if AUTO in settings else _Listing()
     found: dict[str, _Directory] = {}
-    for one in _directories(settings, known_or(networks, ()), networks_dir, mounted, names):
+    for one in _directories(settings, known_or(networks, ()), networks_dir, mounted, listing.names):
         found.setdefault(one.network, one)
-    if why_unread and all(one.named == "settings" for one in found.values()):
-        found[AUTO] = _Directory(AUTO, networks_dir, networks_dir, "")  # stands for those that are not read
-    stores: list[NetworkStore] = []
+    stores: dict[str, NetworkStore] = {}
     files = 0
     for one in found.values():
-        if why_unread and one.named != "settings":
-            unread = Unavailable("reservations", why_unread)
-            stores.append(NetworkStore(one.network, unread, data_dir=str(one.data_dir), discovered=True))
-            continue
-        store = _read(one, networks_dir, earlier.get(one.network, ()), most, files)
+        store = stores[one.network] = _read(one, networks_dir, earlier.get(one.network, ()), most, files)
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
-        stores.append(store)
-    return tuple(stores)
+    for unread in _unread(listing, networks_dir):
+        if unread.network == AUTO or unread.network not in stores:
+            stores[unread.network] = unread
+    return tuple(stores.values())
 
 
-def _listed(networks_dir: Path) -> tuple[list[str], str]:
-    """Return the directories, or why none is read: the part that is known may lack those with the leaks."""
+def _list(networks_dir: Path) -> _Listing:
     try:
         names = network_names(networks_dir)
     except OSError as error:
-        return [], cannot_read(networks_dir, error)
+        return _Listing(why_incomplete=cannot_read(networks_dir, error))
     if len(names) > MAX_NETWORKS:
-        return [], f"{networks_dir} has more than {MAX_NETWORKS:,} directories: find out what makes them"
-    return names, ""
+        why = f"{networks_dir} has more than {MAX_NETWORKS:,} directories: find out what makes them"
+        return _Listing(why_incomplete=why)
+    undecodable = [escape(name) for name in names if not _is_utf8(name)]
+    return _Listing([name for name in names if _is_utf8(name)], undecodable)
+
+
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= one <= "\udfff" for one in name)
+
+
+def _unread(listing: _Listing, networks_dir: Path) -> Iterator[NetworkStore]:
+    """Yield what stands for directories that were found, or may be there, and are not read."""
+
+    def store(name: str, reading: Unavailable | NotRequested) -> NetworkStore:
+        return NetworkStore(name, reading, data_dir=str(networks_dir), discovered=True)
+
+    # A network's name comes from JSON, which Go decodes to UTF-8 whatever is in it: no network can have this directory,
+    # so it is not in use. Unavailable, it would be an alert until somebody removes it, and stop cleanup for nothing.
+    why = "its name is not UTF-8, and no network configuration can have such a name"
+    yield from (store(name, NotRequested("reservations", why)) for name in listing.undecodable)
+    if listing.why_incomplete:
+        yield store(AUTO, Unavailable("reservations", listing.why_incomplete))
 
 
 def _directories(
@@ -102,8 +127,8 @@ def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation], mo
     if " does not exist: " not in store.reading.why:
         return store
     # Whatever else is there, host-local makes this one for the first pod.
-    store = replace(store, absent=one.above.is_dir() or one.above.parent.is_dir())
-    if one.above.is_dir() or one.data_dir == networks_dir:
+    store = replace(store, absent=is_directory(one.above) or is_directory(one.above.parent))
+    if is_directory(one.above) or one.data_dir == networks_dir:
         return store
     why = f"{one.above} does not exist: network {one.network} has the dataDir {one.data_dir}, which must be mounted"
     return replace(store, reading=Unavailable("reservations", why))

@@ -27,6 +27,8 @@ MAX_RESERVATION_BYTES = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""
 MAX_NETWORKS: Final[InputLimit] = 1000
 """Directories of networks: a node has a few."""
+_MOST_NAMED: Final = 8
+"""Of them in a message."""
 
 _OWN = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -90,38 +92,43 @@ def _why_unavailable(directory: Path, error: OSError) -> str:
 
 def _other_networks(directory: Path) -> str:
     try:
-        names = network_names(directory.parent)
+        found = describe_networks(directory.parent)
     except OSError:
-        return ""
-    return f" (networks found: {', '.join(names[:8])})" if names else ""
+        return ""  # only a hint: the directory itself was found missing
+    return f" (networks found: {found})" if found else ""
+
+
+def describe_networks(networks_dir: Path) -> str:
+    """Return some names for a message; empty: there is none. Raises OSError."""
+    return ", ".join(map(escape, network_names(networks_dir)[:_MOST_NAMED]))
 
 
 def network_names(networks_dir: Path) -> list[str]:
-    """Return the directories, one for each network; none if there is no such directory. Raises OSError.
+    """Return the directories, one for each network; none where `networks_dir` does not exist. Raises OSError.
 
-    If there are more than MAX_NETWORKS, return one more than that.
+    If there are more than MAX_NETWORKS, return one more than that. A name that is not UTF-8 has surrogates.
     """
     try:
         with os.scandir(networks_dir) as entries:
-            names = (one.name for one in entries if one.is_dir(follow_symlinks=False) and _is_text(one.name))
+            names = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
             return sorted(islice(names, MAX_NETWORKS + 1))
     except FileNotFoundError:
         return []
 
 
-def _is_text(name: str) -> bool:
-    """Return whether a name is UTF-8: no configuration, which is JSON, names a network otherwise."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _is_without_networks(networks_dir: Path) -> bool:
     """Return whether host-local may have made no directory yet. Beside others, a missing one is a mistake."""
     try:
-        return not network_names(networks_dir) and any(one.is_dir() for one in (networks_dir, networks_dir.parent))
+        names = network_names(networks_dir)
+    except OSError:
+        return False
+    return not names and any(map(is_directory, (networks_dir, networks_dir.parent)))
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether it is known to be one: a disk that fails knows nothing."""
+    try:
+        return path.is_dir()
     except OSError:
         return False
 

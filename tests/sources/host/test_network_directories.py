@@ -1,16 +1,25 @@
 """Which directories are read: real ones."""
 
+import errno
 import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from agent.checks import engine
+from agent.checks.confirm import ConfirmationState
+from agent.exporters.headline import headline
+from agent.model.report import Report
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Unavailable
 from agent.sources.host.flannel import with_subnet
 from agent.sources.host.network_directories import read_all
-from tests.wire import as_nobody, open_directory
+from tests.builders import GRACE, NOW, OLD, node
+from tests.wire import as_nobody
 
 SILENT: Final = NotRequested("networks", "docker does not name its networks")
 CBR0: Final = RuntimeNetwork("cbr0", ("flannel",))
@@ -49,29 +58,6 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> 
 @pytest.mark.parametrize("networks", [SILENT, Known(()), Unavailable("networks", "no answer")])
 def test_no_runtime_names_kubenet(tmp_path: Path, networks: Reading[tuple[RuntimeNetwork, ...]]) -> None:
     assert read(tmp_path, "auto", networks=networks).keys() == {"cbr0", "podman", "kubenet"}
-
-
-def test_where_the_directories_cannot_be_listed_none_is_read() -> None:
-    with open_directory() as above:
-        for name in ("cbr0", "podman"):
-            (above / name).mkdir(mode=0o755)
-            (above / name).chmod(0o755)
-        above.chmod(0o711)  # what is in it can be read by name
-        with as_nobody():
-            for networks in (Known((CBR0,)), SILENT):
-                (store,) = read_all(["auto"], networks, above, lambda path: path)
-                assert isinstance(store.reading, Unavailable)
-                assert store.reading.why == f"cannot read {above}: permission denied (run as root)"
-                assert not store.absent
-            (named,) = read_all(["cbr0"], SILENT, above, lambda path: path)
-            assert named.reading == Known(())
-        assert len(read_all(["auto"], Known((CBR0,)), above, lambda path: path)) == 2
-
-
-def test_a_directory_whose_name_is_no_text_is_no_network(tmp_path: Path) -> None:
-    (tmp_path / "networks" / os.fsdecode(b"\xff")).mkdir()
-    (tmp_path / "networks/déjà").mkdir()
-    assert list(read(tmp_path, "auto", networks=Known((CBR0,)))) == ["cbr0", "déjà", "podman"]
 
 
 def test_all_directories_together_have_a_limit(tmp_path: Path) -> None:
@@ -115,6 +101,118 @@ def test_a_data_directory_that_is_not_mounted_is_a_gap(tmp_path: Path) -> None:
         f"{tmp_path}/host/data/cni does not exist: network cbr0 has the dataDir /data/cni, which must be mounted",
     )
     assert not one.absent
+
+
+# A directory that cannot be listed
+
+
+@pytest.fixture
+def unlistable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Return what makes the disk fail where the networks are listed, and nowhere else."""
+    listed: Any = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if path == tmp_path / "networks":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return listed(path)
+
+    yield lambda: monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.undo()
+
+
+def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path: Path, unlistable: Callable[[], None]) -> None:
+    unlistable()
+    stores = read(tmp_path, "auto", networks=Known((CBR0,)))
+    why = f"cannot read {tmp_path}/networks: input/output error"
+    assert {name: one.reading for name, one in stores.items()} == {
+        "cbr0": Known(()),
+        "auto": Unavailable("reservations", why),
+    }
+    assert read(tmp_path, "cbr0").keys() == {"cbr0"}, "nobody asked for the others"
+
+
+def test_a_directory_that_may_be_entered_and_not_listed_is_not_empty(open_dir: Path) -> None:
+    networks = open_dir / "networks"
+    (networks / "cbr0").mkdir(parents=True)
+    (networks / "cbr0").chmod(0o755)
+    networks.chmod(0o711)
+    with as_nobody():
+        stores = {one.network: one.reading for one in read_all(["auto"], Known((CBR0,)), networks, lambda path: path)}
+    unread = Unavailable("reservations", f"cannot read {networks}: permission denied (run as root)")
+    assert stores == {"cbr0": Known(()), "auto": unread}
+
+
+def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None:
+    stores = read_all(["auto"], SILENT, tmp_path / "networks/file", lambda path: path)
+    unread = Unavailable("reservations", f"cannot read {tmp_path}/networks/file: not a directory")
+    assert {one.network: one.reading for one in stores}["auto"] == unread
+
+
+def test_without_the_directory_there_are_no_networks(tmp_path: Path) -> None:
+    (one,) = read_all(["auto"], SILENT, tmp_path / "none", lambda path: path)
+    assert (one.network, one.absent) == ("kubenet", True)
+
+
+def test_beside_networks_that_cannot_be_listed_a_missing_one_is_not_absent(
+    tmp_path: Path, unlistable: Callable[[], None]
+) -> None:
+    (tmp_path / "networks/cbr0").rmdir()
+    (tmp_path / "networks/podman").rmdir()
+    assert read(tmp_path, "kubenet")["kubenet"].absent
+    unlistable()
+    (one,) = read(tmp_path, "kubenet").values()
+    assert not one.absent
+    assert isinstance(one.reading, Unavailable)
+    assert one.reading.why.endswith("check --network and --cni-networks-dir")
+
+
+def test_leaks_that_cannot_be_listed_for_a_while_stay_confirmed(
+    tmp_path: Path, unlistable: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "networks/storage").mkdir()
+    for network, ip in (("cbr0", "10.244.1.7"), ("storage", "10.244.1.8")):
+        (tmp_path / f"networks/{network}/{ip}").write_text("9" * 64)
+        os.utime(tmp_path / f"networks/{network}/{ip}", ((NOW - OLD).timestamp(),) * 2)
+    memory: ConfirmationState | None = None
+
+    def sync(minutes: int) -> Report:
+        nonlocal memory
+        stores = tuple(read(tmp_path, "auto", networks=Known((CBR0,))).values())
+        snapshot = replace(node(later=timedelta(minutes=minutes)), networks=Known((CBR0,)), reservations=stores)
+        report, memory = engine.run(snapshot, memory, grace=GRACE, confirm_after=timedelta(seconds=30))
+        return report
+
+    sync(0)
+    leaks = sync(1).confirmed_leaks
+    assert {one.network for one in leaks} == {"cbr0", "storage"}
+    unlistable()
+    blind = sync(2)
+    assert [one.source for one in blind.unavailable] == ["reservations"]
+    assert "leaked_reservation" in {gap.detector for gap in blind.gaps}
+    assert headline(blind).endswith(f"cannot read {tmp_path}/networks: input/output error")
+    assert blind.assessment.snapshot.unavailable_about_addresses(), "nothing is released"
+    monkeypatch.undo()
+    again = sync(3)
+    assert again.confirmed_leaks == leaks
+    assert not again.newly_confirmed, "none of them counts twice"
+
+
+# Names
+
+
+def test_a_name_that_is_not_utf_8_is_no_network(tmp_path: Path) -> None:
+    for name in (b"\xff", b"a\xfe"):
+        (tmp_path / "networks" / os.fsdecode(name)).mkdir()
+        (tmp_path / "networks" / os.fsdecode(name) / "10.244.1.7").write_text("9" * 64)
+    (tmp_path / "networks" / r"\udcff").mkdir()
+    stores = read(tmp_path, "auto", networks=Known((CBR0,)))
+    unread = NotRequested("reservations", "its name is not UTF-8, and no network configuration can have such a name")
+    assert {name: one.reading for name, one in stores.items()} == {
+        "cbr0": Known(()),
+        r"\udcff": Known(()),
+        "podman": Known(()),
+        r"a\udcfe": unread,
+    }, "one that can be a network hides one whose escaped name is the same"
 
 
 # flannel
