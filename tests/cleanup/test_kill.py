@@ -320,7 +320,7 @@ def test_two_cleaners_release_each_address_once_and_lose_no_journal_line(tmp_pat
         assert (one == "released") != (other == "released"), "each once, and by one of them"
         assert {one, other} <= {"released", "gone"}
     image = store.journal()
-    assert (image.damage, image.unfinished()) == ((), ())
+    assert (image.damage, image.unfinished()) == ((), ()), store.journal_file.read_text(errors="backslashreplace")
     released = [entry.ips for entry in image.entries if entry.verdict is Verdict.RELEASED]
     assert sorted(released) == sorted((one.ip,) for one in reserved)
     assert store.unlocked()
