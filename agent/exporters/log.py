@@ -35,8 +35,7 @@ _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_resul
 """Sources that a node need not have; the others are disabled by configuration, or not needed."""
 
 MOST_LINES: Final = 1000
-"""Lines at once about what a node can have thousands of: findings, addresses that are not released, plugins, networks.
-"""
+"""Lines at once about what a node can have many of: findings, networks, plugins, addresses that are not released."""
 _LINE_INTERVAL: Final = timedelta(seconds=3.6)
 """Until there may be another one: 1,000 an hour."""
 
