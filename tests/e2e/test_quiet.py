@@ -1,5 +1,6 @@
 """The load on the API server: one list and one watch of each resource, and no second list."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from .relay import Relay, relay_to_the_api_server
 pytestmark = pytest.mark.e2e
 
 RESOURCES = ("/api/v1/pods", "/api/v1/nodes")
+SHORTEST_PAUSE = 30.0
+"""Seconds between two questions whether etcd was restored: half of a minute, because it is jittered."""
 
 
 @pytest.fixture
@@ -49,6 +52,7 @@ def test_an_interrupted_watch_resumes_without_a_new_list(
     pods: Pods, nodeleak: Nodeleak, relay: Relay, kubeconfig: Path
 ) -> None:
     with nodeleak.running("--interval=500ms", "--confirm-after=1s", f"--kubeconfig={kubeconfig}") as daemon:
+        began = time.perf_counter()
         for times in range(1, 4):
             eventually(lambda times=times: _watches_begun(relay, times))  # type: ignore[misc]
             pods(1)
@@ -56,7 +60,9 @@ def test_an_interrupted_watch_resumes_without_a_new_list(
         eventually(lambda: _watches_begun(relay, 4))
         _hears_of_a_new_pod(daemon, pods)
 
-    assert len(_questions(relay)) == 1, "whether etcd was restored: once for all of these failures"
+    # On a busy node the failures last longer than the agent waits until it asks again.
+    most = 1 + int((time.perf_counter() - began) / SHORTEST_PAUSE)
+    assert 1 <= len(_questions(relay)) <= most, "whether etcd was restored: once for all of these failures"
     for resource in RESOURCES:
         lists, watches = _of_this_node(relay, resource)
         assert len(lists) == 1
