@@ -197,7 +197,7 @@ class Config:
     checkpoint_dir: tuple[Path, ...] = _setting(
         "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox", path, PATHS, "DIR", many=True, help=
         "directory of the sandbox checkpoints of dockershim or cri-dockerd. Repeat the option for more directories")
-    run_dir: Path = _setting("/run", path, PATHS, "DIR", help=
+    run_dir: Path = _setting("/run", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "the node's /run, with the sockets of its container runtimes. A pod mounts it elsewhere")
     device_plugins_dir: Path | None = _setting("/var/lib/kubelet/device-plugins", path_or_off, PATHS, "DIR|off", help=
         "directory of the device plugin sockets; off: do not check device plugins. A missing directory is an error "

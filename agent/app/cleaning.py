@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from agent.app import loop
-from agent.app.sources import NodeSources, displayed_name
+from agent.app.sources import NodeSources, displayed_name, mounted_path
 from agent.checks import engine
 from agent.cleanup import restore as restoring
 from agent.cleanup.blockers import find_blockers
@@ -68,7 +69,6 @@ def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Lim
         raise UsageError(why)
     return Limits(
         networks=frozenset(config.cleanup_network or {AUTO}),
-        networks_dir=str(config.cni_networks_dir),
         grace=config.grace,
         settle=config.settle,
         max_share=config.max_share,
@@ -92,7 +92,9 @@ def _no_network(config: Config) -> str:
 
 
 def node_files(config: Config) -> NodeFiles:
-    return NodeFiles(config.cni_networks_dir, config.cni_cache_dir, config.lock_timeout.total_seconds(), loop.clock)
+    mounted = partial(mounted_path, run_dir=config.run_dir)
+    lock_timeout = config.lock_timeout.total_seconds()
+    return NodeFiles(config.cni_networks_dir, config.cni_cache_dir, lock_timeout, loop.clock, mounted)
 
 
 def clean_once(

@@ -115,7 +115,7 @@ def _runtimes(config: Config) -> NodeRuntimes:
     def cri(path: Path, require: Callable[[], None]) -> Runtime:
         from agent.sources.runtime.cri import Cri
 
-        return Cri(path, timeout, loop.clock, require, _mounted(path, config.run_dir))
+        return Cri(path, timeout, loop.clock, require, mounted_path(path, config.run_dir))
 
     docker_host = config.docker_host or os.environ.get("DOCKER_HOST", "")
     if docker_host:
@@ -134,7 +134,7 @@ def _runtimes(config: Config) -> NodeRuntimes:
 _RUN: Final = Path("/run")
 
 
-def _mounted(path: Path, run_dir: Path) -> Path:
+def mounted_path(path: Path, run_dir: Path) -> Path:
     """Return where a path of the node is for this process."""
     return run_dir / path.relative_to(_RUN) if path.is_relative_to(_RUN) else path
 
@@ -158,7 +158,7 @@ def _networks(
 
 
 def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
-    mounted = partial(_mounted, run_dir=config.run_dir)
+    mounted = partial(mounted_path, run_dir=config.run_dir)
     last: tuple[NetworkStore, ...] = ()
 
     def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:

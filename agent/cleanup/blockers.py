@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from agent.cleanup.guard_context import GuardContext
 from agent.model.release import BlockedBy, Blocker
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import Known
+from agent.model.snapshot import Known, NetworkStore
 from agent.sources.os_error import describe_os_error
 
 
 def find_blockers(
     context: GuardContext, check_writable: Callable[[str], None], no_network: str = ""
 ) -> tuple[Blocker, ...]:
-    """`check_writable`: raises OSError if nothing can be removed from a network's directory.
+    """`check_writable`: raises OSError if nothing can be removed from a directory.
 
     `no_network`: why no network may be cleaned; empty if one may be.
     """
@@ -39,21 +39,21 @@ def _journal(context: GuardContext) -> Blocker | None:
 
 
 def _unwritable(context: GuardContext, check_writable: Callable[[str], None]) -> Iterator[Blocker]:
-    networks, failed = list(_networks(context)), dict[str, str]()
-    for network in networks:
+    stores, failed = list(_stores(context)), dict[str, str]()
+    for store in stores:
         try:
-            check_writable(network)
+            check_writable(store.directory)
         except OSError as error:
-            failed[network] = f"cannot change {error.filename}: {describe_os_error(error)}"
-    everywhere = len(failed) == len(networks)
+            failed[store.network] = f"cannot change {error.filename}: {describe_os_error(error)}"
+    everywhere = len(failed) == len(stores)
     for network, why in failed.items():
         yield Blocker(BlockedBy.NETWORK_UNWRITABLE, why, "" if everywhere else network)
 
 
-def _networks(context: GuardContext) -> Iterator[str]:
+def _stores(context: GuardContext) -> Iterator[NetworkStore]:
     """Return the networks with a directory that a release could change, as far as the settings say."""
     limits = context.limits
     for store in context.snapshot.reservations:
-        exists = isinstance(store.reading, Known) and not store.absent and store.data_dir in {"", limits.networks_dir}
+        exists = isinstance(store.reading, Known) and not store.absent
         if exists and limits.networks & {AUTO, store.network}:
-            yield store.network
+            yield store

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -33,17 +34,18 @@ _READ_ONLY: Final = (
     "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
     "or apply deploy/overlays/cleanup-exec with your image"
 )
+_DATA_DIR: Final = "read-only mount: to release from this dataDir, mount it writable, as deploy/overlays/data-dir does"
 _NO_LOCK: Final = "not a regular file, as host-local's lock is"
 _TEMPORARY: Final = "../.nodeleak-restoring"
 """A temporary name, where a file needs one. It is beside the directories of the networks, where nobody reads it."""
 
 
 class _Busy(Exception):
-    """Another process holds a lock of this network, or has just replaced the lock file."""
+    """Another process holds a lock of this directory, or has just replaced the lock file."""
 
 
 class _Locked:
-    """The locks of some networks, held until `unlock`."""
+    """The locks of some directories, held until `unlock`."""
 
     def __init__(
         self,
@@ -70,25 +72,38 @@ class _Locked:
 
 
 class NodeFiles:
-    """The file operations of one sync. It waits for the locks of a network only until the first timeout."""
+    """The file operations of one sync. It waits for the locks of a directory only until the first timeout.
 
-    def __init__(self, networks_dir: Path, cache_dirs: Sequence[Path], lock_timeout: float, clock: Clock) -> None:
-        """`lock_timeout`: seconds to wait for the locks of one sandbox's networks. `clock`: monotonic seconds."""
-        self._networks_dir, self._cache_dirs = networks_dir, tuple(cache_dirs)
+    A directory is that of a network (`Reservation.directory`).
+    """
+
+    def __init__(
+        self,
+        networks_dir: Path,
+        cache_dirs: Sequence[Path],
+        lock_timeout: float,
+        clock: Clock,
+        mounted: Callable[[Path], Path] = lambda path: path,
+    ) -> None:
+        """`lock_timeout`: seconds to wait for the locks of one sandbox's directories. `clock`: monotonic seconds.
+
+        `mounted`: where a path of the node is for this process.
+        """
+        self._networks_dir, self._cache_dirs, self._mounted = networks_dir, tuple(cache_dirs), mounted
         self._lock_timeout, self._clock = lock_timeout, clock
         self._handles: dict[str, int] = {}
-        self._timed_out: set[str] = set()
+        self._timed_out: set[Path] = set()
         self._changed: set[Path] = set()
         """The directories of networks that were changed under the current locks."""
 
     def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
         """Read the file that has the reservation's name now; None if there is none. Raises OSError."""
-        with self._network(reservation.network) as directory:
+        with self._network(reservation.directory) as directory:
             entry = reservations.read_one(reservation.network, reservation.ip, directory)
             if entry is None:
                 return None
-            image = _read_file(RESERVATION, reservation.network, reservation.ip, directory)
-            return entry, image or _NO_FILE
+            image = _read_file(RESERVATION, reservation.network, reservation.ip, directory) or _NO_FILE
+            return entry, replace(image, data_dir=reservation.data_dir)
 
     def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
         """Find libcni's cached results for the sandbox, recognized by their content. Raises OSError."""
@@ -107,27 +122,27 @@ class NodeFiles:
                 continue
         return tuple(found.values())
 
-    def try_lock(self, networks: Sequence[str]) -> float | None:
+    def try_lock(self, directories: Sequence[str]) -> float | None:
         """Take host-local's locks and drop them. Return the seconds waited; None if that took too long.
 
         Raises OSError, also if nothing could be removed from the directories.
         """
-        for network in networks:
-            self.check_writable(network)
-        if (locked := self.lock(networks)) is None:
+        for directory in directories:
+            self.check_writable(directory)
+        if (locked := self.lock(directories)) is None:
             return None
         locked.unlock()
         return locked.waited
 
-    def check_writable(self, network: str) -> None:
-        """Check that files can be removed from a network's directory, without changing it. Raises OSError."""
-        with self._network(network) as directory:
-            _check_writable(directory)
+    def check_writable(self, directory: str) -> None:
+        """Check that files can be removed from a directory, without changing it. Raises OSError."""
+        with self._network(directory) as handle:
+            _check_writable(handle)
 
-    def lock(self, networks: Sequence[str]) -> _Locked | None:
+    def lock(self, directories: Sequence[str]) -> _Locked | None:
         """Take host-local's locks; None if that took too long. Raises OSError."""
         start = self._clock()
-        timeout = 0.0 if self._timed_out.intersection(networks) else self._lock_timeout
+        timeout = 0.0 if self._timed_out.intersection(map(self._path, directories)) else self._lock_timeout
         # host-local blocks in the kernel. The agent must not: behind a lock that is never released it would hang.
         tries = tenacity.Retrying(
             stop=tenacity.stop_after_delay(timeout),
@@ -136,19 +151,19 @@ class NodeFiles:
             reraise=True,
         )
         try:
-            stack = tries(self._try_locks, sorted(networks))
+            stack = tries(self._try_locks, sorted(directories))
         except _Busy as busy:
             self._timed_out.update(busy.args)
             return None
         self._changed.clear()
         return _Locked(self._clock() - start, self._changed, self._handles, stack, self._clock)
 
-    def _try_locks(self, networks: Sequence[str]) -> ExitStack:
+    def _try_locks(self, directories: Sequence[str]) -> ExitStack:
         handles: dict[str, int] = {}
         with ExitStack() as stack:
-            for network in networks:
-                handles[network] = stack.enter_context(_opened(self._networks_dir / network))
-                stack.enter_context(_locked(handles[network], self._networks_dir / network))
+            for directory in directories:
+                handles[directory] = stack.enter_context(self._opened(directory))
+                stack.enter_context(_locked(handles[directory], self._path(directory)))
             self._handles.update(handles)
             return stack.pop_all()
 
@@ -157,7 +172,7 @@ class NodeFiles:
         if image.place == RESERVATION:
             with self._place(image) as directory:
                 os.unlink(image.name, dir_fd=directory)
-            self._changed.add(self._networks_dir / image.network)
+            self._changed.add(self._path(image.directory))
             return
         with suppress(FileNotFoundError), self._place(image) as directory:
             if _read_file(image.place, image.network, image.name, directory) == image:
@@ -168,7 +183,7 @@ class NodeFiles:
         with self._place(image) as directory:
             _create(image, directory)
         if image.place == RESERVATION:
-            self._changed.add(self._networks_dir / image.network)
+            self._changed.add(self._path(image.directory))
 
     def present(self, image: FileImage) -> FileImage | None:
         """Return the file that has this name now; None if there is none. Raises OSError."""
@@ -180,28 +195,36 @@ class NodeFiles:
         with self._place(image) as directory:
             return image.name in os.listdir(directory)
 
-    def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
+    def addresses_of(self, container_id: str, directory: str) -> tuple[str, ...]:
         """Return the addresses that are reserved for a sandbox now. Raises OSError."""
-        with self._network(network) as directory:
-            entries = (reservations.read_one(network, name, directory) for name in os.listdir(directory))
+        with self._network(directory) as handle:
+            entries = (reservations.read_one(directory, name, handle) for name in os.listdir(handle))
             return tuple(
                 entry.ip for entry in entries if isinstance(entry, Reservation) and entry.container_id == container_id
             )
 
     @contextmanager
-    def _network(self, network: str) -> Iterator[int]:
+    def _network(self, directory: str) -> Iterator[int]:
         """Open a network's directory; under its locks, return the very directory that is locked."""
-        path = self._networks_dir / network
-        if (handle := self._handles.get(network)) is None:
-            with _opened(path) as opened:
+        if (handle := self._handles.get(directory)) is None:
+            with self._opened(directory) as opened:
                 yield opened
             return
-        with _described(path):
+        with _described(self._path(directory)):
             yield handle
+
+    def _opened(self, directory: str) -> AbstractContextManager[int]:
+        path = Path(directory)
+        elsewhere = path.is_absolute() and not path.is_relative_to(self._networks_dir)
+        return _opened(self._path(directory), read_only=_DATA_DIR if elsewhere else _READ_ONLY)
+
+    def _path(self, directory: str) -> Path:
+        path = self._networks_dir / directory
+        return path if path.is_relative_to(self._networks_dir) else self._mounted(path)
 
     def _place(self, image: FileImage) -> AbstractContextManager[int]:
         if image.place == RESERVATION:
-            return self._network(image.network)
+            return self._network(image.directory)
         if Path(image.place) not in self._cache_dirs:
             # A journal can contain anything.
             raise PermissionError(errno.EPERM, "not a configured directory of libcni's cache", image.place)
@@ -216,7 +239,7 @@ def _check_writable(directory: int) -> None:
 
 
 @contextmanager
-def _opened(directory: Path, flags: int = _DIRECTORY) -> Iterator[int]:
+def _opened(directory: Path, flags: int = _DIRECTORY, read_only: str = _READ_ONLY) -> Iterator[int]:
     try:
         handle = os.open(directory, flags)
     except OSError as error:
@@ -224,22 +247,22 @@ def _opened(directory: Path, flags: int = _DIRECTORY) -> Iterator[int]:
             raise OSError(error.errno, "not a directory, and links are not followed", str(directory)) from error
         raise
     try:
-        with _described(directory):
+        with _described(directory, read_only):
             yield handle
     finally:
         os.close(handle)
 
 
 @contextmanager
-def _described(directory: Path) -> Iterator[None]:
-    """Complete errors: relative to an open directory they lack its path. Explain a read-only mount."""
+def _described(directory: Path, read_only: str = _READ_ONLY) -> Iterator[None]:
+    """Complete errors: relative to an open directory they lack its path. `read_only`: explains such a mount."""
     try:
         yield
     except OSError as error:
         name = error.filename2 or error.filename
         if isinstance(name, str) and name.startswith("/"):
             raise
-        why = _READ_ONLY if error.errno == errno.EROFS else error.strerror
+        why = read_only if error.errno == errno.EROFS else error.strerror
         raise OSError(error.errno, why, str(directory / name if isinstance(name, str) else directory)) from error
 
 
@@ -260,17 +283,17 @@ def _locked(directory: int, path: Path) -> Iterator[None]:
         _flock(lock, path)
         # If the locked file or directory was replaced, the next host-local locks the new one and does not wait.
         if not (_is_still("lock", found, directory) and _is_still(path, os.fstat(directory))):
-            raise _Busy(path.name)
+            raise _Busy(path)
         yield
     finally:
         os.close(lock)
 
 
-def _flock(handle: int, network: Path) -> None:
+def _flock(handle: int, path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise _Busy(network.name) from error
+        raise _Busy(path) from error
 
 
 def _is_still(path: Path | str, found: os.stat_result, directory: int | None = None) -> bool:

@@ -124,10 +124,6 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
             f"cleanup is not allowed in network {', '.join(others)}",
             f"--cleanup-network={','.join(allowed)}",
         )
-    for store in context.snapshot.reservations:
-        if store.network in request.networks and store.data_dir and store.data_dir != context.limits.networks_dir:
-            why = f"network {store.network} is in {store.data_dir}, and --cni-networks-dir is another directory"
-            return Refusal(Reason.NETWORK_NOT_ALLOWED, why)
     return None
 
 

@@ -155,6 +155,7 @@ def file_document(image: FileImage) -> dict[str, Any]:
     return {
         "place": image.place,
         "network": image.network,
+        **({"data_dir": image.data_dir} if image.data_dir else {}),
         "name": image.name,
         **_content(image.content),
         "mode": f"{image.mode:04o}",
@@ -252,6 +253,9 @@ def _file_image(file: dict[str, Any]) -> FileImage:
             raise ValueError(f"{file[part]!r} is not a file name")
     if file["place"] == RESERVATION:
         ip_address(file["name"])
+    data_dir = str(file.get("data_dir", ""))
+    if data_dir and (not data_dir.startswith("/") or ".." in data_dir.split("/") or "\0" in data_dir):
+        raise ValueError(f"{data_dir!r} is not a directory's path")
     return FileImage(
         place=str(file["place"]),
         network=str(file["network"]),
@@ -262,6 +266,7 @@ def _file_image(file: dict[str, Any]) -> FileImage:
         gid=_number(int(file["gid"]), _LARGEST_ID),
         inode=int(file["inode"]),
         mtime_ns=_number(int(file["mtime_ns"]), _LATEST_NS, -_LATEST_NS),
+        data_dir=data_dir,
     )
 
 

@@ -4,6 +4,7 @@
 on the node, and the death of the agent, between any two operations.
 """
 
+import posixpath
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -31,6 +32,13 @@ class FileImage:
     gid: int
     inode: int
     mtime_ns: int
+    data_dir: str = ""
+    """Of a reservation (`Reservation.data_dir`)."""
+
+    @property
+    def directory(self) -> str:
+        """The directory of a reservation (`Reservation.directory`)."""
+        return posixpath.join(self.data_dir, self.network)
 
 
 class Recheck(Protocol):
@@ -48,7 +56,7 @@ class Recheck(Protocol):
 
 
 class Locked(Protocol):
-    """host-local's locks on some networks, held until `unlock`."""
+    """host-local's locks on some directories, held until `unlock`."""
 
     @property
     def waited(self) -> float: ...
@@ -68,11 +76,11 @@ class FileOperations(Protocol):
         """Return libcni's cached results for the sandbox."""
         ...
 
-    def try_lock(self, networks: Sequence[str]) -> float | None:
+    def try_lock(self, directories: Sequence[str]) -> float | None:
         """Check that files can be removed and locks taken. Return the seconds waited; None if a lock is held."""
         ...
 
-    def lock(self, networks: Sequence[str]) -> Locked | None:
+    def lock(self, directories: Sequence[str]) -> Locked | None:
         """Take the locks; None if another process held one for too long."""
         ...
 
@@ -131,7 +139,7 @@ def release(
         cached = file_ops.cached(request)
         yield Step.READ
         # A lock that is held for hours must not fill the journal.
-        waited = file_ops.try_lock(request.networks)
+        waited = file_ops.try_lock(request.directories)
     except _RaceLost as lost:
         return Outcome(request, lost.verdict, why=lost.why)
     except (SourceError, OSError) as error:
@@ -220,7 +228,7 @@ def _under_lock(
 ) -> Generator[Step, None, Outcome]:
     """Compare and remove. Under the lock nothing is asked, nothing is waited for, and only the directory is written."""
     try:
-        locked = file_ops.lock(request.networks)
+        locked = file_ops.lock(request.directories)
     except OSError as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
     if locked is None:

@@ -16,7 +16,7 @@ class RestoreOperations(FileOperations, Protocol):
 
     def present(self, image: FileImage) -> FileImage | None: ...
     def taken(self, image: FileImage) -> bool: ...
-    def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]: ...
+    def addresses_of(self, container_id: str, directory: str) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ def missing_of(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ..
         if file_ops.taken(image):
             raise RestoreError(f"{image.name} of network {image.network} is reserved again")
     if entry.container_id:
-        _check_addresses(entry, {image.network for image in missing}, file_ops)
+        _check_addresses(entry, {image.directory for image in missing}, file_ops)
     return missing
 
 
-def _check_addresses(entry: Entry, networks: Iterable[str], file_ops: RestoreOperations) -> None:
+def _check_addresses(entry: Entry, directories: Iterable[str], file_ops: RestoreOperations) -> None:
     own = {image.name for image in entry.reservations}
-    for network in networks:
-        if others := set(file_ops.addresses_of(entry.container_id, network)) - own:
+    for directory in directories:
+        if others := set(file_ops.addresses_of(entry.container_id, directory)) - own:
             listed = ", ".join(sorted(others))
             raise RestoreError(f"container {entry.container_id[:12]} has another address now: {listed}")
 
@@ -79,7 +79,7 @@ def restore(entry: Entry, file_ops: RestoreOperations, journal_store: JournalSto
     try:
         missing_of(entry, file_ops)
         # A lock that is held for hours must not fill the journal.
-        if file_ops.try_lock(_networks(entry)) is None:
+        if file_ops.try_lock(_directories(entry)) is None:
             return Restoration(entry, done=False, why=LOCK_HELD)
         # If this process is killed now, the next cleanup or restore knows what it began.
         journal_store.restoring(entry.name, now)
@@ -124,12 +124,12 @@ def check_last(journal: Journal, entry: Entry) -> None:
         raise RestoreError(f"the entry was restored and released again since: restore {later.name} instead")
 
 
-def _networks(entry: Entry) -> list[str]:
-    return sorted({image.network for image in entry.reservations})
+def _directories(entry: Entry) -> list[str]:
+    return sorted({image.directory for image in entry.reservations})
 
 
 def _lock(entry: Entry, file_ops: RestoreOperations) -> Locked:
-    locked = file_ops.lock(_networks(entry))
+    locked = file_ops.lock(_directories(entry))
     if locked is None:
         raise RestoreError(LOCK_HELD)
     return locked

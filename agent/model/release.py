@@ -21,8 +21,8 @@ class Reason(StrEnum):
     """A source could not be read, and it could hold evidence of an owner.
     Lifted by: nothing. `nodeleak clean` names the source; `nodeleak explain` it."""
     NETWORK_NOT_ALLOWED = "network_not_allowed"
-    """The network is not one that may be cleaned, or its directory is not in --cni-networks-dir.
-    Lifted by: --cleanup-network, with the network's name or auto. For another directory nothing lifts it."""
+    """The network is not one that may be cleaned.
+    Lifted by: --cleanup-network, with the network's name or auto."""
     CONTAINER_EXISTS = "container_exists"
     """The container runtime has a container or sandbox with this ID.
     Lifted by: nothing. The kubelet removes it."""
@@ -142,6 +142,11 @@ class ReleaseRequest:
         return tuple(sorted({reservation.network for reservation in self.reservations}))
 
     @property
+    def directories(self) -> tuple[str, ...]:
+        """The directories of these networks (`Reservation.directory`)."""
+        return tuple(sorted({reservation.directory for reservation in self.reservations}))
+
+    @property
     def oldest_ns(self) -> int:
         return min(reservation.mtime_ns for reservation in self.reservations)
 
@@ -219,8 +224,6 @@ class Limits:
     """How many addresses may be released now, by the setting that limits them."""
     only: frozenset[str] | None = None
     """The addresses requested by name; None: any."""
-    networks_dir: str = "/var/lib/cni/networks"
-    """Where the directories of the networks are that may be changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What one snapshot of a node contains: facts, and what could not be read."""
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
@@ -98,10 +99,17 @@ class Reservation:
     inode: int
     size: int
     mtime_ns: int
+    data_dir: str = field(default="", compare=False)
+    """The `dataDir` that it is in, as a path of the node; empty: --cni-networks-dir."""
 
     @property
     def key(self) -> "ReservationKey":
         return ReservationKey(self.network, self.ip)
+
+    @property
+    def directory(self) -> str:
+        """The directory of its network: a path of the node, or relative to --cni-networks-dir."""
+        return posixpath.join(self.data_dir, self.network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,11 @@ class NetworkStore:
     """No setting names it: the runtime does, or its directory was found."""
     left_over: LeftOver | None = None
     """None: it may be in use, or nothing is in it, or whose it is is not known."""
+
+    @property
+    def directory(self) -> str:
+        """Its path, as `data_dir` is one."""
+        return posixpath.join(self.data_dir, self.network)
 
 
 SANDBOX_NOT_READY: Final = "not ready"

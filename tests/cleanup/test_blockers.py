@@ -35,7 +35,7 @@ def check(networks: Path) -> Callable[[str], None]:
 
 
 def found(networks: Path, *stores: NetworkStore, allowed: str = "auto") -> list[tuple[str, str, str]]:
-    limits = make_limits(networks=frozenset(allowed.split(",")), networks_dir=str(networks))
+    limits = make_limits(networks=frozenset(allowed.split(",")))
     context = guard_context(stored(*stores), limits=limits)
     return [(one.by.value, one.network, one.why) for one in find_blockers(context, check(networks))]
 
@@ -82,7 +82,7 @@ def test_networks_that_nothing_is_released_from_do_not_count(tmp_path: Path) -> 
     unused = NetworkStore("old", NotRequested("reservations", "no pod uses it"))
     unread = NetworkStore("broken", Unavailable("reservations", "it gave no word"))
     fresh = NetworkStore("kubenet", Known(()), absent=True)
-    assert found(tmp_path, unused, unread, fresh, store("elsewhere", "/var/lib/other")) == []
+    assert found(tmp_path, unused, unread, fresh) == []
     assert found(tmp_path, store("gone")) == [
         ("network_unwritable", "", f"cannot change {tmp_path / 'gone'}: no such file or directory")
     ]
@@ -102,7 +102,7 @@ def test_each_reason_of_the_guards_is_one_here(
     known: dict[str, object], by: BlockedBy, why: str, tmp_path: Path
 ) -> None:
     made(tmp_path, "kubenet")
-    limits = make_limits(networks_dir=str(tmp_path))
+    limits = make_limits()
     (blocker,) = find_blockers(guard_context(stored(store("kubenet")), limits=limits, **known), check(tmp_path))
     assert (blocker.by, blocker.network) == (by, "")
     assert why in blocker.why
@@ -110,7 +110,7 @@ def test_each_reason_of_the_guards_is_one_here(
 
 def test_without_a_network_to_clean_it_says_so(tmp_path: Path) -> None:
     made(tmp_path, "kubenet")
-    context = guard_context(stored(store("kubenet")), limits=make_limits(networks_dir=str(tmp_path)))
+    context = guard_context(stored(store("kubenet")), limits=make_limits())
     assert find_blockers(context, check(tmp_path), "not set") == (Blocker(BlockedBy.NO_CLEANUP_NETWORK, "not set"),)
 
 

@@ -59,7 +59,7 @@ class Disk:
         return replace(node(**changes), reservations=(host_local.read_reservations(self.networks, "kubenet"),))
 
     def session(self, by: str = "clean") -> CleanupSession:
-        return CleanupSession(make_limits(networks_dir=str(self.networks)), NONE, self.journal_store, by)
+        return CleanupSession(make_limits(), NONE, self.journal_store, by)
 
     def applying(self) -> ApplyingCleaner:
         return ApplyingCleaner(

@@ -379,16 +379,6 @@ def test_auto_allows_only_what_the_runtime_names() -> None:
         assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=auto,kubenet")
 
 
-def test_nothing_is_released_in_a_directory_that_is_not_the_one_of_the_settings() -> None:
-    snapshot = node(LEAK)
-    stores = tuple(replace(store, data_dir="/run/cni") for store in snapshot.reservations)
-    elsewhere = replace(snapshot, reservations=stores)
-    (refusal,) = refusals(elsewhere)
-    assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "")
-    assert refusal.why == "network kubenet is in /run/cni, and --cni-networks-dir is another directory"
-    assert refusals(elsewhere, limits=make_limits(networks_dir="/run/cni")) == ()
-
-
 def test_both_addresses_of_a_sandbox_can_be_requested() -> None:
     dual = node(LEAK, LEAK6, **DUAL)
     assert refusals(dual, limits=only(THE_IP, "fd00::9")) == ()

@@ -1,5 +1,6 @@
 """scan and clean on nodes whose pods do not use the directory that is read: it is left over, elsewhere, or missing."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.cleanup.stores import in_child, may_mount, mount
 from tests.cli.test_failures import nodeleak
 from tests.fakes import cri
 from tests.fakes.apiserver import apiserver
@@ -458,6 +460,53 @@ def test_a_network_that_containerd_does_not_name_is_not_cleaned_unless_named(tmp
         (address,) = stand.clean("--apply", "--settle=0s")["addresses"]
         assert (address["reason"], address["setting"]) == ("network_not_allowed", "--cleanup-network=auto,cbr0")
         assert "10.244.1.99" in {path.name for path in (stand.host.networks / "cbr0").iterdir()}
+
+
+@contextmanager
+def kind(directory: Path) -> Iterator[tuple[Stand, Path, list[str]]]:
+    """A node of kind with leaks, its dataDir as the agent sees it, and the options for that."""
+    data_dir, run = "/run/cni-ipam-state", directory / "run"
+    plugin = {"type": "ptp", "ipam": {"type": "host-local", "dataDir": data_dir, "ranges": [[{"subnet": CIDR}]]}}
+    node = a_node(network="kindnet", data_dir=data_dir, runtime="containerd://2.1.4")
+    with standing(directory, node, cri.cniconfig(plugin, name="kindnet")) as stand:
+        run.mkdir()
+        shutil.move(stand.host.networks, run / "cni-ipam-state")
+        stand.host.networks.mkdir()
+        leave_over(run / "cni-ipam-state/kindnet", every_address()[5:9])
+        yield stand, run / "cni-ipam-state/kindnet", [f"--run-dir={run}", f"--state-dir={directory / 'state'}"]
+
+
+def test_a_network_in_another_data_directory_is_released_and_restored(tmp_path: Path) -> None:
+    with kind(tmp_path) as (stand, directory, where):
+        before = {path.name: path.read_bytes() for path in directory.iterdir()}
+        leaked = every_address()[5:9]
+        assert len(leaks(stand.scan(*where))) == 4
+        with (directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert stand.clean("--apply", "--settle=0s", "--lock-timeout=1ms", *where)["verdicts"]["busy"] == 4
+        assert stand.clean("--apply", "--settle=0s", *where)["verdicts"]["released"] == 4
+        assert {path.name for path in directory.iterdir()} == before.keys() - set(leaked) | {"lock"}
+        restore = (*stand.host.restore_options, *where, "--apply")
+        entries = json.loads(nodeleak("journal", "-o", "json", where[1]).out)["entries"]
+        assert {file["data_dir"] for one in entries for file in one["files"]} == {"/run/cni-ipam-state"}
+        for entry in entries:
+            if entry["outcome"] == "released":
+                assert nodeleak("restore", entry["entry"], *restore).code == 0
+        assert {path.name: path.read_bytes() for path in directory.iterdir()} == before | {"lock": b""}
+
+
+def test_a_data_directory_that_is_mounted_read_only_names_the_manifest(tmp_path: Path) -> None:
+    may_mount()
+    with kind(tmp_path) as (stand, directory, where):
+
+        def observed() -> list[Any]:
+            mount("--bind", "-o", "ro", directory, directory)
+            dry, applied = stand.clean(*where), stand.clean("--apply", "--settle=0s", *where)
+            return [*(one["why"] for one in dry["blockers"]), *(one["why"] for one in applied["addresses"])]
+
+        why = in_child(observed)
+        assert len(why) == 5
+        assert all("mount it writable, as deploy/overlays/data-dir does" in one for one in why), why
 
 
 @pytest.mark.parametrize("runtime", ["cri-o://1.35.6", "docker://19.3.15"])

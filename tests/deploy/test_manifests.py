@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.app import loop
+from agent.app.sources import mounted_path
 from agent.cli.parser import parse_arguments
 from agent.config import Config, load, variable
 from agent.exporters.web.connections import Request
@@ -119,6 +120,13 @@ def test_the_base_can_write_only_its_own_state() -> None:
 @pytest.mark.parametrize("name", ["overlays/cleanup", "overlays/cleanup-exec"])
 def test_the_cleanup_overlays_can_also_write_reservations_and_the_cni_cache(name: str) -> None:
     assert writable(name) == {"/var/lib/nodeleak", "/var/lib/cni"}
+
+
+def test_the_data_directory_of_kind_is_writable_where_the_agent_looks_for_it() -> None:
+    name = "overlays/data-dir"
+    assert writable(name) == {"/var/lib/nodeleak", "/var/lib/cni", "/run/cni-ipam-state"}
+    seen = mounted_path(Path("/run/cni-ipam-state"), Path(environment(name)[variable("run_dir")]))
+    assert mounts(name)["/run/cni-ipam-state"]["mountPath"] == str(seen)
 
 
 def test_only_one_overlay_cleans_automatically() -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import NetworkStore, NotRequested, Reading, Reservation, Unavailable, known_or
+from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Unavailable, known_or
 from agent.model.text import escape
 from agent.sources.host.reservations import MAX_NETWORKS, is_directory, network_names, read_reservations
 from agent.sources.os_error import cannot_read
@@ -122,6 +122,9 @@ def _directories(
 def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation], most: int, others: int) -> NetworkStore:
     store = read_reservations(one.above, one.network, before, most, others)
     store = replace(store, data_dir=str(one.data_dir), discovered=one.named != "settings")
+    if one.data_dir != networks_dir and isinstance(store.reading, Known):
+        found = (it if it.data_dir else replace(it, data_dir=store.data_dir) for it in store.reading.value)
+        store = replace(store, reading=Known(tuple(found)))
     if one.named != "runtime" or not isinstance(store.reading, Unavailable):
         return store
     if " does not exist: " not in store.reading.why:
