@@ -73,6 +73,12 @@ def _keeps_order(runtime: ContainerRuntime) -> bool:
     return runtime.name == DOCKER or record_before_address(runtime.name, runtime.version)
 
 
+def deletes_at_start(snapshot: Snapshot) -> bool:
+    """Return whether the kubelet's runtime completes the teardown of a leak whose result is in libcni's cache."""
+    runtimes = of_the_kubelet(snapshot)
+    return bool(runtimes) and all(one.deletes_at_start for one in runtimes)
+
+
 def contradiction(snapshot: Snapshot) -> str:
     """Say who contradicts whom about which runtime it is. Anyone can name a process kubelet."""
     named, reported = known_or(snapshot.processes, None), _reported(snapshot)

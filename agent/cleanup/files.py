@@ -106,7 +106,7 @@ class NodeFiles:
             return entry, replace(image, data_dir=reservation.data_dir)
 
     def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
-        """Find libcni's cached results for the sandbox, recognized by their content. Raises OSError."""
+        """Find libcni's cached results to remove, recognized by their content. Raises OSError."""
         if not request.container_id:
             return ()
         found: dict[tuple[str, str], FileImage] = {}
@@ -116,7 +116,9 @@ class NodeFiles:
                     for reservation in request.reservations:
                         for name, network, ifname in cni_cache.names_of(reservation):
                             image = _read_file(str(cache), network, name, directory)
-                            if image and cni_cache.belongs(image.content, reservation, network, ifname):
+                            if image is None or not cni_cache.belongs(image.content, reservation, network, ifname):
+                                continue
+                            if not (request.keeps_results and cni_cache.is_deleted_by_id(image.content)):
                                 found[image.place, name] = image
             except FileNotFoundError:
                 continue

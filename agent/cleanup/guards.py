@@ -49,7 +49,8 @@ def release_requests(assessment: Assessment, only: frozenset[str] | None = None)
         if one.state in _WITHOUT_CONTAINER and one.container_id not in listed:
             sandbox = (one.container_id,) if one.container_id else ("", one.network, one.name)
             sandboxes[sandbox].append(one)
-    requests = (request for entries in sandboxes.values() if (request := _request(entries)))
+    keeps_results = runtimes.deletes_at_start(assessment.snapshot)
+    requests = (request for entries in sandboxes.values() if (request := _request(entries, keeps_results)))
     return tuple(request for request in requests if _selected(request, only))
 
 
@@ -57,12 +58,12 @@ def _selected(request: ReleaseRequest, only: frozenset[str] | None) -> bool:
     return only is None or any(reservation.ip in only for reservation in request.reservations)
 
 
-def _request(entries: Iterable[ClassifiedReservation]) -> ReleaseRequest | None:
+def _request(entries: Iterable[ClassifiedReservation], keeps_results: bool) -> ReleaseRequest | None:
     reservations = [one.entry for one in entries if isinstance(one.entry, Reservation)]
     if not reservations:
         return None
     ordered = sorted(reservations, key=lambda reservation: reservation.key)
-    return ReleaseRequest(tuple(ordered), next((one.pod for one in entries if one.pod), ""))
+    return ReleaseRequest(tuple(ordered), next((one.pod for one in entries if one.pod), ""), keeps_results)
 
 
 def passed_over(assessment: Assessment, only: frozenset[str] | None) -> tuple[PassedOver, ...]:

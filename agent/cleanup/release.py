@@ -73,7 +73,7 @@ class FileOperations(Protocol):
         ...
 
     def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
-        """Return libcni's cached results for the sandbox."""
+        """Return libcni's cached results for the sandbox, without those that the runtime needs."""
         ...
 
     def try_lock(self, directories: Sequence[str]) -> float | None:

@@ -132,6 +132,8 @@ class ReleaseRequest:
 
     reservations: tuple[Reservation, ...]
     pod: str = ""
+    keeps_results: bool = False
+    """The runtime calls DEL for libcni's cached result when it starts, so that the result is left in place for it."""
 
     @property
     def container_id(self) -> str:

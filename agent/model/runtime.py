@@ -27,6 +27,12 @@ class ContainerRuntime:
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()
 
+    @property
+    def deletes_at_start(self) -> bool:
+        """Whether it calls CNI DEL, when it starts, for what libcni's cache names and no sandbox has."""
+        parsed = version_numbers(self.version)
+        return self.name == CRI_O and parsed is not None and parsed >= _FIRST_TO_DELETE
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenRange:
@@ -79,6 +85,10 @@ _FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
     CRI_O: ((1, 20, 0),),
 }
 """The first version of each release branch; the last one stands for all later branches as well."""
+
+
+_FIRST_TO_DELETE: Final[_Version] = (1, 32, 0)
+"""The first CRI-O with cri-o#8245, which was not backported."""
 
 
 def version_numbers(version: str) -> _Version | None:

@@ -194,9 +194,10 @@ class Store:
         recheck: NoOwners | None = None,
         file_ops: NodeFiles | None = None,
         writer: JournalWriter | None = None,
+        keeps_results: bool = False,
     ) -> Outcome:
         """Release them as one sandbox."""
-        request = ReleaseRequest(reserved, "shop/old")
+        request = ReleaseRequest(reserved, "shop/old", keeps_results=keeps_results)
         return run_steps(
             release(
                 request,

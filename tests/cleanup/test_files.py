@@ -1,5 +1,6 @@
 """File operations on real files and locks: what they change, what they leave alone, what they release."""
 
+import base64
 import errno
 import fcntl
 import json
@@ -17,10 +18,11 @@ from hypothesis import strategies as st
 
 from agent.cleanup.files import NodeFiles
 from agent.cleanup.release import RESERVATION, FileImage, describe_error
+from agent.cleanup.restore import restore
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation, UnrecognizedEntry
 from agent.sources.host import cni_cache
-from tests.builders import GONE, WEB_ID
+from tests.builders import GONE, NOW, WEB_ID
 from tests.cleanup.stores import (
     MADE_NS,
     Store,
@@ -368,6 +370,36 @@ def test_cached_cni_results_of_the_sandbox_are_removed_with_it(store: Store, bar
     assert others.exists()
     (image,) = (one for one in store.entry().files if one.place != RESERVATION)
     assert (image.content, image.mode, image.uid, image.gid, image.mtime_ns) == before
+
+
+def chain(*types: object) -> str:
+    plugins = [{"type": one} for one in types]
+    return base64.b64encode(json.dumps({"name": "kubenet", "plugins": plugins}).encode()).decode()
+
+
+def test_a_result_that_the_runtime_deletes_stays_and_a_restore_needs_none(store: Store) -> None:
+    reserved, result = store.reserve(), store.keep_result(config=chain("bridge", "portmap", "bandwidth"))
+    before = whole(result)
+    assert store.release(reserved, keeps_results=True).verdict is Verdict.RELEASED
+    assert not (store.network() / IP).exists()
+    assert whole(result) == before
+    assert [image.place for image in store.entry().files] == [RESERVATION]
+    done = restore(store.entry(), store.file_ops(), store.journal_store, NOW)
+    assert (done.done, done.why) == (True, "")
+    assert whole(result) == before
+    assert store.release(store.find(IP)).verdict is Verdict.RELEASED, "by a runtime that does not delete it"
+    assert not result.exists()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [chain("bridge", "firewall"), chain("bridge", "example.com"), chain("bridge", []), chain(), "e30=", "?", None],
+)
+def test_a_result_whose_del_may_hit_the_next_pod_is_removed(store: Store, config: object) -> None:
+    """firewall deletes the rules of the addresses in the result: the next pod would be without its own."""
+    reserved, result = store.reserve(), store.keep_result(config=config)
+    assert store.release(reserved, keeps_results=True).verdict is Verdict.RELEASED
+    assert not result.exists()
 
 
 def test_the_loopback_result_is_removed_too(store: Store) -> None:

@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import pytest
+
 from agent.cleanup.guards import decide, passed_over, release_requests
-from agent.model.snapshot import NotRequested
+from agent.model.runtime import ContainerRuntime
+from agent.model.snapshot import Known, NotRequested
 from tests.builders import (
     assessment,
     empty_file,
     guard_context,
     node,
+    processes,
     reservation,
     sandbox,
     unrecognized,
@@ -79,3 +83,23 @@ def test_an_address_requested_by_name_without_anything_to_release_is_explained()
 
 def test_an_empty_file_can_be_released_like_any_leak() -> None:
     assert refusals(node(empty_file(THE_IP))) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "kept"),
+    [
+        ("cri-o", "1.32.0", True),
+        ("cri-o", "1.37.0-dev", True),
+        ("cri-o", "1.31.13", False),
+        ("cri-o", "", False),
+        ("containerd", "2.1.9", False),
+    ],
+)
+def test_a_cached_result_stays_for_a_runtime_that_deletes_at_its_start(name: str, version: str, kept: bool) -> None:
+    socket = "/run/mine.sock"
+    snapshot = replace(
+        node(LEAK, processes=[replace(processes(), runtime=socket)]),
+        runtimes=Known((ContainerRuntime(name, version, socket), ContainerRuntime("docker", "20.10.1"))),
+    )
+    (request,) = release_requests(assessment(snapshot))
+    assert request.keeps_results is kept

@@ -462,6 +462,18 @@ def test_a_network_that_containerd_does_not_name_is_not_cleaned_unless_named(tmp
         assert "10.244.1.99" in {path.name for path in (stand.host.networks / "cbr0").iterdir()}
 
 
+@pytest.mark.parametrize(("version", "left"), [("1.31.13", 0), ("1.35.6", 7)])
+def test_results_that_crio_deletes_when_it_starts_stay_and_nothing_is_said_of_them(
+    tmp_path: Path, version: str, left: int
+) -> None:
+    node = replace(the_incident(NOW), network="crio", runtime=f"cri-o://{version}")
+    with standing(tmp_path, node) as stand:
+        assert stand.clean("--apply", "--settle=0s")["verdicts"]["released"] == 7
+        results = {path.name.split("-")[1] for path in stand.host.cache.iterdir()}
+        assert len(results & {one.id for one in node.leaked}) == left
+        assert not [one for one in subjects(stand.scan()) if one.startswith(("leaked", "unmanaged", "unreserved"))]
+
+
 @contextmanager
 def kind(directory: Path) -> Iterator[tuple[Stand, Path, list[str]]]:
     """A node of kind with leaks, its dataDir as the agent sees it, and the options for that."""

@@ -38,6 +38,11 @@ _DELEGATES = frozenset({"delegates", "clusterNetwork"})
 """Keys of a plugin (Multus) that calls other networks' plugins: its result says nothing of where an address is from."""
 
 
+_DELETED_BY_ID: Final = ("bridge", "ptp", "macvlan", "ipvlan", "portmap", "bandwidth", "tuning")
+"""Plugins whose DEL finds what to delete by the container's ID, or in its namespace. That of `firewall` deletes the
+rules of the addresses in the result, whoever has them by then."""
+
+
 _POD_CIDR = '"usePodCidr'
 """In place of a subnet, with `IPv6` behind it for the other family."""
 
@@ -280,6 +285,15 @@ def belongs(content: bytes, reservation: Reservation, network: str, ifname: str)
     if ifname == "lo":
         return bool(addresses) and all(address.is_loopback for address in addresses)
     return ip_address(reservation.ip) in addresses
+
+
+def is_deleted_by_id(content: bytes) -> bool:
+    """Return whether a DEL of this result, at any time, leaves the next sandbox with its address alone.
+
+    `content`: of a result for which `belongs` is true.
+    """
+    plugins = _plugins(json.loads(content).get("config"))
+    return bool(plugins) and all(plugin.get("type") in _DELETED_BY_ID for plugin in plugins)
 
 
 def _pod(arguments: Any) -> str:
