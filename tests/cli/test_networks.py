@@ -25,6 +25,8 @@ from tests.fakes.nodes import FakeNode, PodSandbox, healthy, the_incident
 NOW: Final = datetime.now(UTC)  # noqa: TID251 (a stand-in's files are as old as a real one's)
 NINETY_DAYS_AGO: Final = (NOW - timedelta(days=90)).timestamp()
 CIDR: Final = "10.244.1.0/24"
+KIND: Final = "/run/cni-ipam-state"
+"""The dataDir of its network."""
 
 
 @dataclass(frozen=True)
@@ -475,21 +477,23 @@ def test_results_that_crio_deletes_when_it_starts_stay_and_nothing_is_said_of_th
 
 
 @contextmanager
-def kind(directory: Path) -> Iterator[tuple[Stand, Path, list[str]]]:
-    """A node of kind with leaks, its dataDir as the agent sees it, and the options for that."""
-    data_dir, run = "/run/cni-ipam-state", directory / "run"
+def kind(directory: Path, data_dir: str = KIND) -> Iterator[tuple[Stand, Path, list[str]]]:
+    """A node of kind with leaks, its network's directory as the agent sees it, and the options for that."""
+    run = directory / "run"
     plugin = {"type": "ptp", "ipam": {"type": "host-local", "dataDir": data_dir, "ranges": [[{"subnet": CIDR}]]}}
     node = a_node(network="kindnet", data_dir=data_dir, runtime="containerd://2.1.4")
     with standing(directory, node, cri.cniconfig(plugin, name="kindnet")) as stand:
         run.mkdir()
-        shutil.move(stand.host.networks, run / "cni-ipam-state")
+        own = run / Path(data_dir).relative_to("/run") / "kindnet"
+        shutil.move(stand.host.networks, own.parent)
         stand.host.networks.mkdir()
-        leave_over(run / "cni-ipam-state/kindnet", every_address()[5:9])
-        yield stand, run / "cni-ipam-state/kindnet", [f"--run-dir={run}", f"--state-dir={directory / 'state'}"]
+        leave_over(own, every_address()[5:9])
+        yield stand, own, [f"--run-dir={run}", f"--state-dir={directory / 'state'}"]
 
 
-def test_a_network_in_another_data_directory_is_released_and_restored(tmp_path: Path) -> None:
-    with kind(tmp_path) as (stand, directory, where):
+@pytest.mark.parametrize("data_dir", [KIND, "/run/cni"])
+def test_a_network_in_another_data_directory_is_released_and_restored(tmp_path: Path, data_dir: str) -> None:
+    with kind(tmp_path, data_dir) as (stand, directory, where):
         before = {path.name: path.read_bytes() for path in directory.iterdir()}
         leaked = every_address()[5:9]
         assert len(leaks(stand.scan(*where))) == 4
@@ -500,7 +504,7 @@ def test_a_network_in_another_data_directory_is_released_and_restored(tmp_path: 
         assert {path.name for path in directory.iterdir()} == before.keys() - set(leaked) | {"lock"}
         restore = (*stand.host.restore_options, *where, "--apply")
         entries = json.loads(nodeleak("journal", "-o", "json", where[1]).out)["entries"]
-        assert {file["data_dir"] for one in entries for file in one["files"]} == {"/run/cni-ipam-state"}
+        assert {file["data_dir"] for one in entries for file in one["files"]} == {data_dir}
         for entry in entries:
             if entry["outcome"] == "released":
                 assert nodeleak("restore", entry["entry"], *restore).code == 0

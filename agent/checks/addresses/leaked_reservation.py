@@ -7,8 +7,8 @@ CIDR), nobody removes it. After enough leaks, pods hang with `no IP addresses av
 Means: the file outlived its container: no container, no checkpoint, no process, no mounted network namespace that
 libcni's cache names, and no live pod has the address.
 Do: release the address with `nodeleak clean`; afterwards find out what restarted or removed containers at the time
-shown, or addresses will leak again. CRI-O since 1.32, when it starts, releases a leak that still has a result in
-libcni's cache: there, restarting it is a remedy too, and neither removes its own host ports (KUBE-HP-*). Never delete
+shown, or addresses will leak again. CRI-O since 1.32 releases a leak that has a result in libcni's cache when it
+starts: there, restarting it is a remedy too. Neither removes its own rules for host ports (KUBE-HP-*). Never delete
 reservation files by hand: comparing `docker ps` with a directory listing takes addresses that are in use.
 """
 
