@@ -52,7 +52,7 @@ def read_all(
     `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `before`: what was
     read last. `most`: how many files are read of all together.
     """
-    earlier = {store.network: known_or(store.reading, ()) for store in before}
+    earlier = {store.directory: known_or(store.reading, ()) for store in before}
     listing = _list(networks_dir) if AUTO in settings else _Listing()
     found: dict[str, _Directory] = {}
     for one in _directories(settings, known_or(networks, ()), networks_dir, mounted, listing.names):
@@ -60,7 +60,8 @@ def read_all(
     stores: dict[str, NetworkStore] = {}
     files = 0
     for one in found.values():
-        store = stores[one.network] = _read(one, networks_dir, earlier.get(one.network, ()), most, files)
+        known = earlier.get(str(one.data_dir / one.network), ())
+        store = stores[one.network] = _read(one, networks_dir, known, most, files)
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
     for unread in _unread(listing, networks_dir):
         if unread.network == AUTO or unread.network not in stores:

@@ -93,6 +93,24 @@ def test_a_data_directory_of_the_runtime_is_read_where_it_is_mounted(tmp_path: P
     assert one.data_dir == "/run/cni"
 
 
+def test_a_reservation_is_known_by_its_data_directory_also_after_it_changed(tmp_path: Path) -> None:
+    """The two directories have the very same file, as two mounts of one directory have."""
+    (tmp_path / "host/run/cni/cbr0").mkdir(parents=True)
+    (tmp_path / "networks/cbr0/10.244.1.2").write_text("a" * 64)
+    (tmp_path / "host/run/cni/cbr0/10.244.1.2").hardlink_to(tmp_path / "networks/cbr0/10.244.1.2")
+
+    def directories(data_dir: str, before: tuple[NetworkStore, ...]) -> tuple[list[str], tuple[NetworkStore, ...]]:
+        named = Known((RuntimeNetwork("cbr0", ("bridge",), "host-local", data_dir),))
+        stores = read_all(("auto",), named, tmp_path / "networks", lambda path: tmp_path / f"host{path}", before)
+        return [one.directory for store in stores for one in store.reading.known()], stores
+
+    usual, stores = directories("", ())
+    other, stores = directories("/run/cni", stores)
+    again, stores = directories("/run/cni", stores)
+    back, _ = directories("", stores)
+    assert (usual, other, again, back) == (["cbr0"], ["/run/cni/cbr0"], ["/run/cni/cbr0"], ["cbr0"])
+
+
 def test_a_data_directory_that_is_not_mounted_is_a_gap(tmp_path: Path) -> None:
     named = RuntimeNetwork("cbr0", ("bridge",), "host-local", "/data/cni")
     one = read(tmp_path, "auto", networks=Known((named,)))["cbr0"]
