@@ -100,7 +100,7 @@ class GuardContext:
     @cached_property
     def running(self) -> frozenset[str]:
         """The pods that run on this node according to the API server."""
-        return frozenset(pod.name for pod in self.snapshot.pods.known() if pod.phase == "Running" and not pod.deleting)
+        return frozenset(pod.name for pod in self.snapshot.pods.known() if pod.has_sandbox)
 
     @cached_property
     def unlisted(self) -> frozenset[str]:

@@ -279,6 +279,11 @@ class Pod:
         """Whether it may still own its addresses."""
         return self.phase not in {"Succeeded", "Failed"}
 
+    @property
+    def has_sandbox(self) -> bool:
+        """Whether the kubelet reports a running sandbox: without one the phase stays Running, and the address goes."""
+        return self.phase == "Running" and bool(self.ips) and not self.deleting
+
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:

@@ -174,7 +174,7 @@ def containers(reading: _Containers, pods: _Pods) -> _Containers:
     """Reject a list without any of the pods that run on this node according to the API server."""
     if not isinstance(reading, Known) or not isinstance(pods, Known):
         return reading
-    running = {pod.name for pod in pods.value if pod.phase == "Running" and not pod.deleting}
+    running = {pod.name for pod in pods.value if pod.has_sandbox}
     if not running or running & {container.pod for container in reading.value}:
         return reading
     listed = f"{len(reading.value)} containers and none" if reading.value else "no container"

@@ -107,7 +107,14 @@ def test_a_list_with_one_running_pod_is_accepted() -> None:
 
 
 def test_an_empty_list_is_accepted_without_running_pods() -> None:
-    for pods in ((), (pod("a/b", phase="Pending"),), (pod("a/b", phase="Succeeded"),), (pod("a/b", deleting=True),)):
+    # The last one waits for a new sandbox, and gets none where no address is free.
+    for pods in (
+        (),
+        (pod("a/b", "10.88.0.2", phase="Pending"),),
+        (pod("a/b", phase="Succeeded"),),
+        (pod("a/b", "10.88.0.2", deleting=True),),
+        (pod("a/b"),),
+    ):
         assert crosscheck.containers(NO_CONTAINERS, Known(pods)) == NO_CONTAINERS
 
 
