@@ -110,7 +110,7 @@ def test_docker_stays_suspect_for_the_settle_period(later: timedelta, settle: ti
     [(0, 0, False), (1, 1, False), (1, 0, True), (3, 1, False), (3, 0, True), (4, 2, False), (4, 1, True)],
 )
 def test_a_list_without_the_running_pods_is_suspect(running: int, listed: int, refused: bool) -> None:
-    pods = [pod(f"shop/p{n}") for n in range(running)]
+    pods = [pod(f"shop/p{n}", f"10.253.6.{n + 2}") for n in range(running)]
     boxes = [sandbox(f"{n:064x}", f"shop/p{n}") for n in range(listed)]
     found_refusals = reasons(node(reservations=[LEAK], checkpoints=[], containers=boxes, pods=pods))
     assert found_refusals == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
