@@ -8,6 +8,7 @@ PACKAGES=(docker.io containerd runc containernetworking-plugins etcd-server etcd
   ethtool ebtables busybox-static jq curl procps prometheus prometheus-alertmanager gcc libc6-dev openssl chromium
   fonts-inter)
 SOURCE=$CACHE/src # while building
+GO_LEGACY=/usr/lib/go-1.19/bin/go # Debian's: a newer one, which may be the first in PATH, cannot build these sources
 
 missing_packages() {
   local package
@@ -32,7 +33,7 @@ cmd_build() {
   mkdir -p "$CACHE/bin"
   binaries=$(missing_binaries)
   # shellcheck disable=SC2046
-  packages=$(missing_packages $([ -z "$binaries" ] || echo golang-go))
+  packages=$(missing_packages $([ -z "$binaries" ] || echo golang-1.19-go patch))
   if [ -n "$packages" ]; then
     step "$CACHE/log/packages.log" "package lists" apt-get update
     # shellcheck disable=SC2086
@@ -85,12 +86,13 @@ fetch_source() {
   "${apt[@]}" source --download-only kubernetes
   [ -n "$(compgen -G "kubernetes_*$VERSION*.orig.tar.gz")" ] || die "the source package is not $VERSION: $(ls)"
   tar -C gopath/src/k8s.io/kubernetes --strip-components=1 -xzf kubernetes_*.orig.tar.gz
+  patch -d gopath/src/k8s.io/kubernetes -p1 <"$HERE/reflect2.patch"
   cp gopath/src/k8s.io/kubernetes/staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto "$CACHE/deviceplugin.proto"
 }
 
 go_build() {
-  GO111MODULE=off GOPATH=$SOURCE/gopath GOCACHE=$SOURCE/gocache GOPROXY=off GOTOOLCHAIN=local GOFLAGS='' CGO_ENABLED=0 \
-    go build "$@"
+  GOROOT='' GO111MODULE=off GOPATH=$SOURCE/gopath GOCACHE=$SOURCE/gocache GOPROXY=off GOTOOLCHAIN=local GOFLAGS='' CGO_ENABLED=0 \
+    "$GO_LEGACY" build "$@"
 }
 
 # The source package lacks these generated files, and the API server does not compile without them.
@@ -102,7 +104,7 @@ generate_openapi() {
     xargs -n1 dirname | sort -u |
     grep -vE 'sample-apiserver|kube-openapi|/testdata|code-generator/_examples|apiextensions-apiserver/examples' |
     sed -E 's#^staging/src/#vendor/#; s#^#k8s.io/kubernetes/#' | paste -sd,)
-  GO111MODULE=off GOPATH=$SOURCE/gopath "$SOURCE/openapi-gen" -O zz_generated.openapi -i "$inputs" \
+  GOROOT='' GO111MODULE=off GOPATH=$SOURCE/gopath "$SOURCE/openapi-gen" -O zz_generated.openapi -i "$inputs" \
     --output-package k8s.io/kubernetes/pkg/generated/openapi --output-base "$SOURCE/gopath/src" \
     -h hack/boilerplate/boilerplate.generatego.txt -r "$SOURCE/violations.txt"
 }
