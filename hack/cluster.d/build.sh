@@ -7,16 +7,9 @@ BINARIES=(kubelet kube-apiserver kube-controller-manager kube-scheduler)
 PACKAGES=(docker.io containerd runc containernetworking-plugins etcd-server etcd-client iptables iproute2 conntrack socat
   ethtool ebtables busybox-static jq curl procps prometheus prometheus-alertmanager gcc libc6-dev openssl chromium
   fonts-inter)
+command -v kubectl >/dev/null || PACKAGES+=(kubernetes-client)
 SOURCE=$CACHE/src # while building
 GO_LEGACY=/usr/lib/go-1.19/bin/go # Debian's: a newer one, which may be the first in PATH, cannot build these sources
-
-missing_packages() {
-  local package
-  for package in "${PACKAGES[@]}" "$@"; do
-    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
-  done
-  command -v kubectl >/dev/null || echo kubernetes-client
-}
 
 missing_binaries() {
   local binary
@@ -26,19 +19,11 @@ missing_binaries() {
 }
 
 cmd_build() {
-  local binary packages binaries
-  # shellcheck source=/dev/null
-  [ "$(. /etc/os-release && echo "${ID-} ${VERSION_ID-}")" = "debian 12" ] ||
-    die "this needs Debian 12 (its packages and its Kubernetes $VERSION sources); this is $(. /etc/os-release && echo "$PRETTY_NAME")"
-  mkdir -p "$CACHE/bin"
+  local binary binaries
   binaries=$(missing_binaries)
   # shellcheck disable=SC2046
-  packages=$(missing_packages $([ -z "$binaries" ] || echo golang-1.19-go patch))
-  if [ -n "$packages" ]; then
-    step "$CACHE/log/packages.log" "package lists" apt-get update
-    # shellcheck disable=SC2086
-    step "$CACHE/log/packages.log" "packages" install_packages $packages
-  fi
+  provide_packages $([ -z "$binaries" ] || echo golang-1.19-go patch)
+  mkdir -p "$CACHE/bin"
   if [ -n "$binaries" ] || [ ! -e "$CACHE/deviceplugin.proto" ]; then
     step "$CACHE/log/source.log" "sources" fetch_source
   fi
@@ -48,24 +33,6 @@ cmd_build() {
   fi
   rm -rf "$SOURCE"
   say "built: Kubernetes $VERSION in $CACHE/bin"
-}
-
-# Some packages contain services: none of them is started, now or at the next boot.
-install_packages() {
-  local policy=/usr/sbin/policy-rc.d package unit
-  if [ ! -e "$policy" ]; then
-    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"
-    # shellcheck disable=SC2064
-    trap "rm -f $policy" EXIT
-    trap 'exit 143' TERM
-  fi
-  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
-  command -v systemctl >/dev/null || return 0
-  for package in "$@"; do
-    for unit in $(dpkg -L "$package" | sed -nE 's#^(/usr)?/lib/systemd/system/([^@/]*\.(service|socket))$#\2#p'); do
-      systemctl disable "$unit" || true
-    done
-  done
 }
 
 # apt uses a separate sources file and list directory: the machine's own configuration is not changed.

@@ -9,7 +9,7 @@ CONTAINERD_STATE=$STATE/containerd # its /etc/cni/net.d and its directories in /
 run_containerd() {
   answers docker || die "the containerd node gets its images from docker: hack/cluster start docker"
   mkdir -p "$CONTAINERD_STATE"/{net.d,kubelet,cni,containerd,nodeleak}
-  [ -e "$STATE/containerd.conf" ] || (cd "$STATE/pki" && containerd_pki)
+  [ -e "$STATE/containerd.conf" ] || (node_credentials containerd "$CONTAINERD_NODE" "$(node_ip)" 127.0.0.1)
   docker save nodeleak/pause:1 nodeleak/busybox:1 -o "$CONTAINERD_STATE/images.tar"
   containerd_configuration
   spawn containerd unshare --mount --pid --fork --kill-child --mount-proc --propagation private \
@@ -22,13 +22,6 @@ run_containerd() {
     --tls-private-key-file="$STATE/pki/containerd.key" --resolv-conf=/etc/resolv.conf --fail-swap-on=false \
     --image-gc-high-threshold=100 --eviction-hard= --node-labels=runtime=containerd \
     --register-with-taints=runtime=containerd:NoSchedule --v=4
-}
-
-containerd_pki() {
-  certificate containerd "/O=system:nodes/CN=system:node:$CONTAINERD_NODE" "DNS:$CONTAINERD_NODE,IP:127.0.0.1,IP:$(node_ip)"
-  kubeconfig containerd
-  rm containerd.csr
-  mv containerd.conf "$STATE/"
 }
 
 containerd_configuration() {

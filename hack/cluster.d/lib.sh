@@ -80,13 +80,17 @@ spawn() {
   until [ -e "$record" ]; do sleep 0.05; done
 }
 
-pid_of() { cut -d' ' -f1 "$STATE/run/$1"; }
-
-# PART: is the recorded process still running?
-mine() {
+# PART: print the pid of the recorded process if it still runs
+recorded() {
   local pid identity
-  [ -e "$STATE/run/$1" ] && read -r pid identity <"$STATE/run/$1" && [ "$(identity "$pid")" = "$identity" ]
+  [ -e "$STATE/run/$1" ] && read -r pid identity <"$STATE/run/$1" && [ "$(identity "$pid")" = "$identity" ] && echo "$pid"
 }
+
+# A profile may know its processes otherwise.
+pid_of() { recorded "$1"; }
+
+# PART: does its process run?
+mine() { pid_of "$1" >/dev/null; }
 
 # PART: terminate the recorded process
 halt() {

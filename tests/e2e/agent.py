@@ -182,17 +182,21 @@ class Nodeleak:
 
     @contextmanager
     def running(
-        self, *options: str, wrapped: Sequence[str] = (), settings: Mapping[str, str] | None = None
+        self,
+        *options: str,
+        wrapped: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        address: str = "127.0.0.1",
     ) -> Iterator["Daemon"]:
-        """Run the daemon; its log is printed if the test fails."""
+        """Run the daemon, which listens at an address; its log is printed if the test fails."""
         log = self._logs / f"run-{len(list(self._logs.iterdir()))}.log"
-        command = [*wrapped, str(NODELEAK), "run", "--listen=127.0.0.1:0", "--log-format=json", *options]
+        command = [*wrapped, str(NODELEAK), "run", f"--listen={address}:0", "--log-format=json", *options]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 (our own command)
                 command, stdin=subprocess.DEVNULL, stderr=output, env=self._settings | dict(settings or {})
             )
         try:
-            daemon = Daemon(process, log)
+            daemon = Daemon(process, log, address)
             eventually(lambda: daemon.get("/readyz"), 30)
             yield daemon
         finally:
@@ -207,8 +211,8 @@ class Nodeleak:
 class Daemon:
     """A running daemon."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process, self.log = process, log
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, address: str = "127.0.0.1") -> None:
+        self.process, self.log, self.address = process, log, address
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.lines() if line["event"] == name]
@@ -226,11 +230,11 @@ class Daemon:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     def get(self, path: str) -> str:
         assert self.process.poll() is None, f"the agent exited: {self.log.read_text()}"
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = HTTPConnection(self.address, self.port, timeout=5)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

@@ -1,0 +1,146 @@
+# shellcheck shell=bash
+# The profiles containerd, crio and cri-dockerd: a Kubernetes of today. One control plane serves their nodes, each of
+# which has mount, PID, network and host name namespaces of its own, so that every path and port is that of a real node.
+
+STATE=$STATE/$MINOR
+LOG=$STATE/log
+ADMIN=$STATE/admin.conf
+BRIDGE=nodeleak0 # joins the nodes and the machine
+API_ADDRESS=10.254.0.1 API_BIND=0.0.0.0 SERVICE_NET=10.97.0
+NODE=nodeleak-$PROFILE
+NODE_STATE=$STATE/$PROFILE
+KUBERNETES=$(built kubernetes)
+PATH=$KUBERNETES:$(built etcd):$PATH
+CONTROL_PLANE=(etcd apiserver controller-manager scheduler)
+declare -gA PORTS=([etcd]="2479 2480" [apiserver]=6445 [controller-manager]=10357 [scheduler]=10359 [node]="")
+declare -gA EXTRA_FLAGS=([controller-manager]="--controllers=*,-node-ipam-controller" [scheduler]="")
+
+# shellcheck source=node.sh
+. "$HERE/node.sh"
+# shellcheck source=/dev/null
+. "$HERE/runtime-$PROFILE.sh"
+
+NODE_PATH=$RUNTIME_PROGRAMS:$NODE_PATH
+UNITS=("${RUNTIME[@]}" kubelet)
+PARTS=("${CONTROL_PLANE[@]}" node "${UNITS[@]}")
+
+is_unit() { [[ " ${UNITS[*]} " == *" $1 "* ]]; }
+
+pid_of() {
+  if [ "$1" = node ]; then
+    node_pid "$PROFILE"
+  elif is_unit "$1"; then
+    unit_pid "$1"
+  else
+    recorded "$1"
+  fi
+}
+
+# PART: does it answer?
+answers() {
+  case "$1" in
+    node) mine node ;;
+    kubelet) inside curl -sf --max-time 5 http://127.0.0.1:10248/healthz && node_ready ;;
+    *) if is_unit "$1"; then runtime_answers "$1"; else control_plane_answers "$1"; fi ;;
+  esac >/dev/null 2>&1
+}
+
+prepare() {
+  local missing
+  missing=$(missing_builds; missing_packages)
+  check_runtime
+  [ -z "$missing" ] || die "missing: ${missing//$'\n'/ }; run hack/cluster build --profile=$PROFILE first"
+  mkdir -p "$STATE/run" "$LOG" && chmod 700 "$STATE"
+  [ -d "$STATE/pki" ] || step "$LOG/pki.log" "certificates and kubeconfigs" make_pki
+}
+
+start_part() {
+  local part=$1 log=$LOG/$1.log
+  [[ " ${CONTROL_PLANE[*]} " == *" $part "* ]] || log=$LOG/$PROFILE.log
+  if mine "$part" && answers "$part"; then
+    say "$part: already running"
+  else
+    mine "$part" || rotate "$log"
+    step "$log" "$part" bring_up_part "$part"
+  fi
+}
+
+bring_up_part() {
+  if is_unit "$1"; then
+    bring_up_unit "$1"
+  else
+    bring_up "$1"
+  fi
+}
+
+end_part() {
+  if [ "$1" = node ]; then
+    end_node
+  elif is_unit "$1"; then
+    hold "$1"
+  else
+    halt "$1"
+  fi
+}
+
+# The control plane goes on for other nodes.
+before_stop() {
+  local profile
+  for profile in "${MODERN[@]}"; do
+    if [ "$profile" != "$PROFILE" ] && node_pid "$profile" >/dev/null; then
+      say "the control plane is left running for the node of profile $profile"
+      PARTS=(node "${UNITS[@]}")
+    fi
+  done
+}
+
+after_stop() { :; }
+
+cmd_reboot() {
+  mine node || die "the node is not running: hack/cluster start --profile=$PROFILE"
+  step "$LOG/$PROFILE.log" "end every process of the node" end_node
+  cmd_start
+}
+
+cmd_leak() {
+  local how=wipe
+  case "${1-}" in
+    '') ;;
+    --how=wipe | --how=ghosts | --how=records) how=${1#--how=} ;;
+    *) die "usage: hack/cluster leak [--how=wipe|ghosts|records] --profile=$PROFILE" ;;
+  esac
+  mine kubelet || die "the kubelet is not running: hack/cluster start --profile=$PROFILE"
+  step "$LOG/$PROFILE.log" "stop kubelet" hold kubelet
+  step "$LOG/$PROFILE.log" "lose the state of the runtime ($how)" lose_state "$how"
+  cmd_start
+  say "$(reservations) addresses are reserved in $NODE_STATE/lib/cni/networks; recreated pods get new ones"
+}
+
+cmd_load() {
+  [ -f "${1-}" ] || die "usage: hack/cluster load FILE.tar --profile=$PROFILE"
+  cp "$1" "$NODE_STATE/images/"
+  step "$LOG/$PROFILE.log" "load ${1##*/}" load_image "/run/node/images/${1##*/}"
+}
+
+cmd_in() { exec_inside "$@"; }
+
+cmd_wipe() {
+  case "${1-}" in '' | --cache) ;; *) die "usage: hack/cluster wipe [--cache]" ;; esac
+  if [ -d "$NODE_STATE" ]; then
+    if answers apiserver; then admin delete node "$NODE" --ignore-not-found; fi
+    cmd_stop
+    rm -rf --one-file-system "${NODE_STATE:?}" "$STATE/$PROFILE.conf" "$STATE/run/$PROFILE"
+  fi
+  if ! recorded apiserver >/dev/null; then
+    rm -rf --one-file-system "${STATE:?}"
+    if [ -e "/sys/class/net/$BRIDGE" ]; then ip link delete "$BRIDGE"; fi
+  fi
+  [ "${1-}" != --cache ] || rm -rf "${CACHE:?}"/modules
+}
+
+cmd_env() {
+  printf 'export %s=%q\n' KUBECONFIG "$ADMIN" CLUSTER_STATE "${STATE%/*}" CLUSTER_CACHE "$CACHE" \
+    CLUSTER_PROFILE "$PROFILE" CLUSTER_KUBERNETES "$MINOR" NODE_NAME "$NODE" NODE_IP "$(node_ip)" NODE_POD_CIDR "$POD_CIDR" \
+    NODE_STATE "$NODE_STATE" NODE_NET_D "$NODE_STATE/etc/cni/net.d" NODE_CNI_BIN "$NODE_STATE/opt/cni/bin" \
+    NODE_CRI_SOCKET "$ENDPOINT" CLUSTER_KUBERNETES_BIN "$KUBERNETES"
+}

@@ -1,0 +1,188 @@
+"""A node of today (hack/cluster --profile), in namespaces of its own, seen from outside."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from agent.sources.source_error import SourceError
+from tests.containerd.client import Kubelet
+from tests.e2e.agent import BOLD, Cleaned, Daemon, Nodeleak, Report
+from tests.e2e.node import Cluster, environment, eventually, pod_with, reservations, run
+
+_SCRIPT: Final = Path(__file__).parents[3] / "hack" / "cluster"
+_CANNOT_RUN: Final = 3
+"""The exit code of hack/cluster if this machine cannot have what the profile needs."""
+_KUBECONFIG: Final = Path("/etc/kubernetes/kubelet.conf")
+"""The kubelet's, on the node."""
+
+
+@dataclass(frozen=True)
+class ModernNode:
+    profile: str
+    env: Mapping[str, str]
+    """What `hack/cluster env` prints."""
+    cluster: Cluster
+    """With the name and credentials of this node."""
+    nodeleak: Nodeleak
+
+    @classmethod
+    def up(cls, logs: Path) -> "ModernNode":
+        """Start the node of CLUSTER_PROFILE, unless it runs; skip the test if this machine cannot have it."""
+        profile = os.environ.get("CLUSTER_PROFILE", "containerd")
+        started = subprocess.run(  # noqa: S603 (our own script)
+            [_SCRIPT, "start", f"--profile={profile}"],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=600,
+            check=False,
+        )
+        if started.returncode == _CANNOT_RUN:
+            pytest.skip(started.stderr.strip())
+        assert started.returncode == 0, started.stdout + started.stderr
+        env = dict(re.findall(r"^export (\w+)=(.*)$", _cluster(profile, "env"), re.MULTILINE))
+        cluster = Cluster(env["NODE_NAME"], Path(env["KUBECONFIG"]), _KUBECONFIG, env["NODE_POD_CIDR"])
+        return cls(profile, env, cluster, Nodeleak(cluster, logs))
+
+    # The node as a whole
+
+    def start(self) -> None:
+        """Start what does not run, and wait until the node is ready."""
+        _cluster(self.profile, "start")
+
+    def leak(self, how: str = "wipe") -> None:
+        """Let the runtime forget its pods: `wipe`, `ghosts` or `records` (hack/cluster --help)."""
+        _cluster(self.profile, "leak", f"--how={how}")
+
+    def reboot(self) -> None:
+        """Lose every process and what is below /run, keep /var, and start again."""
+        _cluster(self.profile, "reboot")
+
+    def load(self, archive: Path) -> None:
+        """Load an image, as docker save writes it, now and whenever the node has lost its images."""
+        _cluster(self.profile, "load", str(archive))
+
+    @contextlib.contextmanager
+    def stopped(self, *units: str) -> Iterator[None]:
+        """Stop the kubelet or the runtime during the block."""
+        _cluster(self.profile, "stop", *units)
+        try:
+            yield
+        finally:
+            _cluster(self.profile, "start", *units)
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Command prefix: run on the node."""
+        return (str(_SCRIPT), "in", f"--profile={self.profile}")
+
+    def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
+        return run(*self.inside, *command, codes=codes).stdout
+
+    def kubectl(self, *arguments: str, text: str = "") -> str:
+        """Run a current kubectl as administrator."""
+        kubectl = Path(self.env["CLUSTER_KUBERNETES_BIN"]) / "kubectl"
+        return run(kubectl, "--kubeconfig", self.cluster.admin, *arguments, text=text).stdout
+
+    # Its files, from outside
+
+    @property
+    def net_d(self) -> Path:
+        """Its /etc/cni/net.d."""
+        return Path(self.env["NODE_NET_D"])
+
+    @property
+    def networks(self) -> Path:
+        """Its /var/lib/cni/networks."""
+        return Path(self.env["NODE_STATE"], "lib/cni/networks")
+
+    def reserved(self, network: str = "") -> dict[str, str]:
+        """The container ids by address, read without the agent's code. `network`: default: all of them."""
+        stores = [self.networks / network] if network else list(self.networks.glob("*"))
+        return {ip: owner.strip() for store in stores for ip, owner in reservations(store).items()}
+
+    # The agent
+
+    def scan(self, *options: str, codes: tuple[int, ...] = (0,)) -> Report:
+        return self.nodeleak.scan(*options, codes=codes, wrapped=self.inside)
+
+    def clean(self, *options: str, codes: tuple[int, ...] = (0,)) -> Cleaned:
+        return self.nodeleak.clean(*BOLD, *options, codes=codes, wrapped=self.inside)
+
+    def daemon(self, *options: str) -> contextlib.AbstractContextManager[Daemon]:
+        """Run the daemon on the node; it listens at the node's address."""
+        return self.nodeleak.running(*options, wrapped=self.inside, address=self.env["NODE_IP"])
+
+    # Pods
+
+    def pods(self, count: int) -> dict[str, str]:
+        """Create pods and wait until all run; return their names by address."""
+        names = self.ask_for(count)
+        self.ready(names)
+        return {self.pod(name)["status"]["podIP"]: name for name in names}
+
+    def ask_for(self, count: int) -> list[str]:
+        """Create pods without waiting, and return their names."""
+        names = [f"e2e-{self.profile}-{secrets.token_hex(3)}" for _ in range(count)]
+        pods = [pod_with(self.cluster, name, {}) for name in names]
+        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+        return names
+
+    def ready(self, names: Iterable[str]) -> None:
+        """Wait until pods run."""
+        self.kubectl("wait", "pods", *names, "--for=condition=Ready", "--timeout=120s")
+
+    def pod(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", "pod", name, "-o", "json"))
+        return found
+
+    def recreated(self, pods: Mapping[str, str]) -> dict[str, str]:
+        """Wait until pods (names by address) run with other addresses, and return these."""
+
+        def check() -> dict[str, str]:
+            self.ready(pods.values())
+            now = {self.pod(name)["status"]["podIP"]: name for name in pods.values()}
+            assert not now.keys() & pods.keys()
+            return now
+
+        return eventually(check, 120)
+
+    @property
+    def first(self) -> int:
+        """Its first process, as it is seen from outside."""
+        (line,) = [line.split() for line in _cluster(self.profile, "status").splitlines() if line.startswith("node ")]
+        return int(line[1])
+
+    def clear(self) -> None:
+        """Delete all pods, remove what is left of them, and release every address."""
+        self.kubectl("delete", "pods", "-l", "app=nodeleak-e2e", "--grace-period=0", "--force")
+        kubelet = Kubelet(Path(f"/proc/{self.first}/root{self.env['NODE_CRI_SOCKET']}"), "", "")
+        eventually(lambda: _collect(kubelet), 90)
+        for network in self.networks.glob("*"):
+            for ip in reservations(network):
+                (network / ip).unlink()
+
+
+def _collect(kubelet: Kubelet) -> None:
+    """Remove what is left of sandboxes, as the kubelet does once a minute."""
+    try:
+        for sandbox in kubelet.sandboxes():
+            kubelet.stop(sandbox)
+            kubelet.remove(sandbox)
+        left = kubelet.sandboxes()
+    except SourceError as error:  # the kubelet does the same at the same time
+        raise AssertionError(str(error)) from error
+    assert not left
+
+
+def _cluster(profile: str, command: str, *arguments: str) -> str:
+    return run(_SCRIPT, command, f"--profile={profile}", *arguments, env=environment(), seconds=600).stdout

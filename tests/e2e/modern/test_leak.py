@@ -1,0 +1,39 @@
+"""A healthy node, and addresses that leak when the runtime forgets its pods."""
+
+import pytest
+
+from .node import ModernNode
+
+pytestmark = pytest.mark.e2e
+_PODS = 4
+
+
+def test_a_healthy_node_has_no_findings(node: ModernNode) -> None:
+    pods = node.pods(_PODS)
+    report = node.scan()
+    assert report.findings == []
+    assert report.states == dict.fromkeys(pods, "in_use")
+
+
+def test_lost_addresses_are_named_and_released(node: ModernNode) -> None:
+    pods = node.pods(_PODS)
+    node.leak("records")  # CRI-O repairs itself with libcni's cached results
+    now = node.recreated(pods)
+    report = node.scan("--grace=0s", codes=(0, 1, 2))
+    assert report.states == dict.fromkeys(pods, "leaked") | dict.fromkeys(now, "in_use")
+    assert report.subjects("leaked_reservation")
+    cleaned = node.clean("--apply")
+    assert {ip for ip, verdict in cleaned.verdicts.items() if verdict == "released"} == pods.keys()
+    assert node.reserved().keys() == now.keys()
+    assert node.scan().findings == []
+
+
+def test_a_reboot_loses_run_and_keeps_var(node: ModernNode) -> None:
+    pods = node.pods(_PODS)
+    node.run("touch", "/run/marker", "/var/lib/cni/marker")
+    node.reboot()
+    assert node.run("sh", "-c", "ls /run/marker /var/lib/cni/marker; true").split() == ["/var/lib/cni/marker"]
+    (node.networks.parent / "marker").unlink()
+    node.ready(pods.values())
+    addresses = {node.pod(name)["status"]["podIP"] for name in pods.values()}
+    assert addresses <= node.reserved().keys()
