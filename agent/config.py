@@ -185,15 +185,18 @@ class Config:
         "how long to wait for one response of docker or of another runtime. After that the containers count as "
         "unavailable")
     network: tuple[str, ...] = _setting("auto", network_name, PATHS, "NAME|auto", many=True, common=True, help=
-        "CNI network to check; auto: those that pods use. containerd names them; with docker and CRI-O, the addresses "
-        "of the pods show them. A name is that of a directory below --cni-networks-dir. Repeat the option for more "
-        "networks")
+        "CNI network to check; auto: those that pods use. containerd and the CNI configuration name them, and the "
+        "kubelet kubenet. A name is that of a directory below --cni-networks-dir. Repeat the option for more networks")
     cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "directory of host-local's reservations (its dataDir)")
+    cni_config_dir: Path | None = _setting("", lambda text: path(text) if text else None, PATHS, "DIR", help=
+        "directory of the CNI configuration, whose first file names the networks of the pods. Without it: the one that "
+        "containerd names, and /etc/cni/net.d")
     cni_cache_dir: tuple[Path, ...] = _setting(
-        "/var/lib/cni/cache/results,/var/lib/cni/results", path, PATHS, "DIR", commands=_EVERYWHERE, many=True, help=
-        "directory of libcni's cached results, which say which pod a container ID belonged to. Repeat the option for "
-        "more directories")
+        "/var/lib/cni/cache/results,/var/lib/cni/results,/var/lib/cni/multus/results", path, PATHS, "DIR",
+        commands=_EVERYWHERE, many=True, help=
+        "directory of libcni's cached results, which say which pod a container ID belonged to, and of those of Multus. "
+        "Repeat the option for more directories")
     checkpoint_dir: tuple[Path, ...] = _setting(
         "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox", path, PATHS, "DIR", many=True, help=
         "directory of the sandbox checkpoints of dockershim or cri-dockerd. Repeat the option for more directories")
@@ -232,8 +235,8 @@ class Config:
     cleanup_network: tuple[str, ...] = _setting(
         "", network_name, CLEANUP, "NAME|auto", commands=_CLEANING, many=True, common=True, help=
         "CNI network to clean; auto: those that pods use. Nothing is released without it. With auto, these are "
-        "the networks that containerd names; with docker and CRI-O, those that give pods the address of eth0, and "
-        "kubenet. Name a network only if all its sandboxes belong to this node's runtime. Repeat the option for more "
+        "the networks that containerd, the CNI configuration or the kubelet names. Name a network "
+        "only if all its sandboxes belong to this node's runtime. Repeat the option for more "
         "networks")
     settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
         "how long the node, the kubelet and the container runtime must have been running before anything is released. "

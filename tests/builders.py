@@ -82,6 +82,10 @@ WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
 """The sandboxes of the two pods, and one that nobody knows any more."""
 
 
+KUBENET_NETWORK: Final = RuntimeNetwork("kubenet", ("bridge",), "host-local")
+"""As the kubelet's flag names it."""
+
+
 def reservation(
     ip: str, container_id: str = GONE, *, age: timedelta = OLD, network: str = "kubenet", ifname: str = "eth0"
 ) -> Reservation:
@@ -401,7 +405,7 @@ def node(
         checkpoints=reading(checkpoints, CHECKPOINTS, Checkpoint),
         containers=reading(containers, CONTAINERS, Container),
         runtimes=reading(runtimes, (ContainerRuntime(DOCKER),), ContainerRuntime),
-        networks=reading(networks, (), RuntimeNetwork),
+        networks=reading(networks, (KUBENET_NETWORK,), RuntimeNetwork),
         cni_results=reading(cni_results, CNI_RESULTS, CniResult),
         addresses=reading(addresses, ADDRESSES, Address),
         mounted_namespaces=reading(mounted_namespaces, (), str),

@@ -15,6 +15,7 @@ from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration
 from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER, RuntimeNetwork
+from agent.model.setting_values import AUTO
 from agent.model.snapshot import NetworkStore, NotRequested, Reading, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
@@ -62,7 +63,7 @@ def node_sources(
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     results, processes = CniResults(config.cni_cache_dir), ProcessTable(config.proc)
     host = {
-        "networks": lambda _: _networks(in_time(runtimes.networks), config),
+        "networks": lambda _: _networks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config),
         "reservations": _reservations(config),
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
@@ -152,9 +153,14 @@ def _probe(config: Config, results: CniResults) -> Callable[[Sequence[str]], Map
 
 
 def _networks(
-    named: tuple[RuntimeNetwork, ...] | NotRequested, config: Config
+    read: Callable[[], tuple[RuntimeNetwork, ...]], config: Config
 ) -> tuple[RuntimeNetwork, ...] | NotRequested:
-    return named if isinstance(named, NotRequested) else flannel.with_subnet(named, config.run_dir)
+    try:
+        return flannel.with_subnet(read(), config.run_dir)
+    except SourceError as error:
+        if AUTO in config.network:
+            raise
+        return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
 
 
 def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:

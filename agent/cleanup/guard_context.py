@@ -14,7 +14,7 @@ from agent.model.release import Limits
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, ReservationKey, Snapshot
-from agent.sources import attribution
+from agent.sources.networks import cleanable
 
 MIN_SUSPECTS: Final = 8
 """With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
@@ -144,7 +144,7 @@ class GuardContext:
 
 def allowed_networks(names: frozenset[str], snapshot: Snapshot) -> frozenset[str]:
     """Return the networks that may be cleaned: those of the settings; for `auto`, what is certain to be the pods'."""
-    return (names - {AUTO}) | attribution.cleanable(snapshot) if AUTO in names else names
+    return (names - {AUTO}) | cleanable(snapshot) if AUTO in names else names
 
 
 def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:

@@ -8,6 +8,7 @@ from agent.checks.addresses import (
     exhausted_range,
     leaked_reservation,
     left_over_network,
+    overlapping_ranges,
     shared_ip,
     stuck_teardown,
     unmanaged_address,
@@ -150,6 +151,9 @@ _CONSEQUENCES: Final[dict[str, Callable[[Report, Sequence[Finding]], str]]] = {
     stuck_teardown.NAME: _counting(
         "address of a sandbox whose teardown does not complete",
         "addresses of sandboxes whose teardown does not complete",
+    ),
+    overlapping_ranges.NAME: _counting(
+        "pair of networks with overlapping ranges", "pairs of networks with overlapping ranges"
     ),
     left_over_network.NAME: _counting("left-over network directory", "left-over network directories"),
     replayed_watch.NAME: lambda _report, _found: "the API server sends outdated watch events",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from itertools import chain
 from typing import TypeAlias
 
 IPAddress = IPv4Address | IPv6Address
@@ -60,6 +61,15 @@ def covers(sets: RangeSets, ip: str) -> bool:
     """Tell whether an address lies in any of the ranges."""
     address = ip_address(ip)
     return any(address in one for ranges in sets for one in ranges)
+
+
+def overlap(some: RangeSets, others: RangeSets) -> str:
+    """Return the first address that both can give out; empty: none."""
+    for one in chain.from_iterable(some):
+        for other in chain.from_iterable(others):
+            if one.first in other or other.first in one:
+                return str(max(one.first, other.first, key=int))
+    return ""
 
 
 def serves(sets: RangeSets, network: IPNetwork) -> bool:

@@ -216,6 +216,7 @@ class Damage(StrEnum):
 
     EMPTY = "it is empty"
     MALFORMED = "its JSON is malformed"
+    TOO_LARGE = "it is too large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +407,7 @@ class Snapshot:
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     damaged_results: tuple[DamagedResult, ...] = ()
-    """What `cni_results` lacks, because it could not be parsed."""
+    """What `cni_results` lacks, because it could not be parsed, or is too large."""
     server_version: str = ""
     """The API server's version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)

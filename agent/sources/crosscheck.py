@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from agent.checks import runtime as runtimes
-from agent.model.assessment import KUBENET
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration, evidence_of_node
 from agent.model.runtime import RuntimeNetwork
@@ -31,7 +30,7 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.model.volumes import Mount
-from agent.sources import attribution, network_use
+from agent.sources.networks import attributed
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Pods: TypeAlias = Reading[tuple[Pod, ...]]
@@ -49,7 +48,7 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
     believed = replace(
         snapshot, containers=found, pods=believed_pods, checkpoints=of_docker, networks=networks(snapshot)
     )
-    stores = tuple(reservations(store, believed) for store in snapshot.reservations)
+    stores = tuple(attributed(store, believed) for store in snapshot.reservations)
     return replace(
         believed,
         checkpoints=checkpoints(of_docker, found, stores),
@@ -110,59 +109,14 @@ def networks(snapshot: Snapshot) -> Reading[tuple[RuntimeNetwork, ...]]:
     return snapshot.networks
 
 
-def reservations(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
-    """Do not judge a network from which no pod of this node has its address.
-
-    Only dockershim and cri-dockerd have kubenet, and a flag selects it: then the next pods get their addresses from its
-    directory, wherever those that run have theirs. A kubelet that does not run proves nothing. Where the directory
-    exists, another network may have that name: libcni's cache decides.
-    """
-    if store.discovered and (store.network != KUBENET or known_or(snapshot.networks, ())):
-        return attribution.attributed(store, snapshot)
-    missing = is_missing(store.reading)
-    if not missing and not isinstance(store.reading, Known):
-        return store
-    if network_use.is_in_use(store, snapshot):
-        return store
-    if why := _why_not_in_use(store, snapshot, missing=missing):
-        return attribution.not_in_use(store, why, snapshot)
-    return replace(store, reading=Known(())) if network_use.was_never_used(store, snapshot) else store
-
-
-def _why_not_in_use(store: NetworkStore, snapshot: Snapshot, *, missing: bool) -> str:
-    if missing and store.network != KUBENET:
-        return ""  # somebody configured it: a mistake in its name must not look healthy
-    if store.network == KUBENET and not missing and _is_kubenet_selected(snapshot):
-        return ""
-    why = network_use.where_instead(store, snapshot)
-    if store.network == KUBENET and not why and (missing or network_use.newest_is_elsewhere(store, snapshot)):
-        why = _why_no_kubenet(snapshot)
-    return why
-
-
-def _is_kubenet_selected(snapshot: Snapshot) -> bool:
-    """Return whether the next pods are kubenet's. Another runtime than docker ignores the flag."""
-    named = known_or(snapshot.processes, None)
-    selected = named is not None and named.network_plugin == KUBENET
-    return selected and not runtimes.other_than_docker(snapshot)
-
-
-def _why_no_kubenet(snapshot: Snapshot) -> str:
-    if other := runtimes.other_than_docker(snapshot):
-        return f"no kubenet on this node: its runtime is {other}"
-    processes = known_or(snapshot.processes, None)
-    plugin = processes.network_plugin if processes else None
-    if plugin in {None, KUBENET}:
-        return ""
-    return f"no kubenet on this node: neither its kubelet nor cri-dockerd has --network-plugin={KUBENET}"
-
-
 def cni_results(
     reading: Reading[tuple[CniResult, ...]], stores: tuple[NetworkStore, ...]
 ) -> Reading[tuple[CniResult, ...]]:
     """Do not report a missing cache where no pod had an address from any of the networks."""
-    if not is_missing(reading) or not stores:
+    if not is_missing(reading):
         return reading
+    if not stores:
+        return NotRequested("cni_results", "no network of this node uses host-local")
     unused = [store.reading for store in stores if isinstance(store.reading, NotRequested)]
     if len(unused) == len(stores):
         return NotRequested("cni_results", unused[0].why)

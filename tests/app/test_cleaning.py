@@ -10,12 +10,11 @@ from agent.app.cleaning import cleanup_status
 from agent.cleanup.journal_store import FILES, MAX_JOURNAL_BYTES
 from agent.config import Config, load
 from agent.model.runtime import RuntimeNetwork
-from agent.model.snapshot import NotRequested, Snapshot
+from agent.model.snapshot import Snapshot
 from tests.builders import node, reservation, scanned, without
 from tests.exporters.cleanings import cleaning
 
 LEAK = reservation("10.244.1.9")
-UNNAMED = NotRequested("networks", "docker does not name its networks")
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def config(home: Path, **given: Any) -> Config:
 
 
 def on_docker(*records: Any) -> Snapshot:
-    return replace(node(*records), networks=UNNAMED)
+    return node(*records)
 
 
 @pytest.mark.parametrize("given", ["auto", "kubenet", "kubenet,cbr0"])

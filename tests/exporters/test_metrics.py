@@ -464,7 +464,8 @@ def test_a_detector_that_could_not_run_is_absent() -> None:
     daemon = Daemon().sync(without_api(node()))
     present = {labels["detector"] for labels in daemon.labels("nodeleak_findings")}
     assert present == {
-        "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "late_device_plugin",
+        "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "overlapping_ranges",
+        "late_device_plugin",
     }  # fmt: skip
 
 

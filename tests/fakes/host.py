@@ -39,6 +39,10 @@ class Host:
         return self.root / "var/lib/cni/cache/results"
 
     @property
+    def net_d(self) -> Path:
+        return self.root / "etc/cni/net.d"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "var/lib/dockershim/sandbox"
 
@@ -81,6 +85,7 @@ class Host:
         """Return the same options for a node without docker, whose runtime the kubelet names."""
         return (
             *self.restore_options,
+            f"--cni-config-dir={self.net_d}",
             f"--checkpoint-dir={self.checkpoints}",
             "--device-plugins-dir=off",
             "--kubelet-dir=off",
@@ -92,8 +97,11 @@ def build(root: Path, node: FakeNode) -> Host:
     """Write a node's files under a directory."""
     host = Host(root)
     store = host.networks / node.network
-    for directory in (store, host.cache, host.checkpoints, host.proc, host.docker_socket.parent):
+    for directory in (store, host.cache, host.net_d, host.checkpoints, host.proc, host.docker_socket.parent):
         directory.mkdir(parents=True)
+    if node.uses_cni:
+        plugins = [{"type": "bridge", "ipam": _ipam(node)}]
+        configure(host.net_d / f"10-{node.network}.conflist", node.network, *plugins)
     write_store(store, (*node.reserved, *node.ownerless_files))
     for sandbox in node.reserved:
         _write_results(host.cache, node, sandbox)
@@ -101,6 +109,16 @@ def build(root: Path, node: FakeNode) -> Host:
         _write_checkpoint(host.checkpoints, sandbox)
     _write_proc(host, node)
     return host
+
+
+def configure(path: Path, name: str, *plugins: dict[str, Any], **more: Any) -> None:
+    """Write a CNI configuration."""
+    path.write_text(json.dumps({"cniVersion": "1.0.0", "name": name, **more, "plugins": list(plugins)}))
+
+
+def _ipam(node: FakeNode) -> dict[str, Any]:
+    ipam: dict[str, Any] = {"type": "host-local", "ranges": [[{"subnet": str(node.cidr)}]]}
+    return ipam | ({"dataDir": node.data_dir} if node.data_dir else {})
 
 
 def write_store(store: Path, sandboxes: Iterable[PodSandbox]) -> None:
@@ -152,9 +170,6 @@ def _write_results(cache: Path, node: FakeNode, sandbox: PodSandbox) -> None:
     """
     gateway = str(node.cidr.network_address + 1)
     arguments = [["K8S_POD_NAMESPACE", sandbox.namespace], ["K8S_POD_NAME", sandbox.pod]]
-    ipam: dict[str, Any] = {"type": "host-local", "ranges": [[{"subnet": str(node.cidr)}]]}
-    if node.data_dir:
-        ipam["dataDir"] = node.data_dir
     results = {
         f"{node.network}-{sandbox.id}-eth0": _cached(
             sandbox,
@@ -164,7 +179,7 @@ def _write_results(cache: Path, node: FakeNode, sandbox: PodSandbox) -> None:
                 "name": node.network,
                 "type": "bridge",
                 "bridge": "cbr0",
-                "ipam": ipam,
+                "ipam": _ipam(node),
             },
             {
                 "cniVersion": "0.2.0",

@@ -71,10 +71,14 @@ class FakeNode:
     def uses_docker(self) -> bool:
         return self.runtime.startswith("docker://")
 
+    @property
+    def uses_cni(self) -> bool:
+        return not self.uses_docker or self.network != "kubenet" or bool(self.data_dir)
+
     def kubelet_flags(self, cri_socket: Path) -> tuple[str, ...]:
         if not self.uses_docker:
             return "--container-runtime=remote", f"--container-runtime-endpoint=unix://{cri_socket}"
-        own = "kubenet" if self.network == "kubenet" and not self.data_dir else "cni"
+        own = "cni" if self.uses_cni else "kubenet"
         return "--container-runtime=docker", f"--network-plugin={self.network_plugin or own}"
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.model.snapshot import Known
+from agent.sources.host.cni_config import networks_of
 from agent.sources.host.network_directories import read_all
 from agent.sources.runtime.cri import Cri
 from agent.sources.runtime.docker import Docker
@@ -153,9 +154,9 @@ def _cri_networks(directory: Path) -> Iterator[Parse]:
             entry = _field(1, b"cniconfig") + _field(2, content)
             sent[0] = _field(2, entry)
             server.calls.clear()
-            found = cri.networks()
+            found = tuple(network for one in cri.networks().loaded or () for network in networks_of(one, dict))
             # Their names become paths.
-            read_all(["auto"], Known(found or ()), directory, lambda path: directory / str(path).lstrip("/"))
+            read_all(["auto"], Known(found), directory, lambda path: directory / str(path).lstrip("/"))
             return found
 
         yield parse

@@ -1,7 +1,6 @@
 """Readings that contradict each other: which become unavailable, and which are accepted."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -29,16 +28,12 @@ from tests import builders
 from tests.builders import (
     ADDRESSES,
     CHECKPOINTS,
-    CIDR,
-    CNI_RESULTS,
     CONTAINERS,
-    GONE,
     KVM,
     NO_DEVICES,
     PODS,
     WEB_ID,
     WORKER,
-    cni_result,
     device_plugins,
     last_seen,
     plugin_socket,
@@ -244,7 +239,6 @@ def test_kubelets_that_contradict_each_other_leave_the_runtime_unknown(
         "containers",
         f"it is unknown whose pods run here: processes named kubelet name different runtimes, such as {SOCKET}",
     )
-    assert checked(NO_STORE, node, two) == NO_STORE
 
 
 @pytest.mark.parametrize("reading", EVERY_READING)
@@ -284,142 +278,6 @@ def test_a_list_without_pods_needs_evidence_that_docker_is_the_runtime(
 ) -> None:
     checked = identified(NO_CONTAINERS, node, named, **more)
     assert isinstance(checked, Known if accepted else Unavailable)
-
-
-def checked(
-    store: NetworkStore, node: Reading[Node | None], table: Reading[ProcessStartTimes], **readings: Any
-) -> NetworkStore:
-    """Check one network of a node whose libcni cache has nothing, unless readings are given."""
-    healthy: dict[str, Any] = {"cni_results": Known(()), "node": node, "processes": table}
-    return crosscheck.reservations(store, replace(builders.node(), **(healthy | readings)))
-
-
-@pytest.mark.parametrize(
-    ("node", "table", "error_of"),
-    [
-        (CONTAINERD, KUBENET, "no kubenet on this node: its runtime is containerd://1.6.20"),
-        (
-            NO_NODE,
-            Known(replace(processes(), runtime="/run/crio/crio.sock")),
-            "no kubenet on this node: its runtime is /run/crio/crio.sock",
-        ),
-        (DOCKER, CNI, NOT_SELECTED),
-        (NotRequested("node", "--api=off"), CNI, NOT_SELECTED),
-        (DOCKER, plugged(""), NOT_SELECTED),
-    ],
-)
-def test_without_kubenet_missing_reservations_are_empty(
-    node: Reading[Node | None], table: Reading[ProcessStartTimes], error_of: str
-) -> None:
-    assert checked(NO_STORE, node, table).reading == NotRequested("reservations", error_of)
-
-
-@pytest.mark.parametrize("table", [KUBENET, plugged(None), Unavailable("processes", "not the node's")])
-def test_missing_reservations_on_a_kubenet_node_are_unavailable(table: Reading[ProcessStartTimes]) -> None:
-    assert checked(NO_STORE, DOCKER, table) == NO_STORE
-
-
-@pytest.mark.parametrize(
-    "store",
-    [
-        replace(NO_STORE, network="bridge"),
-        NetworkStore("kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet: Permission denied")),
-        NetworkStore("kubenet", Known(())),
-    ],
-)
-def test_other_networks_and_errors_keep_their_reason(store: NetworkStore) -> None:
-    assert checked(store, CONTAINERD, CNI) == store
-
-
-# Networks that are not in use
-
-LEFT = NetworkStore("kubenet", Known((reservation("10.244.1.9"),)), (), "/var/lib/cni/networks")
-CBR0 = tuple(replace(one, network="cbr0") for one in CNI_RESULTS)
-ELSEWHERE = "the pods of this node get their addresses from network cbr0"
-OLD_LEAK = cni_result(GONE, "", CIDR, age=timedelta(days=90))
-
-
-def test_a_network_from_which_no_running_pod_has_its_address_is_not_in_use() -> None:
-    for store in (LEFT, replace(LEFT, reading=Known(())), NO_STORE):
-        found = checked(store, DOCKER, plugged(None), cni_results=Known((OLD_LEAK, *CBR0)))
-        assert found.reading == NotRequested("reservations", ELSEWHERE)
-
-
-def test_a_directory_of_kubenet_is_judged_where_the_kubelet_makes_pods_with_it() -> None:
-    elsewhere = Known((OLD_LEAK, *CBR0))
-    for store in (LEFT, replace(LEFT, reading=Known(()))):
-        assert checked(store, DOCKER, KUBENET, cni_results=elsewhere) == store
-    for node, store in ((DOCKER, NO_STORE), (DOCKER, replace(LEFT, network="bridge")), (CONTAINERD, LEFT)):
-        found = checked(store, node, KUBENET, cni_results=elsewhere)
-        assert found.reading == NotRequested("reservations", ELSEWHERE)
-
-
-def test_without_docker_the_newest_result_of_each_running_pod_counts() -> None:
-    no_docker = NotRequested("containers", "the runtime of this node is containerd://1.6.20, not docker")
-    before = cni_result(GONE, "shop/web", CIDR, age=timedelta(days=90))
-    assert checked(LEFT, CONTAINERD, CNI, cni_results=Known((before, *CBR0)), containers=no_docker).reading == (
-        NotRequested("reservations", ELSEWHERE)
-    )
-    assert checked(LEFT, CONTAINERD, CNI, cni_results=Known(CNI_RESULTS), containers=no_docker) == LEFT
-
-
-@pytest.mark.parametrize(
-    "readings",
-    [
-        {"cni_results": Known((CBR0[0], CNI_RESULTS[1]))},
-        {"cni_results": Unavailable("cni_results", "gone")},
-        {"cni_results": Known((replace(CBR0[0], ifname="net1"),))},
-        {"cni_results": Known((*CBR0, replace(OLD_LEAK, ifname="net1")))},
-        {"cni_results": Known(CBR0), "containers": Known(())},
-        {"cni_results": Known(CBR0), "containers": SILENT, "pods": NO_API},
-    ],
-    ids=[
-        "one pod has its address from it", "no cache", "only a secondary network is elsewhere", "it is secondary",
-        "no pod runs", "nobody says what runs",
-    ],
-)  # fmt: skip
-def test_without_evidence_of_another_network_it_is_judged(readings: dict[str, Any]) -> None:
-    assert checked(LEFT, DOCKER, plugged(None), **readings) == LEFT
-
-
-def test_a_network_with_the_reservation_of_a_running_pod_is_in_use() -> None:
-    store = replace(LEFT, reading=Known((reservation("10.244.1.2", WEB_ID),)))
-    assert checked(store, DOCKER, CNI, cni_results=Known(CBR0)) == store
-
-
-@pytest.mark.parametrize(
-    ("data_dir", "why"),
-    [
-        ("", ""),
-        ("/var/lib/cni/networks/", ""),
-        ("/run/ips", f"{ELSEWHERE.replace('cbr0', 'kubenet')} in /run/ips: check --cni-networks-dir"),
-    ],
-)
-def test_a_data_directory_elsewhere_is_not_this_one(data_dir: str, why: str) -> None:
-    results = Known(tuple(replace(one, data_dir=data_dir) for one in CNI_RESULTS))
-    found = checked(LEFT, DOCKER, plugged(None), cni_results=results)
-    assert found.reading == (NotRequested("reservations", why) if why else LEFT.reading)
-
-
-@pytest.mark.parametrize(
-    "reading", [SILENT, NotRequested("containers", "the runtime of this node is crio, not docker")]
-)
-@pytest.mark.parametrize("container", [CNI_RESULTS[0].container_id, GONE])
-def test_without_docker_a_directory_with_the_reservation_of_a_pods_newest_result_is_in_use(
-    reading: Reading[tuple[Container, ...]], container: str
-) -> None:
-    results = Known(tuple(replace(one, data_dir="/run/ips") for one in CNI_RESULTS))
-    store = replace(LEFT, reading=Known((reservation("10.244.1.2", container),)))
-    found = checked(store, DOCKER, CNI, cni_results=results, containers=reading)
-    assert isinstance(found.reading, NotRequested if container == GONE else Known)
-
-
-def test_a_drained_node_is_judged_by_the_flags_of_its_kubelet_and_the_newest_result() -> None:
-    later = Known((OLD_LEAK, CBR0[0]))
-    moved = checked(LEFT, DOCKER, CNI, cni_results=later, containers=NO_CONTAINERS)
-    assert moved.reading == NotRequested("reservations", NOT_SELECTED)
-    assert checked(LEFT, DOCKER, KUBENET, cni_results=later, containers=NO_CONTAINERS) == LEFT
-    assert checked(LEFT, DOCKER, CNI, cni_results=Known((OLD_LEAK,)), containers=NO_CONTAINERS) == LEFT
 
 
 def test_without_docker_missing_checkpoints_are_empty_and_existing_ones_stay() -> None:

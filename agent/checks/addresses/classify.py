@@ -13,7 +13,7 @@ from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.leak import Leaks
 from agent.model.namespaces import mounted_by_sandbox, named_sandboxes
-from agent.model.snapshot import Container, InsufficientData, NotRequested, Reservation, Snapshot, known_or
+from agent.model.snapshot import Container, Damage, InsufficientData, NotRequested, Reservation, Snapshot, known_or
 from agent.model.text import format_age
 from agent.model.times import from_mtime
 
@@ -132,6 +132,8 @@ class _Evidence:
     """The sandboxes whose network namespace was mounted when they were made."""
     mounted: Mapping[str, str]
     """Where it still is."""
+    unread: Mapping[str, str]
+    """The files of sandboxes whose result is too large to be read."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, remembered: Mapping[str, str]) -> "_Evidence":
@@ -149,6 +151,7 @@ class _Evidence:
             pods={**remembered, **_pods_by_id(snapshot)},
             named=named_sandboxes(results),
             mounted=mounted_by_sandbox(results, known_or(snapshot.mounted_namespaces, ())),
+            unread={one.container_id: one.file for one in snapshot.damaged_results if one.damage is Damage.TOO_LARGE},
         )
 
 
@@ -218,6 +221,8 @@ def _in_namespace(reservation: Reservation, evidence: _Evidence) -> str:
         return f"{process} has the address"
     if reservation.container_id:
         snapshot.cni_results.known()
+    if file := evidence.unread.get(reservation.container_id):
+        raise InsufficientData(f"cni_results: {file} is too large: its network namespace may still be mounted")
     if reservation.container_id in evidence.named:
         snapshot.mounted_namespaces.known()
     place = evidence.mounted.get(reservation.container_id)

@@ -33,6 +33,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     # After the findings: a network that cannot be assessed must not hide that another one is full.
     if gap is not None:
         raise gap
+    if isinstance(assessment.snapshot.networks, Unavailable):
+        assessment.snapshot.networks.known()
 
 
 def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:

@@ -146,7 +146,13 @@ def _others(leaks: Leaks, listed: Collection[Reservation]) -> Iterator[TrackedFi
 
 def _check_evidence(snapshot: Snapshot) -> None:
     """Raise InsufficientData where an unavailable source may hide a leak."""
-    for reading in (snapshot.checkpoints, snapshot.addresses, snapshot.mounted_namespaces, snapshot.pods):
+    for reading in (
+        snapshot.networks,
+        snapshot.checkpoints,
+        snapshot.addresses,
+        snapshot.mounted_namespaces,
+        snapshot.pods,
+    ):
         if isinstance(reading, Unavailable):
             reading.known()
     if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner

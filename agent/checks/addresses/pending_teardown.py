@@ -9,6 +9,7 @@ from agent.model.assessment import Assessment, ClassifiedReservation, PendingTea
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
     Container,
+    Damage,
     DamagedResult,
     Known,
     Reservation,
@@ -64,7 +65,8 @@ def _first_seen(reservation: Reservation, stopped: Container | None, snapshot: S
 def damaged_result(snapshot: Snapshot, reservation: Reservation) -> DamagedResult | None:
     """Return what libcni's cache has in place of the sandbox's result; None: it is not known to be damaged."""
     sandbox = (reservation.network, reservation.container_id)
-    return next((one for one in snapshot.damaged_results if (one.network, one.container_id) == sandbox), None)
+    damaged = (result for result in snapshot.damaged_results if result.damage is not Damage.TOO_LARGE)
+    return next((result for result in damaged if (result.network, result.container_id) == sandbox), None)
 
 
 def with_durations(assessment: Assessment, pending: Mapping[Reservation, Since]) -> Assessment:

@@ -2,8 +2,9 @@
 
 This happens when someone, or a cleanup script, deletes files in host-local's directory, or when the directory is lost
 (a tmpfs, a reinstallation) while containers keep running. host-local looks only at its files.
+It also happens when the CNI configuration is replaced by that of another network with the same range.
 
-Means: the pod's address lies in the network's range, and there is no reservation file for it.
+Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
 Do: cordon the node first; then delete the pod, so that its controller creates a new one with a reservation (but if
 `nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
@@ -23,31 +24,37 @@ SEVERITIES: Final = (Severity.CRITICAL,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     networks = assessment.networks
-    entries = [assessment.of(network) for network in networks]
+    entries = {network: assessment.of(network) for network in networks}
     elsewhere = _reserved_elsewhere(assessment)
     pods = assessment.networked_pods
-    reserved = _reserved({ip for _, ip in pods}, entries)
+    used = {ip for _, ip in pods}
+    reserved = {network: _reserved(used, entries[network]) for network in networks}
+    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
 
     for pod, ip in pods:
-        if pod.deleting or ip in reserved or pod.name in elsewhere:
+        holders = [network for network in networks if ip in reserved[network]]
+        # A reservation counts in the networks that give out addresses now.
+        asked = [network for network in networks if network in configured] if holders else networks
+        if pod.deleting or pod.name in elsewhere or configured.intersection(holders):
             continue
-        network = next((network for network in networks if covers(assessment.ranges(network), ip)), None)
+        network = next((network for network in asked if covers(assessment.ranges(network), ip)), None)
         if network is None:
             continue
+        where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
         yield Finding(
             detector=NAME,
             severity=Severity.CRITICAL,
             subject=f"{network}/{ip} of pod {pod.name}",
-            message=f"pod {pod.name} uses {ip}, which is not reserved: the next pod can get the same address",
+            message=f"pod {pod.name} uses {ip}, which is {where}: the next pod can get the same address",
             network=network,
             pod=pod.name,
             identity=(pod.uid,),
         )
 
 
-def _reserved(used: Container[str], entries: Iterable[Iterable[ClassifiedReservation]]) -> frozenset[str]:
+def _reserved(used: Container[str], entries: Iterable[ClassifiedReservation]) -> frozenset[str]:
     """Return those of the addresses that are reserved: far fewer than reservations, on a node with many leaks."""
-    return frozenset(one.name for network in entries for one in network if one.blocks and one.name in used)
+    return frozenset(one.name for one in entries if one.blocks and one.name in used)
 
 
 def _reserved_elsewhere(assessment: Assessment) -> frozenset[str]:

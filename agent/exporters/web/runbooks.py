@@ -7,6 +7,7 @@ from typing import Final
 from agent.checks.addresses import (
     exhausted_range,
     leaked_reservation,
+    overlapping_ranges,
     shared_ip,
     stuck_teardown,
     unmanaged_address,
@@ -26,6 +27,7 @@ RUNBOOKS: Final = {
     unmanaged_address.NAME: "NodeleakUnmanagedAddress",
     stuck_teardown.NAME: "NodeleakStuckTeardown",
     exhausted_range.NAME: "NodeleakRangeTooSmall",
+    overlapping_ranges.NAME: "NodeleakOverlappingRanges",
     late_device_plugin.NAME: "NodeleakLateDevicePlugin",
     rejected_pod.NAME: "NodeleakRejectedPods",
     started_without_device.NAME: "NodeleakStartedWithoutDevice",

@@ -108,14 +108,15 @@ class CniResults:
                 continue
             if not stat.S_ISREG(found.st_mode):
                 continue
-            if found.st_size > _LARGEST:  # what it names may still be mounted
-                raise SourceError(f"{path / name} has {found.st_size} bytes, more than the limit of {_LARGEST}")
-            check_total(sizes := sizes + found.st_size, path)
             network, container_id, ifname = sys.intern(matched["network"]), matched["id"], sys.intern(matched["ifname"])
             key = (network, container_id, ifname, found.st_ino, found.st_mtime_ns, found.st_size)
             if (known := self._parsed.get(key)) is None:
-                result = _read_one(name, key, directory)
-                known = key, _checked(result, path / name) if isinstance(result, CniResult) else result
+                large = found.st_size > _LARGEST  # CRI-O writes all annotations of the pod into it
+                result = None if large else _read_one(name, key, directory)
+                checked = _checked(result) if isinstance(result, CniResult) else result
+                known = key, DamagedResult(*key[:3], Damage.TOO_LARGE) if large else checked
+            if found.st_size <= _LARGEST:
+                check_total(sizes := sizes + found.st_size, path)
             parsed[known[0]] = known
             parts.add(known[1])
 
@@ -141,14 +142,12 @@ class _Parts:
             )
 
 
-def _checked(result: CniResult, path: Path) -> CniResult:
-    """Return the result; raises SourceError if it is too large to be kept: what it names may still be mounted."""
+def _checked(result: CniResult) -> CniResult | DamagedResult:
+    """Return the result, or that it is too large to be kept."""
     longest = max(map(_length, (result.ifname, result.pod, result.data_dir, result.namespace, result.plugin)))
     parts = sum(map(len, result.ranges)) + len(result.port_mappings)
     if longest > LONGEST_TEXT or parts > _MOST_PARTS:
-        raise SourceError(
-            f"{path}: a text of {longest:,} characters, and {parts:,} ranges and ports: it is not libcni's"
-        )
+        return DamagedResult(result.network, result.container_id, result.ifname[:LONGEST_TEXT], Damage.TOO_LARGE)
     return replace(result, ranges=_shared(result.ranges))
 
 

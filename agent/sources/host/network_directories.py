@@ -1,6 +1,6 @@
 """Which directories of host-local are read: those that settings name, and, with `auto`, all that can be found.
 
-Whose a found directory is, is decided later (`attribution.py`): the runtime's word and the pods tell.
+Whose a found directory is, is decided later (`networks.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Unavailable, known_or
@@ -18,6 +17,7 @@ from agent.sources.os_error import cannot_read
 
 DEFAULT_DATA_DIR: Final = Path("/var/lib/cni/networks")
 """host-local's `dataDir` where a configuration names none."""
+_RUN: Final = Path("/run")
 
 
 class _Directory(NamedTuple):
@@ -56,12 +56,15 @@ def read_all(
     listing = _list(networks_dir) if AUTO in settings else _Listing()
     found: dict[str, _Directory] = {}
     for one in _directories(settings, known_or(networks, ()), networks_dir, mounted, listing.names):
-        found.setdefault(one.network, one)
+        # A chain may have two directories for one network.
+        first = found.setdefault(one.network, one)
+        if first.named == one.named == "runtime" and not is_directory(first.above / first.network):
+            found[one.network] = one
     stores: dict[str, NetworkStore] = {}
     files = 0
     for one in found.values():
         known = earlier.get(str(one.data_dir / one.network), ())
-        store = stores[one.network] = _read(one, networks_dir, known, most, files)
+        store = stores[one.network] = _read(one, networks_dir, mounted, known, most, files)
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
     for unread in _unread(listing, networks_dir):
         if unread.network == AUTO or unread.network not in stores:
@@ -115,12 +118,18 @@ def _directories(
         data_dir = Path(one.data_dir or DEFAULT_DATA_DIR)
         above = networks_dir if data_dir == DEFAULT_DATA_DIR else mounted(data_dir)
         yield _Directory(one.name, above, networks_dir if above == networks_dir else data_dir, "runtime")
-    # No runtime knows kubenet: it is the kubelet's.
-    for name in (*names, *(() if networks else (KUBENET,))):
+    for name in names:
         yield _Directory(name, networks_dir, networks_dir, "")
 
 
-def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation], most: int, others: int) -> NetworkStore:
+def _read(
+    one: _Directory,
+    networks_dir: Path,
+    mounted: Callable[[Path], Path],
+    before: Iterable[Reservation],
+    most: int,
+    others: int,
+) -> NetworkStore:
     store = read_reservations(one.above, one.network, before, most, others)
     store = replace(store, data_dir=str(one.data_dir), discovered=one.named != "settings")
     if one.data_dir != networks_dir and isinstance(store.reading, Known):
@@ -130,9 +139,9 @@ def _read(one: _Directory, networks_dir: Path, before: Iterable[Reservation], mo
         return store
     if " does not exist: " not in store.reading.why:
         return store
-    # Whatever else is there, host-local makes this one for the first pod.
-    store = replace(store, absent=is_directory(one.above) or is_directory(one.above.parent))
-    if is_directory(one.above) or one.data_dir == networks_dir:
+    if one.data_dir.is_relative_to(_RUN) and is_directory(mounted(_RUN)):
+        store = replace(store, absent=True)
+    if store.absent or one.data_dir == networks_dir:
         return store
     why = f"{one.above} does not exist: network {one.network} has the dataDir {one.data_dir}, which must be mounted"
     return replace(store, reading=Unavailable("reservations", why))

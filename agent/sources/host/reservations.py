@@ -66,7 +66,8 @@ def read_reservations(
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         reading = Unavailable("reservations", _why_unavailable(directory, error))
-        absent = error.errno == errno.ENOENT and _is_without_networks(networks_dir)
+        # Whatever else is there, host-local makes this one for the first pod.
+        absent = error.errno == errno.ENOENT and any(map(is_directory, (networks_dir, networks_dir.parent)))
         return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
     try:
         return replace(_read_entries(network, handle, before, max(0, most - others)), data_dir=str(networks_dir))
@@ -114,15 +115,6 @@ def network_names(networks_dir: Path) -> list[str]:
             return sorted(islice(names, MAX_NETWORKS + 1))
     except FileNotFoundError:
         return []
-
-
-def _is_without_networks(networks_dir: Path) -> bool:
-    """Return whether host-local may have made no directory yet. Beside others, a missing one is a mistake."""
-    try:
-        names = network_names(networks_dir)
-    except OSError:
-        return False
-    return not names and any(map(is_directory, (networks_dir, networks_dir.parent)))
 
 
 def is_directory(path: Path) -> bool:

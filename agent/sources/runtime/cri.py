@@ -12,11 +12,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork, WrittenRange, version_numbers
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, Container
 from agent.model.text import truncate
+from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus
 from agent.sources.runtime.grpc_unary import LARGEST_MESSAGE, Code, GrpcConnection, GrpcError
 from agent.sources.runtime.protobuf import DecodedMessage, encode, repeated
 from agent.sources.runtime.runtime import MOST_LISTED_BYTES, NoCri, checked_container, counted
@@ -104,17 +105,23 @@ class Cri:
             runtime = session.identify()
             return runtime.name == CONTAINERD and _has_record(session, runtime, container_id)
 
-    def networks(self) -> tuple[RuntimeNetwork, ...] | None:
+    def networks(self) -> CniStatus:
         """Return the networks that the runtime has loaded, without its own loopback; raises SourceError.
 
-        None: it does not name them. CRI-O does not, and containerd does.
+        CRI-O does not name them, and containerd does.
         """
         with self._session() as session:
             info = session.cri("Status", encode((1, 1))).text_map(2)
             if "cniconfig" not in info:
-                return None
-            configured = [one["Config"] for one in json.loads(info["cniconfig"])["Networks"] or ()]
-            return tuple(_network(one) for one in configured if one["Name"] != "cni-loopback")
+                return CniStatus()
+            status = json.loads(info["cniconfig"])
+            configured = [network["Config"] for network in status["Networks"] or ()]
+            loaded = tuple(
+                {"name": config["Name"], "plugins": [json.loads(plugin["Source"]) for plugin in config["Plugins"]]}
+                for config in configured
+                if config["Name"] != "cni-loopback"
+            )
+            return CniStatus(loaded, Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY))
 
     def abort(self) -> None:
         """Do nothing: each call has a time limit of its own."""
@@ -278,36 +285,3 @@ def _labeled(one: DecodedMessage, state: str, created: int, labels: Mapping[str,
     return checked_container(
         Container(container_id, state, created, pod, labels.get(f"{_LABEL}uid", ""), sandbox=sandbox)
     )
-
-
-def _network(config: Mapping[str, Any]) -> RuntimeNetwork:
-    plugins = [json.loads(one["Source"]) for one in config["Plugins"]]
-    ipam: Mapping[str, Any] = next((one["ipam"] for one in plugins if one.get("ipam")), {})
-    name, data_dir = str(config["Name"]), str(ipam.get("dataDir") or "")
-    _check_paths(name, data_dir)
-    return RuntimeNetwork(
-        name=name,
-        plugins=tuple(str(one["type"]) for one in plugins),
-        ipam=str(ipam.get("type") or ""),
-        data_dir=data_dir,
-        ranges=_ranges(ipam) if ipam.get("type") == "host-local" else (),
-    )
-
-
-def _check_paths(name: str, data_dir: str) -> None:
-    """Raise ValueError unless both can be part of a path, which has no NUL and no half of a surrogate pair."""
-    is_part = "/" not in name and name.strip(".") != ""
-    if not is_part or not (data_dir or "/").startswith("/") or not (name + data_dir).isprintable():
-        raise ValueError(f"network {name!r} in {data_dir!r}")
-
-
-def _ranges(ipam: Mapping[str, Any]) -> tuple[tuple[WrittenRange, ...], ...]:
-    # The older single range stands beside the sets, and comes first.
-    sets = [[ipam]] if ipam.get("subnet") else []
-    sets += ipam.get("ranges") or []
-    return tuple(tuple(_range(one) for one in ranges) for ranges in sets)
-
-
-def _range(written: Mapping[str, Any]) -> WrittenRange:
-    others = (str(written.get(key) or "") for key in ("rangeStart", "rangeEnd", "gateway"))
-    return WrittenRange(str(written["subnet"]), *others)

@@ -18,6 +18,7 @@ from urllib3.exceptions import HTTPError
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import Container
 from agent.model.text import truncate
+from agent.sources.host.cni_config import CniStatus
 from agent.sources.os_error import why_not_connected
 from agent.sources.runtime.docker_client import BoundedClient, Bounds
 from agent.sources.runtime.runtime import checked_container, counted
@@ -72,8 +73,9 @@ class Docker:
 
         return self._ask(inspect)
 
-    def networks(self) -> None:
-        """Return nothing: the kubelet, not docker, attaches pods to networks."""
+    def networks(self) -> CniStatus:
+        """Say nothing: the kubelet, not docker, attaches pods to networks."""
+        return CniStatus()
 
     def abort(self) -> None:
         self._bounds.last.end()

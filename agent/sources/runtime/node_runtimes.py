@@ -11,8 +11,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
+from agent.model.assessment import KUBENET
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork, endpoint_path
-from agent.model.snapshot import Container, NotRequested, Snapshot, known_or
+from agent.model.snapshot import Container, Snapshot, known_or
+from agent.sources.host.cni_config import (
+    DEFAULT_DIRECTORY,
+    CniStatus,
+    NotConfigured,
+    default_networks,
+    networks_of,
+    read_directory,
+)
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.unix_sockets import read_sockets
 from agent.sources.runtime.runtime import NoCri, Runtime
@@ -31,6 +40,8 @@ ENDPOINTS: Final = (
 )
 _OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O, "docker.sock": DOCKER}
 """The runtime that listens at a socket of this name. systemd may listen in its place, and start it for a question."""
+_KUBENET: Final = RuntimeNetwork(KUBENET, ("bridge",), "host-local")
+"""Its range is the node's pod CIDR."""
 
 
 class NodeRuntimes:
@@ -99,15 +110,32 @@ class NodeRuntimes:
         if self._answering:
             self._answering.abort()
 
-    def networks(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
-        """Return the networks that the kubelet's runtime names; raises SourceError if it fails."""
-        first, *others = self._runtimes()
-        if others and not self._named():
-            return NotRequested("networks", "several runtimes run, and the kubelet names none of them")
-        for networks in self._answer(first, lambda runtime: runtime.networks()):
-            if networks is not None:
-                return networks
-        return NotRequested("networks", f"{first.expected.name} does not name its networks")
+    def networks(self, config_dir: Path | None = None) -> tuple[RuntimeNetwork, ...]:
+        """Return the networks that give pods their addresses; raises SourceError if they are not known.
+
+        The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
+        `config_dir`: overrides the directory that the runtime names.
+        """
+        runtimes = self._runtimes()
+        certain = len(runtimes) == 1 or bool(self._named())
+        answers = self._answer(runtimes[0], lambda runtime: runtime.networks()) if certain else []
+        status = next(iter(answers), CniStatus())
+        directory = config_dir or status.directory or DEFAULT_DIRECTORY
+        if status.loaded is not None:
+            read = partial(read_directory, directory)
+            return tuple(chain.from_iterable(networks_of(network, read) for network in status.loaded))
+        uses_docker = any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes))
+        node = self._processes.read() if uses_docker else None
+        if node and node.network_plugin == KUBENET:
+            return (_KUBENET,)
+        if node and certain and node.network_plugin == "" and node.cri_dockerd is None:
+            return ()  # dockershim without a network plugin; cri-dockerd's default is cni
+        try:
+            return default_networks(read_directory(directory))
+        except NotConfigured:
+            if node and node.network_plugin is None:  # no kubelet runs, and only kubenet needs no configuration
+                return (_KUBENET,)
+            raise
 
     def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
         try:

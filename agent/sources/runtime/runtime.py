@@ -5,9 +5,10 @@ from itertools import islice
 from typing import Final, Protocol
 
 from agent.model.input_limit import InputLimit
-from agent.model.runtime import ContainerRuntime, RuntimeNetwork
+from agent.model.runtime import ContainerRuntime
 from agent.model.snapshot import Container
 from agent.model.text import truncate
+from agent.sources.host.cni_config import CniStatus
 from agent.sources.source_error import SourceError
 
 MOST_CONTAINERS: Final[InputLimit] = 10_000
@@ -61,8 +62,8 @@ class Runtime(Protocol):
         """Return whether this container or sandbox exists; False only where the runtime itself says so."""
         ...
 
-    def networks(self) -> tuple[RuntimeNetwork, ...] | None:
-        """Return the networks of its pods; None: it does not name them."""
+    def networks(self) -> CniStatus:
+        """Return what it says of the networks of its pods."""
         ...
 
     def abort(self) -> None:

@@ -55,11 +55,6 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> 
     assert stores["cbr0"].data_dir == str(tmp_path / "networks")
 
 
-@pytest.mark.parametrize("networks", [SILENT, Known(()), Unavailable("networks", "no answer")])
-def test_no_runtime_names_kubenet(tmp_path: Path, networks: Reading[tuple[RuntimeNetwork, ...]]) -> None:
-    assert read(tmp_path, "auto", networks=networks).keys() == {"cbr0", "podman", "kubenet"}
-
-
 def test_all_directories_together_have_a_limit(tmp_path: Path) -> None:
     for network, number in (("cbr0", 2), ("podman", 2), ("podman", 3)):
         (tmp_path / f"networks/{network}/10.244.1.{number}").write_text("a" * 64)
@@ -167,21 +162,7 @@ def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None
 
 
 def test_without_the_directory_there_are_no_networks(tmp_path: Path) -> None:
-    (one,) = read_all(["auto"], SILENT, tmp_path / "none", lambda path: path)
-    assert (one.network, one.absent) == ("kubenet", True)
-
-
-def test_beside_networks_that_cannot_be_listed_a_missing_one_is_not_absent(
-    tmp_path: Path, unlistable: Callable[[], None]
-) -> None:
-    (tmp_path / "networks/cbr0").rmdir()
-    (tmp_path / "networks/podman").rmdir()
-    assert read(tmp_path, "kubenet")["kubenet"].absent
-    unlistable()
-    (one,) = read(tmp_path, "kubenet").values()
-    assert not one.absent
-    assert isinstance(one.reading, Unavailable)
-    assert one.reading.why.endswith("check --network and --cni-networks-dir")
+    assert read_all(["auto"], SILENT, tmp_path / "none", lambda path: path) == ()
 
 
 def test_leaks_that_cannot_be_listed_for_a_while_stay_confirmed(

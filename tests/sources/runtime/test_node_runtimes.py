@@ -1,5 +1,6 @@
 """Which container runtimes are asked: the process table and the list of sockets are files, the runtimes are objects."""
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.snapshot import Container, NotRequested
+from agent.model.snapshot import Container
+from agent.sources.host.cni_config import CniStatus
 from agent.sources.host.processes import ProcessTable
 from agent.sources.runtime.node_runtimes import NodeRuntimes
 from agent.sources.runtime.runtime import NoCri
@@ -19,6 +21,9 @@ SOCKET = "/run/containerd/containerd.sock"
 CRIO_SOCKET = "/run/crio/crio.sock"
 
 
+SILENT = CniStatus()
+
+
 @dataclass
 class Fake:
     """A runtime that lists these sandboxes, and has records of some more."""
@@ -26,7 +31,7 @@ class Fake:
     expected: ContainerRuntime
     listed: tuple[Container, ...] = ()
     recorded: tuple[Container, ...] = ()
-    named: tuple[RuntimeNetwork, ...] | None = None
+    named: CniStatus = SILENT
     error: SourceError | None = None
     require: Callable[[], None] = lambda: None
     asked: list[set[str]] = field(default_factory=list)
@@ -45,7 +50,7 @@ class Fake:
         self._answer()
         return any(one.id == container_id for one in (*self.listed, *self.recorded))
 
-    def networks(self) -> tuple[RuntimeNetwork, ...] | None:
+    def networks(self) -> CniStatus:
         self._answer()
         return self.named
 
@@ -163,7 +168,7 @@ def test_an_endpoint_that_was_named_must_serve_cri(machine: Machine, named: str,
     machine.serve(SOCKET, error=NoCri("CRI is disabled here, or failed to start"))
     machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET], kubelet=named)
     runtimes = machine.runtimes(endpoint=endpoint)
-    questions = [lambda: runtimes.containers(node()), lambda: runtimes.has(WEB_ID)]
+    questions: list[Callable[[], object]] = [lambda: runtimes.containers(node()), lambda: runtimes.has(WEB_ID)]
     for question in [*questions, runtimes.networks] if named else questions:
         with pytest.raises(SourceError, match="CRI is disabled here") as raised:
             question()
@@ -282,39 +287,46 @@ def test_a_choice_of_cri_is_no_question_to_docker(machine: Machine) -> None:
 
 # networks
 
-CBR0 = (RuntimeNetwork("cbr0", ("flannel",)),)
+LOADED = CniStatus(({"name": "cbr0", "plugins": [{"type": "flannel"}]},))
+CBR0 = (RuntimeNetwork("cbr0", ("flannel",), "host-local"),)
 
 
 def test_the_runtime_that_the_kubelet_names_names_the_networks(machine: Machine) -> None:
     machine.run("containerd", "crio", "dockerd", listening=(SOCKET, CRIO_SOCKET), kubelet=f"unix://{SOCKET}")
-    machine.serve(CRIO_SOCKET, CRI_O, named=(RuntimeNetwork("crio", ("bridge",)),))
-    machine.serve(SOCKET, named=CBR0)
+    machine.serve(CRIO_SOCKET, CRI_O)
+    machine.serve(SOCKET, named=LOADED)
     assert machine.runtimes().networks() == CBR0
 
 
 def test_a_runtime_alone_names_the_networks(machine: Machine) -> None:
     machine.run("containerd", listening=(SOCKET,))
-    machine.serve(SOCKET, named=CBR0)
+    machine.serve(SOCKET, named=LOADED)
     assert machine.runtimes().networks() == CBR0
-    machine.serve(SOCKET, named=())
+    machine.serve(SOCKET, named=CniStatus(()))
     assert machine.runtimes().networks() == ()
 
 
 @pytest.mark.parametrize(
-    ("commands", "listening", "why"),
+    ("processes", "sockets"),
     [
-        (("dockerd",), ("/run/docker.sock",), "docker does not name its networks"),
-        (("crio",), (CRIO_SOCKET,), "cri-o does not name its networks"),
-        (("containerd", "crio"), (SOCKET, CRIO_SOCKET), "several runtimes run, and the kubelet names none of them"),
+        (("crio",), (CRIO_SOCKET,)),
+        (("containerd", "crio"), (SOCKET, CRIO_SOCKET)),
     ],
+    ids=["CRI-O", "several"],
 )
-def test_networks_that_nobody_names_are_not_requested(
-    machine: Machine, commands: tuple[str, ...], listening: tuple[str, ...], why: str
+def test_where_no_runtime_names_the_networks_the_configuration_does(
+    machine: Machine, tmp_path: Path, processes: tuple[str, ...], sockets: tuple[str, ...]
 ) -> None:
-    machine.run(*commands, listening=listening)
-    machine.serve(SOCKET, named=CBR0)
-    machine.serve(CRIO_SOCKET, CRI_O)
-    assert machine.runtimes().networks() == NotRequested("networks", why)
+    machine.run(*processes, listening=sockets)
+    for socket in sockets:
+        machine.serve(socket, CRI_O if socket == CRIO_SOCKET else CONTAINERD)
+    net_d = tmp_path / "net.d"
+    for how in ("does not exist", "has no CNI configuration"):
+        with pytest.raises(SourceError, match=f"{net_d} {how} .*--cni-config-dir"):
+            machine.runtimes().networks(net_d)
+        net_d.mkdir(exist_ok=True)
+    (net_d / "10-x.conflist").write_text(json.dumps(LOADED.loaded[0] if LOADED.loaded else None))
+    assert machine.runtimes().networks(net_d) == CBR0
 
 
 def test_a_runtime_that_fails_makes_the_networks_unavailable(machine: Machine) -> None:
@@ -326,6 +338,6 @@ def test_a_runtime_that_fails_makes_the_networks_unavailable(machine: Machine) -
 
 def test_the_networks_of_a_stopped_runtime_of_the_kubelet_are_unavailable(machine: Machine) -> None:
     machine.run("crio", listening=(CRIO_SOCKET,), kubelet=f"unix://{SOCKET}")
-    machine.serve(CRIO_SOCKET, CRI_O, named=CBR0)
+    machine.serve(CRIO_SOCKET, CRI_O, named=LOADED)
     with pytest.raises(SourceError, match="no container runtime listens"):
         machine.runtimes().networks()

@@ -1,0 +1,67 @@
+"""Two networks that pods of this node use can give out the same addresses.
+
+host-local looks only at the files of one network. If the CNI configuration is replaced by one with another name and the
+same range, the new network knows nothing of the addresses of the pods that run. The same happens if a further network
+(Multus) has a range of the node's own.
+
+Means: both networks are in use, and their ranges overlap, or a running container has an address of one of them in the
+range of the other. Severity info: at least one of them is no pod's `eth0`.
+Do: give each network a range of its own. If the network was renamed, cordon the node, delete the pods that have their
+addresses from the earlier network, and uncordon when this finding is gone. Two isolated segments may have one range.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Final
+
+from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.finding import Finding, Severity
+from agent.model.ranges import RangeSets, covers, overlap
+from agent.model.snapshot import InsufficientData, known_or
+
+NAME = "overlapping_ranges"
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
+
+
+def find(assessment: Assessment) -> Iterator[Finding]:
+    ranges = {network: _ranges(assessment, network) for network in assessment.networks}
+    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
+    for first, second in combinations(ranges, 2):
+        shared = overlap(ranges[first], ranges[second])
+        shared = shared or _used(assessment, first, ranges[second]) or _used(assessment, second, ranges[first])
+        if not shared:
+            continue
+        earlier = [name for name in (first, second) if configured and name not in configured]
+        primary = all(_is_primary(assessment, name) for name in (first, second))
+        message = f"{first} and {second} can both give out {shared}: two pods can get the same address"
+        if primary and len(earlier) == 1:
+            message += f"; {earlier[0]} is no longer in the CNI configuration, and pods still have addresses from it"
+        severity = Severity.WARNING if primary else Severity.INFO
+        yield Finding(NAME, f"{first} and {second}", message, severity, first)
+    for network in ranges:  # after the findings
+        assessment.of(network)
+
+
+def _ranges(assessment: Assessment, network: str) -> RangeSets:
+    try:
+        return assessment.ranges(network)
+    except InsufficientData:
+        return ()
+
+
+def _used(assessment: Assessment, network: str, other: RangeSets) -> str:
+    """Return an address of a running container that lies in the range of another network."""
+    entries = (entry for entry in _entries(assessment, network) if entry.state is State.IN_USE)
+    return next((entry.name for entry in entries if covers(other, entry.name)), "") if other else ""
+
+
+def _is_primary(assessment: Assessment, network: str) -> bool:
+    entries = _entries(assessment, network)
+    return not entries or any(entry.ifname in {"eth0", ""} for entry in entries)
+
+
+def _entries(assessment: Assessment, network: str) -> tuple[ClassifiedReservation, ...]:
+    try:
+        return assessment.of(network)
+    except InsufficientData:
+        return ()

@@ -1,0 +1,265 @@
+"""scan and clean where the CNI configuration alone tells which networks pods use."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.cli.test_networks import BRIDGE, CIDR, Stand, a_node, every_address, leaks, leave_over, standing, subjects
+from tests.fakes import cri
+from tests.fakes.host import configure
+from tests.fakes.nodes import FakeNode
+
+CRI_O: Final = "cri-o://1.35.6"
+CONTAINERD: Final = "containerd://2.1.9"
+DOCKER: Final = "docker://20.10.24"
+HOST_LOCAL: Final = {"type": "host-local", "ranges": [[{"subnet": CIDR}]]}
+FLANNEL: Final = {"type": "flannel", "delegate": {"isDefaultGateway": True}}
+EGRESS: Final = {
+    "name": "egress-cni", "type": "egress-cni", "enabled": "false", "ipam": {
+        "type": "host-local", "ranges": [[{"subnet": "fd00::ac:00/118"}]], "dataDir": "/run/cni/v4pd/egress-v6-ipam",
+    },
+}  # fmt: skip
+"""As the chain of EKS has it."""
+
+
+def on(runtime: str, **changes: Any) -> FakeNode:
+    return a_node(network="cbr0", runtime=runtime, **changes)
+
+
+def forget_results(stand: Stand) -> None:
+    for path in stand.host.cache.iterdir():
+        path.unlink()
+
+
+def reconfigure(stand: Stand, name: str, *plugins: dict[str, Any], file: str = "", **more: Any) -> None:
+    """Put this configuration in place of the one that the node has."""
+    for path in stand.host.net_d.iterdir():
+        path.unlink()
+    configure(stand.host.net_d / (file or f"10-{name}.conflist"), name, *plugins, **more)
+
+
+def judged(document: Any) -> set[str]:
+    return {network["name"] for network in document["networks"] if network["not_in_use"] is None}
+
+
+def verdicts(stand: Stand) -> Any:
+    return stand.clean("--settle=0s", "--max-share=100%")["verdicts"]
+
+
+@pytest.mark.parametrize("runtime", [CRI_O, DOCKER])
+def test_a_range_full_of_leaks_is_critical_though_no_pod_runs_and_no_result_is_cached(
+    tmp_path: Path, runtime: str
+) -> None:
+    with standing(tmp_path, on(runtime, running=())) as stand:
+        leave_over(stand.host.networks / "cbr0", every_address())
+        document = stand.scan()
+        (critical,) = (one for one in document["findings"] if one["severity"] == "critical")
+        assert critical["message"].startswith("cbr0: no free addresses; 253 of 253 addresses are reserved (253 leaked)")
+        assert len(leaks(document)) == 253
+        assert verdicts(stand)["would_release"] == 253
+
+
+@pytest.mark.parametrize("runtime", [CRI_O, DOCKER])
+def test_old_leaks_beside_running_pods_are_found_without_cached_results(tmp_path: Path, runtime: str) -> None:
+    with standing(tmp_path, on(runtime)) as stand:
+        forget_results(stand)
+        leave_over(stand.host.networks / "cbr0", every_address()[20:52])
+        assert len(leaks(stand.scan())) == 32
+        assert verdicts(stand)["would_release"] == 32
+
+
+def test_an_empty_directory_of_kubenet_on_a_node_with_cni_is_no_fault(tmp_path: Path) -> None:
+    with standing(tmp_path, on(DOCKER)) as stand:
+        forget_results(stand)
+        stand.host.store.mkdir()
+        document = stand.scan()
+        assert (subjects(document), judged(document)) == ([], {"cbr0"})
+
+
+MULTUS: Final = {"type": "multus", "kubeconfig": "/etc/cni/net.d/multus.d/multus.kubeconfig"}
+CBR0: Final = {"name": "cbr0", "plugins": [BRIDGE]}
+
+
+@pytest.mark.parametrize(
+    "multus",
+    [
+        MULTUS | {"delegates": [CBR0]},
+        MULTUS | {"delegates": [{"name": "cbr0", **BRIDGE}]},
+        MULTUS | {"clusterNetwork": "cbr0"},
+        MULTUS | {"type": "multus-shim", "clusterNetwork": "/host/etc/cni/net.d/10-cbr0.conflist"},
+    ],
+    ids=["list", "plugin", "name", "thick"],
+)
+@pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
+def test_the_delegate_of_multus_is_judged_and_cleaned(tmp_path: Path, multus: dict[str, Any], runtime: str) -> None:
+    loaded = cri.cniconfig(multus, name="multus-cni-network") if runtime == CONTAINERD else ""
+    with standing(tmp_path, on(runtime, running=()), loaded) as stand:
+        (stand.host.net_d / "00-multus.conf").write_text(json.dumps({"name": "multus-cni-network", **multus}))
+        leave_over(stand.host.networks / "cbr0", every_address())
+        document = stand.scan()
+        assert "exhausted_range cbr0" in subjects(document)
+        assert judged(document) == {"cbr0"}
+        assert verdicts(stand)["would_release"] == 253
+
+
+def test_a_multus_whose_delegates_are_elsewhere_is_a_gap(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, running=())) as stand:
+        reconfigure(stand, "multus-cni-network", MULTUS | {"clusterNetwork": "other"})
+        why = {one["source"]: one["why"] for one in stand.scan(code=3)["unavailable"]}
+        assert "clusterNetwork other is in no file: name the network with --network" in why["networks"]
+
+
+def test_a_further_network_of_multus_is_judged_by_its_cached_results(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O)) as stand:
+        leave_over(stand.host.networks / "storage", ["10.99.0.7"])
+        (stand.host.networks / "storage/10.99.0.7").write_text(f"{'9' * 64}\r\nnet1")
+        arguments = [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-0"]]
+        cached = {
+            "kind": "cniCacheV1", "containerId": "9" * 64, "networkName": "storage", "ifName": "net1",
+            "cniArgs": arguments, "result": {"ips": [{"address": "10.99.0.7/24"}]},
+        }  # fmt: skip
+        (stand.host.cache / f"storage-{'9' * 64}-net1").write_text(json.dumps(cached))
+        assert judged(stand.scan("--grace=0s")) == {"cbr0", "storage"}
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, api: str) -> None:
+    with standing(tmp_path, on(CRI_O)) as stand:
+        reconfigure(stand, "renamed", BRIDGE)
+        for number in range(2):
+            found = [one for one in subjects(stand.scan(api=api)) if not one.startswith("unreserved_pod_ip renamed/")]
+            assert found == ["overlapping_ranges renamed and cbr0"]
+            (stand.host.networks / "renamed").mkdir(exist_ok=True)
+            assert number < 2
+        unreserved = [one for one in subjects(stand.scan()) if one.startswith("unreserved_pod_ip renamed/")]
+        assert len(unreserved) == 5
+
+
+@pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
+@pytest.mark.parametrize("enabled", ["false", False])
+def test_a_disabled_plugin_of_a_chain_is_no_gap(tmp_path: Path, runtime: str, enabled: object) -> None:
+    chain = ({"type": "aws-cni"}, EGRESS | {"enabled": enabled}, {"type": "portmap"})
+    loaded = cri.cniconfig(*chain, name="aws-cni") if runtime == CONTAINERD else ""
+    with standing(tmp_path, on(runtime), loaded) as stand:
+        reconfigure(stand, "aws-cni", *chain)
+        shutil.rmtree(stand.host.networks / "cbr0")
+        forget_results(stand)
+        document = stand.scan()
+        assert (subjects(document), document["unavailable"]) == ([], [])
+
+
+def test_every_plugin_of_a_chain_counts_by_itself(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, running=())) as stand:
+        reconfigure(stand, "cbr0", {"type": "aws-cni", "ipam": {"type": "other"}}, BRIDGE)
+        leave_over(stand.host.networks / "cbr0", every_address())
+        assert "exhausted_range cbr0" in subjects(stand.scan())
+
+
+@pytest.mark.parametrize("break_it", [shutil.rmtree, lambda path: [one.unlink() for one in path.iterdir()]])
+@pytest.mark.parametrize("runtime", [CRI_O, DOCKER])
+def test_without_the_configuration_nothing_is_called_unused(tmp_path: Path, runtime: str, break_it: Any) -> None:
+    with standing(tmp_path, on(runtime, running=())) as stand:
+        leave_over(stand.host.networks / "cbr0", every_address())
+        break_it(stand.host.net_d)
+        document = stand.scan(code=3)
+        why = {one["source"]: one["why"] for one in document["unavailable"]}
+        assert str(stand.host.net_d) in why["networks"]
+        assert "--cni-config-dir" in why["networks"]
+        assert "it is unknown whether pods use network cbr0" in why["reservations"]
+        assert subjects(document) == []
+
+
+def test_files_that_libcni_refuses_are_skipped_unless_none_is_left(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O)) as stand:
+        for name, text in (
+            ("00-a.conflist", "{"), ("01-b.conf", "[]"), ("02-c.json", "{}"), ("03-d.conflist", '{"name": "d"}'),
+            ("04-e.conflist.bak", json.dumps({"name": "e", "plugins": [BRIDGE]})),
+        ):  # fmt: skip
+            (stand.host.net_d / name).write_text(text)
+        (stand.host.net_d / "05-f.conf").mkdir()
+        assert judged(stand.scan()) == {"cbr0"}
+        (stand.host.net_d / "10-cbr0.conflist").unlink()
+        why = {one["source"]: one["why"] for one in stand.scan(code=3)["unavailable"]}
+        assert "is a CNI configuration: 00-a.conflist: " in why["networks"]
+
+
+def test_the_first_file_is_the_default_network(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, running=())) as stand:
+        configure(stand.host.net_d / "87-podman.conflist", "podman", BRIDGE)
+        configure(stand.host.net_d / "nerdctl-bridge.conflist", "bridge", BRIDGE)
+        leave_over(stand.host.networks / "cbr0", every_address()[:3])
+        leave_over(stand.host.networks / "podman", ["10.88.0.2"])
+        leave_over(stand.host.networks / "bridge", [])
+        (stand.host.networks / "bridge/10.4.0.2").write_text(f"default-{'a' * 64}")
+        document = stand.scan()
+        assert judged(document) == {"cbr0"}
+        assert subjects(document) == leaks(document)
+        assert len(leaks(document)) == 3
+
+
+def test_podman_is_never_judged_even_as_the_default_network(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, running=())) as stand:
+        configure(stand.host.net_d / "05-podman.conflist", "podman", BRIDGE)
+        leave_over(stand.host.networks / "podman", ["10.88.0.2"])
+        document = stand.scan()
+        assert (subjects(document), judged(document)) == ([], set())
+
+
+def test_no_directory_is_left_over_while_a_pod_waits_for_an_address(tmp_path: Path) -> None:
+    node = on(CRI_O)
+    with standing(tmp_path, node) as stand:
+        leave_over(stand.host.networks / "old", ["10.99.0.7"])
+        assert subjects(stand.scan()) == ["left_over_network old"]
+    with standing(tmp_path / "b", replace(node, pending=(("shop", "web-1"),))) as stand:
+        leave_over(stand.host.networks / "old", ["10.99.0.7"])
+        assert subjects(stand.scan()) == []
+
+
+def test_a_cached_result_that_is_too_large_costs_that_result_only(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O)) as stand:
+        large = next(path for path in stand.host.cache.iterdir() if path.name.startswith("cbr0-"))
+        large.write_text(large.read_text() + " " * 361_000)
+        leave_over(stand.host.networks / "cbr0", ["10.244.1.98", "10.244.1.99"])
+        ghost = f"cbr0-{1:064x}-eth0"  # of the second one
+        (stand.host.cache / ghost).write_text(" " * 361_000)
+        document = stand.scan()
+        assert leaks(document) == ["leaked_reservation cbr0/10.244.1.98"]
+        (unknown,) = (one for one in document["reservations"] if one["state"] == "unknown")
+        assert (unknown["ip"], ghost in unknown["why"]) == ("10.244.1.99", True)
+        assert verdicts(stand)["would_release"] == 1
+
+
+@pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD, DOCKER])
+@pytest.mark.parametrize(
+    ("name", "plugin"),
+    [
+        ("cbr0", FLANNEL),
+        ("cbr0", BRIDGE),
+        ("k8s-pod-network", {"type": "calico", "ipam": {"type": "host-local", "subnet": "usePodCidr"}}),
+        ("kubenet", BRIDGE | {"bridge": "cbr0"}),
+        ("k8s-pod-network", {"type": "ptp", "ipam": HOST_LOCAL}),
+    ],
+    ids=["flannel", "bridge", "canal", "aks", "gke"],
+)
+def test_a_healthy_node_is_ok(tmp_path: Path, runtime: str, name: str, plugin: dict[str, Any]) -> None:
+    loaded = cri.cniconfig(plugin, name=name) if runtime == CONTAINERD else ""
+    flag = "cni" if runtime == DOCKER else ""
+    with standing(tmp_path, a_node(network=name, runtime=runtime, network_plugin=flag), loaded) as stand:
+        reconfigure(stand, name, plugin)
+        document = stand.scan()
+        assert (subjects(document), document["unavailable"], judged(document)) == ([], [], {name})
+
+
+def test_a_data_directory_below_run_is_judged(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, data_dir="/run/cni-ipam-state", running=())) as stand:
+        run = f"--run-dir={stand.host.root}/run"
+        assert judged(stand.scan(run)) == {"cbr0"}, "host-local has not made it yet"
+        store = stand.host.root / "run/cni-ipam-state/cbr0"
+        store.parent.mkdir()
+        shutil.move(stand.host.networks / "cbr0", store)
+        leave_over(store, every_address())
+        assert "exhausted_range cbr0" in subjects(stand.scan(run))
