@@ -372,7 +372,7 @@ def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
         options = [*node.options, "--cni-networks-dir", f"{home}/networks"]
         done = nodeleak("scan", "--api", "off", *options, prefix=nobody)
     assert done.code == 3
-    assert f"cannot read {home}/networks/kubenet: permission denied (run as root)" in done.out
+    assert f"cannot read {home}/networks: permission denied (run as root)" in done.out
 
 
 # Recordings
