@@ -12,7 +12,7 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Snapshot, Unavailable
 from agent.model.volumes import Attachments
 from agent.model.watches import Watch
-from agent.sources.collector import Reader, Sources
+from agent.sources.collector import Reader, Sources, waiting_pods
 from agent.sources.deadline import Deadline
 from agent.sources.source_error import SourceError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _OFF: Final = f"{option('api')}=off"
-_NAMES: Final = ("pods", "node", "watches", "attachments", "autoscaler")
+_NAMES: Final = ("pods", "node", "watches", "attachments", "sandbox_failures", "autoscaler")
 
 
 def asked_once(config: Config) -> Sources:
@@ -173,6 +173,7 @@ class _ApiServer:
                 "node": lambda _: _named(nodes(), self._config.node),
                 "watches": lambda _: watches(),
                 "attachments": self._attachments(),
+                "sandbox_failures": self._sandbox_failures(),
                 "autoscaler": self._autoscaler(),
             },
             api_skew=lambda: self.clock.skew,
@@ -206,6 +207,12 @@ class _ApiServer:
             return source.read(question.volumes, question.pods)
 
         return read
+
+    def _sandbox_failures(self) -> Reader:
+        from agent.sources.kube.sandbox_failures import SandboxFailuresSource
+
+        source = SandboxFailuresSource(self.connect, Deadline("API server", self.deadline), loop.clock)
+        return lambda snapshot: source.read(waiting_pods(snapshot))
 
 
 def _named(nodes: Reading[tuple[Node, ...]], name: str) -> Reading[Node | None]:

@@ -6,6 +6,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
@@ -91,7 +92,7 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat, wi
     budget = Budget(
         per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
     )
-    limits = cleaning.limits(config, config.cleanup)
+    limits = replace(cleaning.limits(config, config.cleanup), unattended=True)
     return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat, within)
 
 

@@ -5,11 +5,13 @@ from typing import Final, Protocol
 
 from agent.checks.addresses import (
     exhausted_range,
+    failing_plugin,
     leaked_reservation,
     left_over_network,
     overlapping_ranges,
     shared_ip,
     stuck_teardown,
+    unexplained_exhaustion,
     unmanaged_address,
     unreserved_pod_ip,
 )
@@ -47,6 +49,8 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     unmanaged_address,
     stuck_teardown,
     exhausted_range,
+    failing_plugin,
+    unexplained_exhaustion,
     left_over_network,
     overlapping_ranges,
     late_device_plugin,

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Final
 
 from agent.checks import runtime as runtimes
+from agent.checks.addresses.failing_plugin import Treadmill, treadmills
 from agent.cleanup.runtime_history import RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.namespaces import mounted_by_sandbox, named_sandboxes
@@ -117,6 +118,11 @@ class GuardContext:
             return self.assessment.ranges(network)
         except InsufficientData as missing:
             return missing
+
+    @cached_property
+    def treadmills(self) -> Mapping[str, Treadmill]:
+        """The networks in which each retry of a pod takes another address."""
+        return treadmills(self.assessment)
 
     @cached_property
     def shares(self) -> Mapping[str, float]:

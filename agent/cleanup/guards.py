@@ -282,6 +282,17 @@ def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal |
     return None
 
 
+def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """While each retry of a pod takes another address, automatic releases only feed it."""
+    if not context.limits.unattended:
+        return None
+    for network in request.networks:
+        if treadmill := context.treadmills.get(network):
+            why = f"a CNI plugin of network {network} fails ({treadmill}): mend it first"
+            return Refusal(Reason.PLUGIN_FAILING, why)
+    return None
+
+
 def journal_writable(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """No journal, no release."""
     return Refusal(Reason.JOURNAL_UNWRITABLE, context.journal_trouble) if context.journal_trouble else None
@@ -302,6 +313,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     trusted_runtime,
     settled,
     plausible_share,
+    plugin_works,
     journal_writable,
 )
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""

@@ -1,12 +1,13 @@
 """What a cleaner remembers from sync to sync: journal, history of the runtime, failures, and whether it has halted."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from agent.checks.addresses import failing_plugin
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.guards import passed_over
 from agent.cleanup.journal import Entry, Journal
@@ -141,7 +142,7 @@ class CleanupSession:
             free_before={network.name: network.free for network in report.networks},
             free_after=dict(_free_after(report, outcomes)),
             leaks=report.assessment.leaks,
-            warnings=_warnings(self._journal),
+            warnings=(*_warnings(self._journal), *(() if self._limits.unattended else _failing(report))),
         )
 
     def _reappeared(self, snapshot: Snapshot) -> str:
@@ -203,3 +204,10 @@ def _warnings(journal: Journal) -> tuple[str, ...]:
         for entry in journal.unfinished()
     )
     return (*(f"journal: {damage}" for damage in journal.damage), *unfinished)
+
+
+def _failing(report: Report) -> Iterator[str]:
+    """Yield what takes addresses again; the daemon refuses instead, and reports the finding anyway."""
+    for tracked in report.findings:
+        if tracked.finding.detector == failing_plugin.NAME:
+            yield tracked.finding.message

@@ -122,6 +122,8 @@ _SOURCES: Final = {
     "mounts": "Volumes mounted on the node, read only while the status of the Node object lacks a volume.\n"
     "Do: check --kubelet-dir, that it is mounted at its path on the host, and hostPID.",
     "attachments": f"VolumeAttachments, claims and events, read only while a pod waits for a volume.{_API_SERVER}",
+    "sandbox_failures": "Events of up to 4 pods that have waited for their sandbox for a minute, listed once a minute. "
+    f"Without the right to list events they are not requested.{_API_SERVER}",
     "state": "The agent's own directory, --state-dir. Without it, the agent goes on and releases nothing. After a "
     "restart, it lacks the history of device plugins and the Node as last seen.\n"
     "Do: free space on its disk. If the disk hangs, look at `dmesg` of the node.",

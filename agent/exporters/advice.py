@@ -3,7 +3,7 @@
 from inspect import cleandoc
 from typing import Final
 
-from agent.checks.addresses import leaked_reservation
+from agent.checks.addresses import exhausted_range, failing_plugin, leaked_reservation
 from agent.checks.devices import rejected_pod, started_without_device
 from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
@@ -28,7 +28,11 @@ _SAY_IT_THEMSELVES: Final = (
 
 
 def advice(detector: str, report: Report) -> str:
-    return leak_advice(report) if detector == leaked_reservation.NAME else documented_advice(detector)
+    text = leak_advice(report) if detector == leaked_reservation.NAME else documented_advice(detector)
+    failing = any(tracked.finding.detector == failing_plugin.NAME for tracked in report.findings)
+    if failing and detector in {leaked_reservation.NAME, exhausted_range.NAME}:
+        return f"mend the CNI plugin that fails first (see {failing_plugin.NAME}); then: {text}"
+    return text
 
 
 def advice_below(detector: str, report: Report) -> str:

@@ -6,11 +6,13 @@ from typing import Final
 
 from agent.checks.addresses import (
     exhausted_range,
+    failing_plugin,
     leaked_reservation,
     left_over_network,
     overlapping_ranges,
     shared_ip,
     stuck_teardown,
+    unexplained_exhaustion,
     unmanaged_address,
     unreserved_pod_ip,
 )
@@ -154,6 +156,13 @@ _CONSEQUENCES: Final[dict[str, Callable[[Report, Sequence[Finding]], str]]] = {
     ),
     overlapping_ranges.NAME: _counting(
         "pair of networks with overlapping ranges", "pairs of networks with overlapping ranges"
+    ),
+    failing_plugin.NAME: _counting(
+        "network whose CNI plugin fails and leaks addresses", "networks whose CNI plugin fails and leaks addresses"
+    ),
+    unexplained_exhaustion.NAME: _counting(
+        "range that pods find exhausted and that was not judged so",
+        "ranges that pods find exhausted and that were not judged so",
     ),
     left_over_network.NAME: _counting("left-over network directory", "left-over network directories"),
     replayed_watch.NAME: lambda _report, _found: "the API server sends outdated watch events",

@@ -64,6 +64,10 @@ class Reason(StrEnum):
     IMPLAUSIBLE_SHARE = "implausible_share"
     """So much of the range looks leaked that a faulty reading is more likely.
     Lifted by: --max-share, after you have checked on the node that these containers are gone."""
+    PLUGIN_FAILING = "plugin_failing"
+    """A CNI plugin fails, and each retry of a pod takes another address of this network: what the daemon releases would
+    be taken again.
+    Lifted by: `nodeleak clean --apply`, by hand. Mend the plugin first: run `nodeleak explain failing_plugin`."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
     """The journal cannot be written. Nothing is released without a journal entry.
     Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6."""
@@ -226,6 +230,8 @@ class Limits:
     """How many addresses may be released now, by the setting that limits them."""
     only: frozenset[str] | None = None
     """The addresses requested by name; None: any."""
+    unattended: bool = False
+    """Nobody watches: the daemon cleans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
+from agent.model.sandbox_failures import SandboxFailure
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 
@@ -402,6 +403,10 @@ class Snapshot:
     watches: Reading[tuple[Watch, ...]] = field(default=NotRequested("watches", _NOT_RECORDED), metadata=_OTHER)
     mounts: Reading[tuple[Mount, ...]] = field(default=NotRequested("mounts", _NOT_RECORDED), metadata=_OTHER)
     attachments: Reading[Attachments] = field(default=NotRequested("attachments", _NOT_RECORDED), metadata=_OTHER)
+    sandbox_failures: Reading[tuple[SandboxFailure, ...]] = field(
+        default=NotRequested("sandbox_failures", _NOT_RECORDED), metadata=_OTHER
+    )
+    """Of some pods that wait for their sandbox."""
     state: Reading[bool] = field(default=NotRequested("state", _NOT_RECORDED), metadata=_OTHER)
     """True: the disk of the agent's own directory has space, and answers. Only the daemon reads it."""
     api_skew: timedelta | None = None

@@ -18,6 +18,7 @@ from agent.model.snapshot import (
     NetworkStore,
     Node,
     NotRequested,
+    Pod,
     Reading,
     Snapshot,
     Timing,
@@ -163,11 +164,31 @@ def _attachments_not_needed(snapshot: Snapshot) -> str:
     return "" if lost_volumes.question(snapshot) else "no pod waits for a volume that is missing"
 
 
+def waiting_pods(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
+    waiting = [
+        (pod.scheduled, pod)
+        for pod in known_or(snapshot.pods, ())
+        if pod.phase == "Pending" and pod.scheduled and not pod.ips and not pod.host_network and not pod.deleting
+    ]
+    now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
+    due = [(scheduled, pod) for scheduled, pod in waiting if now - scheduled >= _WAITS]
+    return [pod for _, pod in sorted(due, key=lambda pair: (pair[0], pair[1].uid))]
+
+
+_WAITS: Final = timedelta(minutes=1)
+
+
+def _sandbox_failures_not_needed(snapshot: Snapshot) -> str:
+    return "" if waiting_pods(snapshot) else "no pod waits for its sandbox"
+
+
 _WHERE_NEEDED: Final[Mapping[str, Callable[[Snapshot], str]]] = {
     "addresses": _addresses_not_needed,
     "mounted_namespaces": _namespaces_not_needed,
     "mounts": _mounts_not_needed,
     "attachments": _attachments_not_needed,
+    "sandbox_failures": _sandbox_failures_not_needed,
     # It may take its time, and nothing that is read before waits for it.
     "autoscaler": lambda _: "",
 }

@@ -109,6 +109,9 @@ SITUATIONS = (
     situation(Reason.RUNTIME_DOUBTFUL, node(reservations=[LEAK], checkpoints=[], containers=[])),
     situation(Reason.UNSETTLED, node(LEAK, processes=[processes(kubelet=GRACE - SECOND)])),
     situation(Reason.IMPLAUSIBLE_SHARE, node(*HALF_THE_RANGE)),
+    situation(
+        Reason.PLUGIN_FAILING, node(*leaks(6, timedelta(minutes=8))), limits=make_limits(unattended=True), command="run"
+    ),
     situation(Reason.JOURNAL_UNWRITABLE, node(LEAK), journal_trouble="/var/lib/nodeleak is mounted read-only"),
     situation(Reason.JOURNAL_FULL, node(*leaks(2)), journal_room=1),
     *(

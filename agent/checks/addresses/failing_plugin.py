@@ -1,0 +1,134 @@
+"""A CNI plugin fails, and each retry of a pod takes another address that nothing releases.
+
+host-local reserves the address first. If a later plugin of the chain fails in ADD, the runtime calls DEL for the
+plugins in reverse order: the same plugin fails again, and host-local is never asked. The runtime keeps no record, and
+the kubelet tries again in some seconds.
+
+Means: at least five addresses of a network were reserved in the last ten minutes, after the runtime's last start, for
+sandboxes of which there is neither a record nor a result in libcni's cache. Severity critical: at this rate no address
+is left within the hour.
+Do: mend the plugin first: what is released before is taken again. The pods' Events name it (`kubectl describe pod`, or
+apply deploy/overlays/volume-attachments, so that nodeleak may list events), and so does the runtime's log:
+`journalctl -u containerd -u crio -u k3s -u rke2-agent | grep 'failed (add)\\|failed (delete)\\|failed to find plugin'`.
+Often its binary is missing in /opt/cni/bin, or iptables is not installed. Then release the leaked addresses with
+`nodeleak clean`. `--cleanup=auto` waits until no such address was reserved for ten minutes.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from agent.checks import runtime as runtimes
+from agent.checks.addresses.classify import made_at
+from agent.model.assessment import Assessment, State
+from agent.model.finding import Finding, Severity
+from agent.model.ranges import free
+from agent.model.sandbox_failures import SandboxFailure
+from agent.model.snapshot import InsufficientData, Reservation, Snapshot, known_or
+from agent.model.text import count_of, format_time
+
+NAME = "failing_plugin"
+SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
+
+WINDOW: Final = timedelta(minutes=10)
+FEWEST: Final = 5
+"""Addresses in the window. One pod that retries takes about five a minute."""
+_SOON: Final = timedelta(hours=1)
+_MINUTE: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Treadmill:
+    """A network in which failing ADDs take addresses."""
+
+    count: int
+    """In the window."""
+    per_minute: float
+    since: datetime
+
+    def __str__(self) -> str:
+        rate = f"{self.per_minute:.0f}" if self.per_minute >= 1 else f"{self.per_minute:.1f}"
+        return f"{count_of(self.count, 'address', 'addresses')} leaked since {format_time(self.since)}, {rate} a minute"
+
+
+def find(assessment: Assessment) -> Iterator[Finding]:
+    for network, treadmill in treadmills(assessment).items():
+        failure = _failure(assessment.snapshot, network)
+        told = (
+            f"plugin {failure.plugin} fails in {_OPERATIONS[failure.operation]}: {failure.message}"
+            if failure
+            else "a CNI plugin fails in ADD and DEL"
+        )
+        yield Finding(
+            NAME,
+            network,
+            f"{network}: {told}; {treadmill}: mend the plugin first, then release",
+            Severity.CRITICAL if _ends_soon(assessment, network, treadmill) else Severity.WARNING,
+            network,
+            since=treadmill.since,
+            identity=("treadmill",),
+        )
+
+
+_OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
+
+
+def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
+    """Return the networks in which addresses are being lost; raises InsufficientData where that cannot be told."""
+    suspects = {network: recent for network, recent in _recent(assessment).items() if len(recent) >= FEWEST}
+    if not suspects:
+        return {}
+    snapshot = assessment.snapshot
+    started = _last_start(snapshot)
+    if started is None or runtimes.unordered(snapshot):
+        return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
+    completed = {result.container_id for result in (*snapshot.cni_results.known(), *snapshot.damaged_results)}
+    found = {}
+    for network, recent in suspects.items():
+        failed = [
+            made_at(entry) for entry in recent if made_at(entry) > started and entry.container_id not in completed
+        ]
+        if len(failed) >= FEWEST:
+            since = min(failed)
+            minutes = max(snapshot.taken_at - since, _MINUTE) / _MINUTE
+            found[network] = Treadmill(len(failed), len(failed) / minutes, since)
+    return found
+
+
+def _recent(assessment: Assessment) -> Mapping[str, list[Reservation]]:
+    now, recent = assessment.snapshot.taken_at, defaultdict[str, list[Reservation]](list)
+    for classified in assessment.reservations:
+        entry = classified.entry
+        if classified.state in {State.CANDIDATE, State.LEAKED} and isinstance(entry, Reservation):
+            if entry.container_id and timedelta(0) <= now - made_at(entry) <= WINDOW:
+                recent[entry.network].append(entry)
+    return recent
+
+
+def _last_start(snapshot: Snapshot) -> datetime | None:
+    """Return when the last of the runtimes started; None: that is not known of all."""
+    processes = known_or(snapshot.processes, None)
+    starts = [processes.start_of(name) for name in runtimes.names(snapshot)] if processes else []
+    known = [start for start in starts if start is not None]
+    return max(known) if known and len(known) == len(starts) else None
+
+
+def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
+    """Return what a waiting pod says about the network, or about one that it does not name."""
+    failures = [
+        failure
+        for failure in known_or(snapshot.sandbox_failures, ())
+        if failure.plugin and not failure.exhausted and failure.network in {network, ""}
+    ]
+    return max(failures, key=lambda failure: failure.network, default=None)
+
+
+def _ends_soon(assessment: Assessment, network: str, treadmill: Treadmill) -> bool:
+    try:
+        entries = assessment.of(network)
+        left = free(assessment.ranges(network), (entry.name for entry in entries if entry.blocks))
+    except InsufficientData:
+        return False
+    return left <= treadmill.per_minute * (_SOON / _MINUTE)

@@ -1,0 +1,177 @@
+"""A plugin that fails: each retry of a pod takes another address."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent.checks.addresses import failing_plugin, unexplained_exhaustion
+from agent.cleanup.guards import decide
+from agent.exporters.advice import advice
+from agent.model.release import Reason
+from agent.model.sandbox_failures import SandboxFailure
+from agent.model.snapshot import Known, NotRequested, Snapshot
+from agent.sources.kube.client import ApiError
+from agent.sources.kube.sandbox_failures import SandboxFailuresSource, read_failure
+from tests.builders import (
+    NOW,
+    cni_result,
+    findings_of,
+    guard_context,
+    make_limits,
+    node,
+    pod,
+    processes,
+    reservation,
+    scanned,
+)
+from tests.cleanup.leaks import leaks
+
+MINUTE = timedelta(minutes=1)
+IPTABLES = SandboxFailure("shop/web", NOW, 'exec: "iptables": not found', "portmap", "", "add")
+
+
+def treadmill(count: int = 12, age: timedelta = 8 * MINUTE, **more: Any) -> Snapshot:
+    return node(*leaks(count, age), **more)
+
+
+def saying(snapshot: Snapshot, *failures: SandboxFailure) -> Snapshot:
+    return replace(snapshot, sandbox_failures=Known(failures))
+
+
+def test_it_says_the_rate_and_without_events_that_a_plugin_fails() -> None:
+    (finding,) = findings_of(failing_plugin, treadmill())
+    assert finding.message == (
+        "kubenet: a CNI plugin fails in ADD and DEL; 12 addresses leaked since 2026-03-26 19:52:01Z, 2 a minute: "
+        "mend the plugin first, then release"
+    )
+
+
+def test_with_events_it_names_the_plugin_and_its_message() -> None:
+    (finding,) = findings_of(failing_plugin, saying(treadmill(), IPTABLES))
+    assert 'plugin portmap fails in ADD: exec: "iptables": not found' in finding.message
+    (finding,) = findings_of(failing_plugin, saying(treadmill(), replace(IPTABLES, network="other")))
+    assert "portmap" not in finding.message
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        treadmill(4),
+        treadmill(age=timedelta(hours=1)),
+        treadmill(processes=[processes(docker=7 * MINUTE)]),
+        treadmill(cni_results=[cni_result(f"{n:064x}", "shop/gone", "10.244.1.0/24") for n in range(1, 13)]),
+        treadmill(processes=[processes(docker=None)]),
+    ],
+    ids=["few", "old", "before the runtime's start", "ADD was completed", "start not known"],
+)
+def test_other_leaks_are_no_failing_plugin(snapshot: Snapshot) -> None:
+    assert findings_of(failing_plugin, snapshot) == []
+
+
+def test_the_daemon_releases_nothing_and_a_person_may() -> None:
+    unattended = guard_context(treadmill(), limits=make_limits(unattended=True))
+    refused = {refusal.reason for _, refusals in decide(unattended) for refusal in refusals}
+    assert Reason.PLUGIN_FAILING in refused
+    by_hand = {refusal.reason for _, refusals in decide(guard_context(treadmill())) for refusal in refusals}
+    assert Reason.PLUGIN_FAILING not in by_hand
+    mended = guard_context(treadmill(age=timedelta(hours=1)), limits=make_limits(unattended=True))
+    assert not any(refusals for _, refusals in decide(mended))
+
+
+def test_the_advice_about_leaks_begins_with_the_plugin() -> None:
+    report = scanned(treadmill())
+    for detector in ("leaked_reservation", "exhausted_range"):
+        assert advice(detector, report).startswith("mend the CNI plugin that fails first")
+    assert "mend" not in advice("leaked_reservation", scanned(node(reservation("10.244.1.99"))))
+
+
+@pytest.mark.parametrize(
+    ("message", "plugin", "network", "operation", "words"),
+    [
+        (
+            "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "
+            '"4f": plugin type="portmap" failed (add): failed to open iptables: not found',
+            "portmap", "", "add", "failed to open iptables: not found",
+        ),
+        (
+            "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network sandbox "
+            'k8s_a_b_c_0(4f): error adding pod b_a to CNI network "crio": plugin type="x" name="y" failed (add): boom',
+            "x", "y", "add", "boom",
+        ),
+        (
+            'failed to create pod network sandbox k8s_a(4f): error adding pod b_a to CNI network "crio": plugin '
+            'type="missing" failed (add): failed to find plugin "missing" in path [/opt/cni/bin]',
+            "missing", "crio", "add", 'failed to find plugin "missing" in path [/opt/cni/bin]',
+        ),
+        (
+            'networkPlugin cni failed to set up pod "web_shop" network: failed to find plugin "portmap" in path [/a]',
+            "portmap", "", "", 'failed to find plugin "portmap" in path [/a]',
+        ),
+        ("anything\x1b[31m", "", "", "", "anything\\x1b[31m"),
+    ],
+)  # fmt: skip
+def test_the_words_of_each_runtime_are_parsed(
+    message: str, plugin: str, network: str, operation: str, words: str
+) -> None:
+    failure = read_failure("shop/web", {"message": message, "lastTimestamp": "2026-03-26T20:00:00Z"})
+    assert failure == SandboxFailure("shop/web", NOW, words, plugin, network, operation)
+
+
+FULL = (
+    'failed to setup network for sandbox "4f": plugin type="bridge" failed (add): failed to allocate for range 0: '
+    "no IP addresses available in range set: {}"
+)
+
+
+def waits(ranges: str, minutes: int = 1) -> SandboxFailure:
+    at = (NOW - minutes * MINUTE).isoformat()
+    return read_failure("shop/web", {"message": FULL.format(ranges), "eventTime": at})
+
+
+def test_pods_that_find_the_range_full_contradict_an_ok() -> None:
+    (finding,) = findings_of(unexplained_exhaustion, saying(node(), waits("10.9.0.1-10.9.0.254")))
+    assert "range set 10.9.0.1-10.9.0.254, and no network that was judged has this range" in finding.message
+    (finding,) = findings_of(unexplained_exhaustion, saying(node(), waits("10.244.1.2-10.244.1.254")))
+    assert "but kubenet has" in finding.message
+    assert findings_of(unexplained_exhaustion, saying(node(), waits("10.9.0.1-10.9.0.254", 9))) == []
+    assert findings_of(failing_plugin, saying(node(), waits("10.9.0.1-10.9.0.254"))) == []
+
+
+class Server:
+    def __init__(self, answer: bytes | Exception) -> None:
+        self.answer, self.asked = answer, list[tuple[str, Any]]()
+
+    def get(self, path: str, query: Any = ()) -> bytes:
+        self.asked.append((path, dict(query)["fieldSelector"]))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def close(self) -> None: ...
+
+
+def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
+    server, now = (
+        Server(b'{"items": [{"message": "old"}, {"message": "new", "eventTime": "2026-03-26T20:00:00Z"}]}'),
+        [0.0],
+    )
+    source = SandboxFailuresSource(lambda: server, lambda ask: ask(), lambda: now[0])
+    pods = [pod(f"shop/web-{n}") for n in range(9)]
+    failures = source.read(pods).known()
+    assert {failure.message for failure in failures} == {"new"}
+    assert len(server.asked) == 4
+    assert server.asked[0] == (
+        "/api/v1/namespaces/shop/events", f"involvedObject.uid={pods[0].uid},reason=FailedCreatePodSandBox"
+    )  # fmt: skip
+    source.read(pods[3:])
+    assert len(server.asked) == 4
+    now[0] = 61.0
+    source.read(pods)
+    assert len(server.asked) == 8
+
+
+def test_without_the_right_events_are_not_requested() -> None:
+    source = SandboxFailuresSource(lambda: Server(ApiError(403, "forbidden")), lambda ask: ask(), lambda: 0.0)
+    assert isinstance(source.read([pod("shop/web")]), NotRequested)
