@@ -67,7 +67,7 @@ class Reason(StrEnum):
     PLUGIN_FAILING = "plugin_failing"
     """A CNI plugin fails, and each retry of a pod takes another address of this network: what the daemon releases would
     be taken again.
-    Lifted by: `nodeleak clean --apply`, by hand. Mend the plugin first: run `nodeleak explain failing_plugin`."""
+    Lifted by: nothing. Mend the plugin: run `nodeleak explain failing_plugin`. A command by hand is not refused."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
     """The journal cannot be written. Nothing is released without a journal entry.
     Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6."""

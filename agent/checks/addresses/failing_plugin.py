@@ -9,7 +9,7 @@ sandboxes of which there is neither a record nor a result in libcni's cache. Sev
 is left within the hour.
 Do: mend the plugin first: what is released before is taken again. The pods' Events name it (`kubectl describe pod`, or
 apply deploy/overlays/volume-attachments, so that nodeleak may list events), and so does the runtime's log:
-`journalctl -u containerd -u crio -u k3s -u rke2-agent | grep 'failed (add)\\|failed (delete)\\|failed to find plugin'`.
+`journalctl -u containerd -u crio -u k3s -u rke2-agent | grep -E 'failed .(add|delete)|failed to find plugin'`.
 Often its binary is missing in /opt/cni/bin, or iptables is not installed. Then release the leaked addresses with
 `nodeleak clean`. `--cleanup=auto` waits until no such address was reserved for ten minutes.
 """
@@ -70,6 +70,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             since=treadmill.since,
             identity=("treadmill",),
         )
+    assessment.snapshot.containers.known()
+    for network in assessment.networks:
+        assessment.of(network)
 
 
 _OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
@@ -84,7 +87,8 @@ def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
     started = _last_start(snapshot)
     if started is None or runtimes.unordered(snapshot):
         return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
-    completed = {result.container_id for result in (*snapshot.cni_results.known(), *snapshot.damaged_results)}
+    completed = {result.container_id for result in snapshot.cni_results.known()}
+    completed |= {result.container_id for result in snapshot.damaged_results}
     found = {}
     for network, recent in suspects.items():
         failed = [
@@ -101,9 +105,10 @@ def _recent(assessment: Assessment) -> Mapping[str, list[Reservation]]:
     now, recent = assessment.snapshot.taken_at, defaultdict[str, list[Reservation]](list)
     for classified in assessment.reservations:
         entry = classified.entry
-        if classified.state in {State.CANDIDATE, State.LEAKED} and isinstance(entry, Reservation):
-            if entry.container_id and timedelta(0) <= now - made_at(entry) <= WINDOW:
-                recent[entry.network].append(entry)
+        if classified.state not in {State.CANDIDATE, State.LEAKED} or not isinstance(entry, Reservation):
+            continue
+        if entry.container_id and timedelta(0) <= now - made_at(entry) <= WINDOW:
+            recent[entry.network].append(entry)
     return recent
 
 

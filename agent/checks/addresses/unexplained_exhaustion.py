@@ -15,7 +15,7 @@ from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers, free
 from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import InsufficientData, known_or
+from agent.model.snapshot import InsufficientData, Unavailable, known_or
 
 NAME = "unexplained_exhaustion"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -26,6 +26,8 @@ _LATEST: Final = timedelta(minutes=6)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
+    if isinstance(snapshot.sandbox_failures, Unavailable):
+        snapshot.sandbox_failures.known()
     now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
     waiting: dict[str, list[SandboxFailure]] = {}
     for failure in known_or(snapshot.sandbox_failures, ()):

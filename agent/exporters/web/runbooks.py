@@ -6,10 +6,12 @@ from typing import Final
 
 from agent.checks.addresses import (
     exhausted_range,
+    failing_plugin,
     leaked_reservation,
     overlapping_ranges,
     shared_ip,
     stuck_teardown,
+    unexplained_exhaustion,
     unmanaged_address,
     unreserved_pod_ip,
 )
@@ -26,6 +28,8 @@ RUNBOOKS: Final = {
     shared_ip.NAME: "NodeleakSharedAddress",
     unmanaged_address.NAME: "NodeleakUnmanagedAddress",
     stuck_teardown.NAME: "NodeleakStuckTeardown",
+    failing_plugin.NAME: "NodeleakLeakedAddresses",
+    unexplained_exhaustion.NAME: "NodeleakRangeExhausted",
     exhausted_range.NAME: "NodeleakRangeTooSmall",
     overlapping_ranges.NAME: "NodeleakOverlappingRanges",
     late_device_plugin.NAME: "NodeleakLateDevicePlugin",
