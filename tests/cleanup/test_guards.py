@@ -109,9 +109,6 @@ SITUATIONS = (
     situation(Reason.RUNTIME_DOUBTFUL, node(reservations=[LEAK], checkpoints=[], containers=[])),
     situation(Reason.UNSETTLED, node(LEAK, processes=[processes(kubelet=GRACE - SECOND)])),
     situation(Reason.IMPLAUSIBLE_SHARE, node(*HALF_THE_RANGE)),
-    situation(
-        Reason.PLUGIN_FAILING, node(*leaks(6, timedelta(minutes=8))), limits=make_limits(unattended=True), command="run"
-    ),
     situation(Reason.JOURNAL_UNWRITABLE, node(LEAK), journal_trouble="/var/lib/nodeleak is mounted read-only"),
     situation(Reason.JOURNAL_FULL, node(*leaks(2)), journal_room=1),
     *(
@@ -126,6 +123,9 @@ SITUATIONS = (
     ),
     situation(Reason.RUNTIME_UNORDERED, with_runtime(node(LEAK), "1.6.8")),
     situation(Reason.ADDRESS_IN_USE, node(LEAK, PINNED, mounted_namespaces=["/run/netns/cni-9"])),
+    situation(
+        Reason.PLUGIN_FAILING, node(*leaks(6, timedelta(minutes=8))), limits=make_limits(unattended=True), command="run"
+    ),
 )
 each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.value)
 
@@ -206,7 +206,7 @@ def test_a_named_setting_exists_in_the_commands(wrong: Situation, capsys: pytest
 NO_SETTING = {
     Reason.HALTED, Reason.SOURCE_UNAVAILABLE, Reason.CONTAINER_EXISTS, Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE,
     Reason.CLAIMED_BY_POD, Reason.RUNTIME_DOUBTFUL, Reason.UNSETTLED, Reason.JOURNAL_UNWRITABLE, Reason.JOURNAL_FULL,
-    Reason.RUNTIME_UNORDERED,
+    Reason.RUNTIME_UNORDERED, Reason.PLUGIN_FAILING,
 }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def test_a_long_list_is_cut_and_says_so() -> None:
 def test_without_data_nothing_is_said_to_be_healthy() -> None:
     text = lines(scan_table(scanned(dark_node())))
     assert "kubenet ? ? ? ? unavailable" in text
-    assert "Incomplete: 14 of 14 checks could not run: it gave no word" in text
+    assert "Incomplete: 16 of 16 checks could not run: it gave no word" in text
     assert not any(line.startswith("OK") for line in text)
     assert "Unavailable (nothing is concluded from these sources):" in text
     (sources,) = [line.removesuffix(": it gave no word") for line in text if line.endswith(": it gave no word")][1:]
@@ -101,7 +101,7 @@ def test_without_data_nothing_is_said_to_be_healthy() -> None:
 def test_a_reason_that_sources_share_is_written_once_below_the_headline() -> None:
     text = lines(scan_table(scanned(without(node(LOST), "pods", "node"))))
     assert [line for line in text if "it gave no word" in line] == [
-        "Incomplete: 10 of 14 checks could not run: it gave no word",
+        "Incomplete: 10 of 16 checks could not run: it gave no word",
         "pods, node: it gave no word",
     ]
     assert "kubenet 10.244.1.9 unknown 2h - needs pods" in text
@@ -120,13 +120,13 @@ def test_without_the_api_unavailable_containers_are_still_reported() -> None:
     text = scan_table(scanned(without(without_api(node()), "containers")))
     assert "containers: it gave no word" in text
     assert "leaked_reservation, unmanaged_address, stuck_teardown: needs containers" in text
-    assert "Incomplete: 3 of 14 checks could not run: it gave no word" in text
+    assert "Incomplete: 3 of 16 checks could not run: it gave no word" in text
 
 
 def test_a_failed_detector_is_reported() -> None:
     report = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
     assert "shared_ip: KeyError: 'a bug'" in scan_table(report)
-    assert "Incomplete: 1 of 14 checks could not run: shared_ip: KeyError" in scan_table(report)
+    assert "Incomplete: 1 of 16 checks could not run: shared_ip: KeyError" in scan_table(report)
 
 
 def test_an_empty_directory_has_no_reservation() -> None:

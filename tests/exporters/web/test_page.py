@@ -260,7 +260,7 @@ def test_a_problem_with_unavailable_data_says_both() -> None:
     partial = without(node(LOST), "device_plugins")
     text = rendered(scanned(partial))
     assert 'class="headline status-problem partly"' in text
-    assert "of 14 checks could not run: it gave no word." in words(text)
+    assert "of 16 checks could not run: it gave no word." in words(text)
 
 
 def test_a_failed_detector_is_not_green() -> None:
