@@ -268,7 +268,7 @@ class Pod:
     """When it should be gone at the latest (deletionTimestamp, which includes the grace period)."""
     finalizers: tuple[str, ...] = ()
     scheduled: datetime | None = None
-    """When it was scheduled; None: not known, or no longer Pending."""
+    """When it was scheduled; None: not known, or it has an address."""
     claims: tuple[str, ...] = ()
     """The names of its PersistentVolumeClaims."""
     volumes: tuple[str, ...] = ()

@@ -169,7 +169,7 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     waiting = [
         (pod.scheduled, pod)
         for pod in known_or(snapshot.pods, ())
-        if pod.phase == "Pending" and pod.scheduled and not pod.ips and not pod.host_network and not pod.deleting
+        if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
     ]
     now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
     due = [(scheduled, pod) for scheduled, pod in waiting if now - scheduled >= _WAITS]

@@ -154,7 +154,7 @@ def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
 
 
 def _waits(snapshot: Snapshot) -> bool:
-    pods = (pod for pod in known_or(snapshot.pods, ()) if pod.phase == "Pending" and not (pod.ips or pod.host_network))
+    pods = (pod for pod in known_or(snapshot.pods, ()) if pod.live and not (pod.ips or pod.host_network))
     return any(not pod.scheduled or snapshot.taken_at - pod.scheduled > _WAITED for pod in pods)
 
 

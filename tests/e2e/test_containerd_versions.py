@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.model.runtime import RuntimeNetwork, version_numbers
+from agent.model.runtime import version_numbers
 from agent.sources.runtime.cri import Cri
 from agent.sources.source_error import SourceError
 from tests.containerd.failure import CannotRun
@@ -188,7 +188,7 @@ def test_a_network_that_is_renamed_under_running_pods_leaks_their_addresses(star
     before = [node.kubelet.run(f"pod-{number}") for number in range(3)]
     addresses = {address_of(node, sandbox): sandbox for sandbox in before}
     node.configure_network("other", addresses=("10.231.0.100", "10.231.0.200"))
-    until(lambda: [one.name for one in _networks(node)] == ["other"], "containerd loads the network")
+    until(lambda: _networks(node) == ["other"], "containerd loads the network")
     assert set(scan(node).states.values()) == {"in_use"}
     for sandbox in before[1:]:
         node.kubelet.stop(sandbox)
@@ -232,7 +232,7 @@ def test_sandboxes_that_come_and_go_have_an_owner_in_every_snapshot(start: Start
     assert node.reserved == {}
 
 
-def _networks(node: ContainerdNode) -> tuple[RuntimeNetwork, ...]:
-    networks = Cri(node.kubelet.socket, 10.0, time.perf_counter).networks()
-    assert networks is not None
-    return networks
+def _networks(node: ContainerdNode) -> list[str]:
+    loaded = Cri(node.kubelet.socket, 10.0, time.perf_counter).networks().loaded
+    assert loaded is not None
+    return [str(network["name"]) for network in loaded]

@@ -30,13 +30,14 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
     started = min(filter(None, _starts(status)), default=None)
     wants_in_init = shared(_wanted(spec, "initContainers"))
     wants = shared((*wants_in_init, *_wanted(spec, "containers")))
+    ips = tuple(str(ip_address(str(ip))) for ip in _ips(status))
     pod = Pod(
         name=f"{metadata['namespace']}/{metadata['name']}",
         uid=_uid(metadata),
         phase=sys.intern(phase),
         host_network=bool(spec.get("hostNetwork")),
         deleting=bool(metadata.get("deletionTimestamp")),
-        ips=tuple(str(ip_address(str(ip))) for ip in _ips(status)),
+        ips=ips,
         created=moment(metadata.get("creationTimestamp")),
         started=started,
         wants=wants,
@@ -45,8 +46,8 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=shared(map(str, metadata.get("finalizers") or ())),
-        # Only needed until the pod starts, and a time for every pod needs memory on every node.
-        scheduled=_scheduled(status) if phase == "Pending" else None,
+        # Only needed while the pod waits, and a time for every pod needs memory on every node.
+        scheduled=None if ips else _scheduled(status),
         claims=shared(_claims(str(metadata["name"]), spec)),
         volumes=shared(_volumes(spec)),
         static=_is_mirror(metadata),

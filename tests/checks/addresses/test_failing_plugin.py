@@ -91,18 +91,18 @@ def test_the_advice_about_leaks_begins_with_the_plugin() -> None:
     ("message", "plugin", "network", "operation", "words"),
     [
         (
-            "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "
-            '"4f": plugin type="portmap" failed (add): failed to open iptables: not found',
+            ("Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "
+            '"4f": plugin type="portmap" failed (add): failed to open iptables: not found'),
             "portmap", "", "add", "failed to open iptables: not found",
         ),
         (
-            "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network sandbox "
-            'k8s_a_b_c_0(4f): error adding pod b_a to CNI network "crio": plugin type="x" name="y" failed (add): boom',
+            ("Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network sandbox "
+            'k8s_a_b_c_0(4f): error adding pod b_a to CNI network "crio": plugin type="x" name="y" failed (add): boom'),
             "x", "y", "add", "boom",
         ),
         (
-            'failed to create pod network sandbox k8s_a(4f): error adding pod b_a to CNI network "crio": plugin '
-            'type="missing" failed (add): failed to find plugin "missing" in path [/opt/cni/bin]',
+            ('failed to create pod network sandbox k8s_a(4f): error adding pod b_a to CNI network "crio": plugin '
+            'type="missing" failed (add): failed to find plugin "missing" in path [/opt/cni/bin]'),
             "missing", "crio", "add", 'failed to find plugin "missing" in path [/opt/cni/bin]',
         ),
         (
