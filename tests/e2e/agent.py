@@ -161,8 +161,8 @@ class Nodeleak:
             env=self._settings,
         )
 
-    def restore(self, *options: str, codes: Sequence[int] = (0,)) -> str:
-        return run(NODELEAK, "restore", *options, codes=codes, env=self._settings).stdout
+    def restore(self, *options: str, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> str:
+        return run(*wrapped, NODELEAK, "restore", *options, codes=codes, env=self._settings).stdout
 
     def journal(self) -> list[dict[str, Any]]:
         """Return the entries of the journal, which must not be damaged."""

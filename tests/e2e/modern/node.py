@@ -101,6 +101,20 @@ class ModernNode:
         return Path(self.env["NODE_NET_D"])
 
     @property
+    def plugins(self) -> Path:
+        """Its /opt/cni/bin."""
+        return Path(self.env["NODE_CNI_BIN"])
+
+    @property
+    def number(self) -> str:
+        """The last part of its address, which its networks have in theirs."""
+        return self.env["NODE_IP"].rpartition(".")[2]
+
+    def write(self, path: str, content: str) -> None:
+        """Write a file of the node."""
+        run(*self.inside, "sh", "-c", 'mkdir -p "${0%/*}" && cat >"$0"', path, text=content)
+
+    @property
     def networks(self) -> Path:
         """Its /var/lib/cni/networks."""
         return Path(self.env["NODE_STATE"], "lib/cni/networks")

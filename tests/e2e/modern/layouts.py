@@ -1,0 +1,166 @@
+"""How the distributions configure CNI: the files of /etc/cni/net.d, with a range so small that it fills."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+CIDR: Final = "10.254.{number}.16/29"
+"""Five addresses for pods. `{number}` is the node's."""
+_CIDR_V6: Final = "fd00:254:{number}::/125"
+_ROUTES: Final = [{"dst": "0.0.0.0/0"}]
+_HOST_LOCAL: Final = {"type": "host-local", "ranges": [[{"subnet": CIDR}]], "routes": _ROUTES}
+_PORTMAP: Final = {"type": "portmap", "capabilities": {"portMappings": True}}
+_BANDWIDTH: Final = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
+_SUBNET_ENV: Final = """\
+FLANNEL_NETWORK=10.254.0.0/16
+FLANNEL_SUBNET=10.254.{number}.17/29
+FLANNEL_MTU=1450
+FLANNEL_IPMASQ=true
+"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    name: str
+    distribution: str
+    network: str
+    """The network whose directory has the reservations."""
+    files: Mapping[str, Any]
+    """By name, in /etc/cni/net.d."""
+    data_dir: str = "/var/lib/cni/networks"
+    node_files: Mapping[str, str] = field(default_factory=dict)
+    """Other files of the node, by path."""
+    probe: bool = True
+    """Whether the probe can ask an address of this network: it is on a link of the node."""
+    fills: bool = True
+    """Whether the range is this small: not if it is the node's pod CIDR."""
+    stand_in: str = ""
+    """What is not the distribution's own; empty: nothing."""
+
+    @property
+    def directory(self) -> str:
+        return f"{self.data_dir}/{self.network}"
+
+
+def _network(name: str, *plugins: Mapping[str, Any], version: str = "0.3.1") -> dict[str, Any]:
+    return {"cniVersion": version, "name": name, "plugins": list(plugins)}
+
+
+def _bridge(bridge: str, ipam: Mapping[str, Any] = _HOST_LOCAL, **more: object) -> dict[str, Any]:
+    return {"type": "bridge", "bridge": bridge, "isGateway": True, "hairpinMode": True, "ipam": ipam} | more
+
+
+def _flannel(**delegate: object) -> dict[str, Any]:
+    return {"type": "flannel", "delegate": {"hairpinMode": True, "isDefaultGateway": True} | delegate}
+
+
+LAYOUTS: Final = (
+    Layout(
+        "kubeadm",
+        "kubeadm with flannel",
+        "cbr0",
+        {"10-flannel.conflist": _network("cbr0", _flannel(), _PORTMAP)},
+        node_files={"/run/flannel/subnet.env": _SUBNET_ENV},
+        stand_in="`subnet.env` written by the test",
+    ),
+    Layout(
+        "k3s",
+        "k3s",
+        "cbr0",
+        {"10-flannel.conflist": _network("cbr0", _flannel(forceAddress=True), _PORTMAP, _BANDWIDTH)},
+        node_files={"/run/flannel/subnet.env": _SUBNET_ENV},
+        stand_in="no k3s; `subnet.env` written by the test",
+    ),
+    Layout(
+        "rke2",
+        "RKE2 with canal",
+        "k8s-pod-network",
+        {
+            "10-canal.conflist": _network(
+                "k8s-pod-network",
+                {"type": "calico", "ipam": {"type": "host-local", "ranges": [[{"subnet": "usePodCidr"}]]}},
+                _PORTMAP,
+                _BANDWIDTH,
+                version="1.0.0",
+            )
+        },
+        probe=False,
+        fills=False,
+        stand_in="`ptp` in place of the plugin `calico`",
+    ),
+    Layout(
+        "aks",
+        "AKS with kubenet",
+        "kubenet",
+        {
+            "10-containerd-net.conflist": _network(
+                "kubenet",
+                _bridge("cbr0", mtu=1500, addIf="eth0", ipMasq=False, promiscMode=True, hairpinMode=False),
+                _PORTMAP | {"externalSetMarkChain": "KUBE-MARK-MASQ"},
+            )
+        },
+    ),
+    Layout(
+        "gke",
+        "GKE without Dataplane V2",
+        "k8s-pod-network",
+        {
+            "10-containerd-net.conflist": _network(
+                "k8s-pod-network", {"type": "ptp", "mtu": 1460, "ipam": _HOST_LOCAL}, _PORTMAP
+            )
+        },
+        probe=False,
+    ),
+    Layout(
+        "kind",
+        "kind",
+        "kindnet",
+        {
+            "10-kindnet.conflist": _network(
+                "kindnet",
+                {"type": "ptp", "ipMasq": False, "ipam": _HOST_LOCAL | {"dataDir": "/run/cni-ipam-state"}, "mtu": 1500},
+                _PORTMAP,
+            )
+        },
+        data_dir="/run/cni-ipam-state",
+        probe=False,
+    ),
+    Layout(
+        "crio",
+        "CRI-O's own bridge",
+        "crio",
+        {
+            "11-crio-ipv4-bridge.conflist": _network(
+                "crio",
+                _bridge(
+                    "cni0",
+                    {
+                        "type": "host-local",
+                        "ranges": [[{"subnet": CIDR}], [{"subnet": _CIDR_V6}]],
+                        "routes": [*_ROUTES, {"dst": "::/0"}],
+                    },
+                    ipMasq=True,
+                ),
+                version="1.0.0",
+            )
+        },
+    ),
+    Layout(
+        "kube-router",
+        "kube-router",
+        "kubernetes",
+        {
+            "10-kuberouter.conflist": _network(
+                "kubernetes",
+                _bridge("kube-bridge", {"type": "host-local", "subnet": CIDR}, isDefaultGateway=True),
+                version="0.3.0",
+            )
+        },
+    ),
+    Layout(
+        "cni-1.1",
+        "any, cniVersion 1.1.0",
+        "pods",
+        {"10-pods.conflist": _network("pods", _bridge("cni0"), _PORTMAP, version="1.1.0")},
+    ),
+)

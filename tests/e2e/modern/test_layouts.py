@@ -1,0 +1,133 @@
+"""The networks of the distributions: a range that leaks fill until no pod can run, ghosts, a release, a restore."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.agent import Report
+from tests.e2e.node import eventually
+
+from .layouts import LAYOUTS, Layout
+from .node import ModernNode
+from .tested import record
+
+pytestmark = pytest.mark.e2e
+_PODS: Final = 4
+_FULL: Final = 5
+_EAGER: Final = ("--grace=0s", "--confirm-after=1ms")
+_LEAKS: Final = "records"
+"""As `wipe`, without libcni's cached results, so that CRI-O does not repair it at its start."""
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.name)
+def layout(request: pytest.FixtureRequest, node: ModernNode) -> Iterator[Layout]:
+    chosen: Layout = request.param
+    with configured(node, chosen):
+        yield chosen
+        node.clear()
+
+
+@contextmanager
+def configured(node: ModernNode, layout: Layout) -> Iterator[None]:
+    """Replace the node's CNI configuration during the block, and remove what its plugins leave."""
+    own = {path.name: path.read_text() for path in node.net_d.iterdir() if path.is_file()}
+    _replace(node, {name: json.dumps(one).replace("{number}", node.number) for name, one in layout.files.items()})
+    for path, content in layout.node_files.items():
+        node.write(path, content.replace("{number}", node.number))
+    calico = Path(__file__).with_name("calico").read_text().replace("POD_CIDR", node.cluster.pod_cidr)
+    (node.plugins / "calico").write_text(calico)
+    (node.plugins / "calico").chmod(0o755)
+    try:
+        yield
+    finally:
+        node.clear()
+        _replace(node, own)
+        node.run("sh", "-c", f"rm -rf {layout.directory}; {_DELETE_LINKS}")
+
+
+_DELETE_LINKS: Final = "for kind in bridge veth; do ip -o link show type $kind; done | awk -F'[:@ ]+' '$2 != \"eth0\" {print $2}' | xargs -r -n1 ip link delete 2>/dev/null; true"  # noqa: E501 (one line of shell)
+
+
+def _replace(node: ModernNode, files: dict[str, str]) -> None:
+    for path in node.net_d.iterdir():
+        if path.is_file():
+            path.unlink()
+    for name, content in files.items():
+        new = node.net_d.parent / name
+        new.write_text(content)
+        new.rename(node.net_d / name)
+    shutil.rmtree(node.networks, ignore_errors=True)
+
+
+def test_leaks_fill_the_range_and_are_released(node: ModernNode, layout: Layout) -> None:
+    names = node.ask_for(_PODS)
+    node.ready(names)
+    healthy = node.scan()
+    assert {finding["severity"] for finding in healthy.findings} <= {"info"}, healthy.findings
+    assert set(healthy.states.values()) == {"in_use"}
+    assert healthy.network["network"] == layout.network
+
+    node.leak(_LEAKS)
+    eventually(lambda: _is_full(node, layout))
+    if layout.fills:
+        node.leak(_LEAKS)  # nothing is free now, so no pod runs any more
+        eventually(lambda: _no_address(node, names))
+        report = eventually(lambda: _all_leaked(node))
+        assert report.network["free"] == 0
+        assert report.subjects("exhausted_range")[layout.network]["severity"] == "critical"
+
+    leaked = {ip for ip, state in node.scan(*_EAGER).states.items() if state == "leaked"}
+    assert len(leaked) >= _PODS
+    released = {ip for ip, verdict in node.clean("--apply").verdicts.items() if verdict == "released"}
+    assert released == leaked
+    node.ready(names)
+    now = eventually(lambda: _all_in_use(node))
+
+    free = min(ip for ip in released - now if "." in ip)
+    node.nodeleak.restore(free, "--apply", wrapped=node.inside)
+    assert node.scan(*_EAGER).states[free] == "leaked"
+    assert node.clean("--apply", f"--ip={free}").verdicts[free] == "released"
+    record(node, layout)
+
+
+@pytest.mark.usefixtures("layout")
+def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: ModernNode) -> None:
+    names = node.ask_for(2)
+    node.ready(names)
+    before = set(node.scan().states)
+    node.leak("ghosts")
+    node.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
+    states = node.scan(*_EAGER).states
+    assert {states[ip] for ip in before & states.keys()} <= {"unmanaged"}, states
+    assert "released" not in node.clean("--apply").verdicts.values()
+    node.run("sh", "-c", "for name in /run/netns/*; do umount $name; rm $name; done")
+    left = before & node.scan(*_EAGER).states.keys()
+    assert {ip for ip, verdict in node.clean("--apply").verdicts.items() if verdict == "released"} == left
+
+
+def _is_full(node: ModernNode, layout: Layout) -> None:
+    addresses = node.run("ls", layout.directory).split()
+    assert sum(name.count(".") == 3 for name in addresses) >= _FULL, addresses
+
+
+def _no_address(node: ModernNode, names: list[str]) -> None:
+    for name in names:
+        status = node.pod(name)["status"]
+        assert not status.get("podIP"), status
+
+
+def _all_leaked(node: ModernNode) -> Report:
+    report = node.scan(*_EAGER, codes=(0, 3))
+    assert set(report.states.values()) == {"leaked"}, report.states
+    return report
+
+
+def _all_in_use(node: ModernNode) -> set[str]:
+    states = node.scan(*_EAGER).states
+    assert set(states.values()) == {"in_use"}, states
+    return set(states)
