@@ -68,13 +68,13 @@ INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
 
 OF_THE_API_SERVER: Final = ("pods", "node", "registration", "autoscaler", "watches", "attachments")
 NON_ADDRESS_SOURCES: Final = (
-    "sandbox_failures",
     "device_plugins",
     "registration",
     "autoscaler",
     "watches",
     "mounts",
     "attachments",
+    "sandbox_failures",
     "state",
 )
 """The sources that have no say in addresses."""

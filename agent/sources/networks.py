@@ -11,6 +11,7 @@ from posixpath import normpath
 from typing import Final
 
 from agent.model.assessment import KUBENET
+from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     CniResult,
     Known,
@@ -39,11 +40,9 @@ def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     if _PODMAN.fullmatch(store.network):
         return _not_in_use(store, "its addresses are those of podman", snapshot)
     network = next((one for one in known_or(snapshot.networks, ()) if one.name == store.network), None)
-    if network and not network.may_use_host_local:
-        return _not_in_use(store, f"network {network.name} uses {network.ipam}", snapshot)
-    if network and is_missing(store.reading):
-        return _missing(store, snapshot, ", ".join(network.plugins) if not network.ipam else "")
-    if network or (not isinstance(store.reading, Known) and not _has_no_kubenet(store, snapshot)):
+    if network:
+        return _configured(store, network, snapshot)
+    if not isinstance(store.reading, Known) and not _has_no_kubenet(store, snapshot):
         return store
     # Whoever names a network knows it; kubenet may be named for a fleet of which only some nodes have it.
     if _is_in_use(store, snapshot) or (not store.discovered and store.network != KUBENET):
@@ -51,6 +50,14 @@ def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     if program := _program(store):
         return _not_in_use(store, f"its addresses are those of {program}", snapshot)
     return _unnamed(store, snapshot)
+
+
+def _configured(store: NetworkStore, network: RuntimeNetwork, snapshot: Snapshot) -> NetworkStore:
+    if not network.may_use_host_local:
+        return _not_in_use(store, f"network {network.name} uses {network.ipam}", snapshot)
+    if is_missing(store.reading):
+        return _missing(store, snapshot, ", ".join(network.plugins) if not network.ipam else "")
+    return store
 
 
 def _missing(store: NetworkStore, snapshot: Snapshot, plugins: str) -> NetworkStore:
@@ -142,8 +149,7 @@ def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
     """
     reservations = known_or(store.reading, ())
     containers = known_or(snapshot.containers, None)
-    settled = known_or(snapshot.networks, ()) and not _waits(snapshot) and not _program(store)
-    if not reservations or containers is None or not settled or _PODMAN.fullmatch(store.network):
+    if not reservations or containers is None or not _is_settled(store, snapshot):
         return None
     ids = {one.container_id for one in reservations}
     times = [one.mtime_ns for one in reservations]
@@ -151,6 +157,12 @@ def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
         return None
     pods = len(ids.intersection(one.container_id for one in _results(store, snapshot) if one.pod))
     return LeftOver(f"{store.data_dir}/{store.network}", len(times), min(times), max(times), pods)
+
+
+def _is_settled(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether nobody else's addresses are in it, and no pod waits for one."""
+    others = _PODMAN.fullmatch(store.network) or _program(store)
+    return bool(known_or(snapshot.networks, ())) and not others and not _waits(snapshot)
 
 
 def _waits(snapshot: Snapshot) -> bool:

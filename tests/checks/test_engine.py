@@ -228,7 +228,7 @@ def test_findings_raised_before_a_gap_are_kept() -> None:
 def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(source: str) -> None:
     report = scanned(without(node(), source))
     assert [one.source for one in report.unavailable] == [source]
-    not_needed = {"processes", "runtimes", "autoscaler", "mounts", "attachments", "state", "sandbox_failures"}
+    not_needed = {"processes", "runtimes", "autoscaler", "mounts", "attachments", "state"}
     assert report.complete is (source in not_needed), (
         "these only name pods, or the node object is enough, or all volumes are attached"
     )

@@ -227,9 +227,9 @@ def test_no_setting_overrides_evidence_of_an_owner_or_missing_data(wrong: Situat
         (SITUATIONS[9], "the sandbox also has fd00::9; all its addresses are released together"),
         (SITUATIONS[11], "the kubelet started 299 s ago, and --settle is 300 s"),
         (SITUATIONS[12], "50% of network kubenet looks leaked, and --max-share is 50%"),
-        (SITUATIONS[-2], "containerd 1.6.8 is not known to record a sandbox before its address is reserved"),
+        (SITUATIONS[-3], "containerd 1.6.8 is not known to record a sandbox before its address is reserved"),
         (SITUATIONS[15], "--max allows 2 addresses now; this is number 3 in line"),
-        (SITUATIONS[-1], "its network namespace is still mounted: /run/netns/cni-9"),
+        (SITUATIONS[-2], "its network namespace is still mounted: /run/netns/cni-9"),
     ],
     ids=lambda one: one.reason.value if isinstance(one, Situation) else "",
 )

@@ -63,7 +63,7 @@ def test_names_go_to_a_script_and_what_is_missing_to_standard_error() -> None:
     assert done.returncode == 3
     assert done.stdout.splitlines()[-2:] == ["kubenet/10.244.1.9", "kubenet/10.244.1.10"]
     assert done.stderr == (
-        "nodeleak: 5 of 16 checks could not run: cannot connect to docker at /var/run/docker.sock: connection refused\n"
+        "nodeleak: 6 of 16 checks could not run: cannot connect to docker at /var/run/docker.sock: connection refused\n"
     )
 
 

@@ -235,7 +235,7 @@ def test_a_healthy_node_has_zeros() -> None:
         for cause in LeakCause:
             assert daemon.get("leaks_confirmed_total", network=network, cause=cause.value) == 0
     assert daemon.get("source_up", source="autoscaler") is None, "the node is registered, so it is not requested"
-    for source in {*SOURCES} - {"autoscaler"}:
+    for source in {*SOURCES} - {"autoscaler", "sandbox_failures"}:
         assert daemon.get("source_up", source=source) == 1
     for stage in ("read", "check"):
         assert daemon.get("sync_failures_total", stage=stage) == 0
@@ -465,7 +465,7 @@ def test_a_detector_that_could_not_run_is_absent() -> None:
     present = {labels["detector"] for labels in daemon.labels("nodeleak_findings")}
     assert present == {
         "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "overlapping_ranges",
-        "late_device_plugin",
+        "failing_plugin", "unexplained_exhaustion", "late_device_plugin",
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ Often its binary is missing in /opt/cni/bin, or iptables is not installed. Then 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -80,25 +80,25 @@ _OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
     """Return the networks in which addresses are being lost; raises InsufficientData where that cannot be told."""
-    suspects = {network: recent for network, recent in _recent(assessment).items() if len(recent) >= FEWEST}
-    if not suspects:
-        return {}
+    recent = _recent(assessment)
     snapshot = assessment.snapshot
     started = _last_start(snapshot)
-    if started is None or runtimes.unordered(snapshot):
+    if not recent or started is None or runtimes.unordered(snapshot):
         return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
     completed = {result.container_id for result in snapshot.cni_results.known()}
     completed |= {result.container_id for result in snapshot.damaged_results}
-    found = {}
-    for network, recent in suspects.items():
-        failed = [
-            made_at(entry) for entry in recent if made_at(entry) > started and entry.container_id not in completed
-        ]
-        if len(failed) >= FEWEST:
-            since = min(failed)
-            minutes = max(snapshot.taken_at - since, _MINUTE) / _MINUTE
-            found[network] = Treadmill(len(failed), len(failed) / minutes, since)
-    return found
+    failed = {network: _failed(entries, completed, started) for network, entries in recent.items()}
+    return {network: _treadmill(times, snapshot.taken_at) for network, times in failed.items() if len(times) >= FEWEST}
+
+
+def _failed(entries: Iterable[Reservation], completed: Container[str], started: datetime) -> list[datetime]:
+    times = (made_at(entry) for entry in entries if entry.container_id not in completed)
+    return [at for at in times if at > started]
+
+
+def _treadmill(times: Sequence[datetime], now: datetime) -> Treadmill:
+    since = min(times)
+    return Treadmill(len(times), len(times) / (max(now - since, _MINUTE) / _MINUTE), since)
 
 
 def _recent(assessment: Assessment) -> Mapping[str, list[Reservation]]:
@@ -109,7 +109,7 @@ def _recent(assessment: Assessment) -> Mapping[str, list[Reservation]]:
             continue
         if entry.container_id and timedelta(0) <= now - made_at(entry) <= WINDOW:
             recent[entry.network].append(entry)
-    return recent
+    return {network: entries for network, entries in recent.items() if len(entries) >= FEWEST}
 
 
 def _last_start(snapshot: Snapshot) -> datetime | None:

@@ -25,21 +25,24 @@ SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     ranges = {network: _ranges(assessment, network) for network in assessment.networks}
-    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
     for first, second in combinations(ranges, 2):
         shared = overlap(ranges[first], ranges[second])
         shared = shared or _used(assessment, first, ranges[second]) or _used(assessment, second, ranges[first])
-        if not shared:
-            continue
-        earlier = [name for name in (first, second) if configured and name not in configured]
-        primary = all(_is_primary(assessment, name) for name in (first, second))
-        message = f"{first} and {second} can both give out {shared}: two pods can get the same address"
-        if primary and len(earlier) == 1:
-            message += f"; {earlier[0]} is no longer in the CNI configuration, and pods still have addresses from it"
-        severity = Severity.WARNING if primary else Severity.INFO
-        yield Finding(NAME, f"{first} and {second}", message, severity, first)
+        if shared:
+            yield _finding(assessment, first, second, shared)
     for network in ranges:  # after the findings
         assessment.of(network)
+
+
+def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Finding:
+    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
+    earlier = [name for name in (first, second) if configured and name not in configured]
+    primary = all(_is_primary(assessment, name) for name in (first, second))
+    message = f"{first} and {second} can both give out {shared}: two pods can get the same address"
+    if primary and len(earlier) == 1:
+        message += f"; {earlier[0]} is no longer in the CNI configuration, and pods still have addresses from it"
+    severity = Severity.WARNING if primary else Severity.INFO
+    return Finding(NAME, f"{first} and {second}", message, severity, first)
 
 
 def _ranges(assessment: Assessment, network: str) -> RangeSets:

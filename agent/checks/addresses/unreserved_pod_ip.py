@@ -10,13 +10,13 @@ Do: cordon the node first; then delete the pod, so that its controller creates a
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from agent.model.assessment import Assessment, ClassifiedReservation
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
-from agent.model.snapshot import known_or
+from agent.model.snapshot import Pod, known_or
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
@@ -27,17 +27,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     entries = {network: assessment.of(network) for network in networks}
     elsewhere = _reserved_elsewhere(assessment)
     pods = assessment.networked_pods
-    used = {ip for _, ip in pods}
-    reserved = {network: _reserved(used, entries[network]) for network in networks}
-    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
+    reserved = {network: _reserved(pods, entries[network]) for network in networks}
+    configured = _configured(assessment)
 
     for pod, ip in pods:
-        holders = [network for network in networks if ip in reserved[network]]
-        # A reservation counts in the networks that give out addresses now.
-        asked = [network for network in networks if network in configured] if holders else networks
-        if pod.deleting or pod.name in elsewhere or configured.intersection(holders):
+        if pod.deleting or pod.name in elsewhere:
             continue
-        network = next((network for network in asked if covers(assessment.ranges(network), ip)), None)
+        holders = [network for network in networks if ip in reserved[network]]
+        if configured.intersection(holders):
+            continue
+        # A reservation counts in the networks that give out addresses now.
+        network = _allocating(assessment, configured if holders else networks, ip)
         if network is None:
             continue
         where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
@@ -52,8 +52,19 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         )
 
 
-def _reserved(used: Container[str], entries: Iterable[ClassifiedReservation]) -> frozenset[str]:
-    """Return those of the addresses that are reserved: far fewer than reservations, on a node with many leaks."""
+def _configured(assessment: Assessment) -> frozenset[str]:
+    return frozenset(network.name for network in known_or(assessment.snapshot.networks, ()))
+
+
+def _allocating(assessment: Assessment, networks: Collection[str], ip: str) -> str | None:
+    """Return the first of the networks that can give out an address."""
+    asked = (network for network in assessment.networks if network in networks)
+    return next((network for network in asked if covers(assessment.ranges(network), ip)), None)
+
+
+def _reserved(pods: Iterable[tuple[Pod, str]], entries: Iterable[ClassifiedReservation]) -> frozenset[str]:
+    """Return those of the pods' addresses that are reserved: far fewer than reservations, on a node with many leaks."""
+    used = {ip for _, ip in pods}
     return frozenset(one.name for one in entries if one.blocks and one.name in used)
 
 

@@ -155,18 +155,21 @@ def _find(network: str, files: Mapping[str, Configuration]) -> Configuration | N
 
 
 def _own_networks(name: str, plugins: Sequence[Configuration]) -> Iterator[RuntimeNetwork]:
-    ipams = [ipam for plugin in plugins if (ipam := _ipam(plugin))]
     types = tuple(str(plugin["type"]) for plugin in plugins)
-    directories: dict[str, list[Configuration]] = {}
-    for ipam in ipams:
-        if ipam.get("type") == "host-local":
-            directories.setdefault(str(ipam.get("dataDir") or ""), []).append(ipam)
-    for data_dir in directories or [""]:
+    ipams = list(filter(None, map(_ipam, plugins)))
+    host_local = [ipam for ipam in ipams if ipam.get("type") == "host-local"]
+    directories = dict.fromkeys(_data_dir(ipam) for ipam in host_local)
+    for data_dir in directories:
         _check_paths(name, data_dir)
-    for data_dir, group in directories.items():
-        yield RuntimeNetwork(name, types, "host-local", data_dir, tuple(chain.from_iterable(map(_ranges, group))))
+        ranges = chain.from_iterable(_ranges(ipam) for ipam in host_local if _data_dir(ipam) == data_dir)
+        yield RuntimeNetwork(name, types, "host-local", data_dir, tuple(ranges))
     if not directories:
-        yield RuntimeNetwork(name, types, str(ipams[0].get("type") or "") if ipams else "")
+        _check_paths(name, "")
+        yield RuntimeNetwork(name, types, next((str(ipam.get("type") or "") for ipam in ipams), ""))
+
+
+def _data_dir(ipam: Configuration) -> str:
+    return str(ipam.get("dataDir") or "")
 
 
 def _ipam(plugin: Configuration) -> Configuration:

@@ -125,15 +125,21 @@ class NodeRuntimes:
             read = partial(read_directory, directory)
             return tuple(chain.from_iterable(networks_of(network, read) for network in status.loaded))
         uses_docker = any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes))
-        node = self._processes.read() if uses_docker else None
-        if node and node.network_plugin == KUBENET:
+        if uses_docker:
+            return self._docker_networks(directory, certain=certain)
+        return default_networks(read_directory(directory))
+
+    def _docker_networks(self, directory: Path, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
+        """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
+        node = self._processes.read()
+        if node.network_plugin == KUBENET:
             return (_KUBENET,)
-        if node and certain and node.network_plugin == "" and node.cri_dockerd is None:
+        if certain and node.network_plugin == "" and node.cri_dockerd is None:
             return ()  # dockershim without a network plugin; cri-dockerd's default is cni
         try:
             return default_networks(read_directory(directory))
         except NotConfigured:
-            if node and node.network_plugin is None:  # no kubelet runs, and only kubenet needs no configuration
+            if node.network_plugin is None:  # no kubelet runs, and only kubenet needs no configuration
                 return (_KUBENET,)
             raise
 

@@ -132,7 +132,7 @@ def waits(ranges: str, minutes: int = 1) -> SandboxFailure:
 
 def test_pods_that_find_the_range_full_contradict_an_ok() -> None:
     (finding,) = findings_of(unexplained_exhaustion, saying(node(), waits("10.9.0.1-10.9.0.254")))
-    assert "range set 10.9.0.1-10.9.0.254, and no network that was judged has this range" in finding.message
+    assert "range set 10.9.0.1-10.9.0.254, and no network that was checked has this range" in finding.message
     (finding,) = findings_of(unexplained_exhaustion, saying(node(), waits("10.244.1.2-10.244.1.254")))
     assert "but kubenet has" in finding.message
     assert findings_of(unexplained_exhaustion, saying(node(), waits("10.9.0.1-10.9.0.254", 9))) == []

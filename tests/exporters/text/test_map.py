@@ -67,7 +67,7 @@ def test_unavailable_reservations_look_unavailable() -> None:
     assert "kubenet: reservations unavailable: no address below is known to be free" in text
     assert "G ░ ░ ░" in text
     assert "·" not in text
-    assert "Incomplete: 8 of 16 checks could not run: it gave no word" in text
+    assert "Incomplete: 9 of 16 checks could not run: it gave no word" in text
     assert "  reservations: it gave no word" in text
 
 

@@ -259,7 +259,9 @@ def test_volumes_without_attachment_and_invalid_ones_are_skipped(volume: Any) ->
 def test_a_pod_waits_since_it_was_scheduled() -> None:
     given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
     assert parse_pod(pod(status={"phase": "Pending", "conditions": [{"type": "Ready"}, given]})).scheduled == at(7)
-    assert parse_pod(pod(status={"phase": "Running", "conditions": [given]})).scheduled is None
+    # A pod whose sandbox was lost waits for another one in phase Running.
+    assert parse_pod(pod(status={"phase": "Running", "conditions": [given]})).scheduled == at(7)
+    assert parse_pod(pod(status={"phase": "Running", "conditions": [given], "podIP": "10.88.0.2"})).scheduled is None
     for invalid in (None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]):
         assert parse_pod(pod(status={"phase": "Pending", "conditions": invalid})).scheduled is None
 
