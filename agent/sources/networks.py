@@ -86,12 +86,15 @@ def _has_no_kubenet(store: NetworkStore, snapshot: Snapshot) -> bool:
 
 
 def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
-    if isinstance(snapshot.networks, NotRequested):
-        return store if not store.discovered else _not_in_use(store, snapshot.networks.why, snapshot)
     for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
         if isinstance(reading, Unavailable):
+            if store.network == KUBENET:
+                return store  # no configuration names it, and each of its reservations is unknown
             why = f"it is unknown whether pods use network {store.network}: {reading.source}: {reading.why}"
             return replace(store, reading=Unavailable("reservations", why), unrecognized=())
+    if isinstance(snapshot.networks, NotRequested):
+        kept = store.network == KUBENET or not store.discovered
+        return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
     if any(not one.pod for one in _results(store, snapshot)):
         return _not_in_use(store, "libcni's cache has IDs of this network that are not those of pods", snapshot)
     names = ", ".join(one.name for one in known_or(snapshot.networks, ()))

@@ -132,7 +132,7 @@ def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, ap
         reconfigure(stand, "renamed", BRIDGE)
         for number in range(2):
             found = [one for one in subjects(stand.scan(api=api)) if not one.startswith("unreserved_pod_ip renamed/")]
-            assert found == ["overlapping_ranges renamed and cbr0"]
+            assert found == ["overlapping_ranges cbr0 and renamed"]
             (stand.host.networks / "renamed").mkdir(exist_ok=True)
             assert number < 2
         unreserved = [one for one in subjects(stand.scan()) if one.startswith("unreserved_pod_ip renamed/")]

@@ -29,6 +29,7 @@ CONTAINERD = f"unix://{SOCKET}"
 CRI_DOCKERD = "--container-runtime-endpoint=unix:///var/run/cri-dockerd.sock"
 KUBENET = "--network-plugin=kubenet"
 CLEAN = ("clean", "--apply", "--cleanup-network=auto", "--max-share=100%")
+NETWORK = '{"name": "kubenet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.244.1.0/24"}}'
 RESERVED = {f"10.244.1.{last}": f"{last}" * 64 for last in range(2, 9)}
 SEEN = "10.244.1.2"
 """The one address that a process has on an interface."""
@@ -67,6 +68,8 @@ class Node:
             (self.store / ip).write_text(f"{container_id}\r\neth0")
             os.utime(self.store / ip, (1_700_000_000, 1_700_000_000))
         (self.home / "cache" / f"kubenet-{ID}-eth0").write_text(json.dumps({"ip4": {"ip": "10.244.1.2/24"}}))
+        (self.home / "net.d").mkdir()
+        (self.home / "net.d/10-kubenet.conf").write_text(NETWORK)  # for a docker with CNI
         (self.home / "proc/sys/kernel/random/boot_id").write_text("b-1\n")
         (self.home / "proc/stat").write_text("btime 1700000000\n")
         write_sockets(self.home / "proc")
@@ -101,7 +104,7 @@ class Node:
             *("--device-plugins-dir=off", "--kubelet-dir=off", f"--state-dir={self.home}/state"),
             *(f"--cni-networks-dir={self.home}/networks", f"--cni-cache-dir={self.home}/cache"),
             *(f"--checkpoint-dir={self.checkpoints}", f"--docker-host={self.engine.url}", f"--proc={self.home}/proc"),
-            "--confirm-after=1ms",
+            *(f"--cni-config-dir={self.home}/net.d", "--confirm-after=1ms"),
         ]
 
     def clean(self, *arguments: str, api: tuple[str, ...] = ("--api=off",)) -> Done:
@@ -316,7 +319,7 @@ def test_a_real_kubelet_of_docker_whose_sandboxes_all_leaked_but_one(node: Node)
     "flags",
     [
         [KUBENET],
-        ["--container-runtime=docker"],
+        [KUBENET, "--container-runtime=docker"],
         [KUBENET, "--container-runtime=docker", "--container-runtime-endpoint=unix:///var/run/kubelet-cri.sock"],
         [CRI_DOCKERD],
     ],

@@ -25,7 +25,7 @@ SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     ranges = {network: _ranges(assessment, network) for network in assessment.networks}
-    for first, second in combinations(ranges, 2):
+    for first, second in combinations(sorted(ranges), 2):
         shared = overlap(ranges[first], ranges[second])
         shared = shared or _used(assessment, first, ranges[second]) or _used(assessment, second, ranges[first])
         if shared:

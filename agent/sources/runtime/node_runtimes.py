@@ -134,11 +134,11 @@ class NodeRuntimes:
         node = self._processes.read()
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
-        if certain and node.network_plugin == "" and node.cri_dockerd is None:
-            return ()  # dockershim without a network plugin; cri-dockerd's default is cni
         try:
             return default_networks(read_directory(directory))
         except NotConfigured:
+            if certain and node.network_plugin == "" and node.cri_dockerd is None:
+                return ()  # dockershim without a network plugin; the default of cri-dockerd, also within k3s, is cni
             if node.network_plugin is None:  # no kubelet runs, and only kubenet needs no configuration
                 return (_KUBENET,)
             raise

@@ -70,7 +70,7 @@ def test_leaks_fill_the_range_and_are_released(node: ModernNode, layout: Layout)
     healthy = node.scan()
     assert {finding["severity"] for finding in healthy.findings} <= {"info"}, healthy.findings
     assert set(healthy.states.values()) == {"in_use"}
-    assert healthy.network["network"] == layout.network
+    assert healthy.network["name"] == layout.network
 
     node.leak(_LEAKS)
     eventually(lambda: _is_full(node, layout))
