@@ -535,3 +535,9 @@ def verdicts(context: GuardContext) -> dict[str, tuple[Refusal, ...]]:
 
 def _addresses(candidate: ReleaseRequest) -> str:
     return " ".join(one.ip for one in candidate.reservations)
+
+
+def with_waiting_pod(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with a pod that has waited for its sandbox for five minutes."""
+    waits = replace(pod("shop/waits", phase="Pending"), scheduled=NOW - timedelta(minutes=5))
+    return replace(snapshot, pods=Known((*snapshot.pods.known(), waits)))

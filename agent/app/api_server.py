@@ -7,12 +7,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent.app import loop
+from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.volumes import lost_volumes
 from agent.config import Config, UsageError, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Snapshot, Unavailable
 from agent.model.volumes import Attachments
 from agent.model.watches import Watch
-from agent.sources.collector import Reader, Sources, waiting_pods
+from agent.sources.collector import Reader, Sources
 from agent.sources.deadline import Deadline
 from agent.sources.source_error import SourceError
 

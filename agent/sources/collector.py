@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
+from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.devices.history import with_history
 from agent.checks.volumes import lost_volumes
 from agent.model.namespaces import named_sandboxes
@@ -18,7 +19,6 @@ from agent.model.snapshot import (
     NetworkStore,
     Node,
     NotRequested,
-    Pod,
     Reading,
     Snapshot,
     Timing,
@@ -162,21 +162,6 @@ def _mounts_not_needed(snapshot: Snapshot) -> str:
 
 def _attachments_not_needed(snapshot: Snapshot) -> str:
     return "" if lost_volumes.question(snapshot) else "no pod waits for a volume that is missing"
-
-
-def waiting_pods(snapshot: Snapshot) -> list[Pod]:
-    """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
-    waiting = [
-        (pod.scheduled, pod)
-        for pod in known_or(snapshot.pods, ())
-        if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
-    ]
-    now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
-    due = [(scheduled, pod) for scheduled, pod in waiting if now - scheduled >= _WAITS]
-    return [pod for _, pod in sorted(due, key=lambda pair: (pair[0], pair[1].uid))]
-
-
-_WAITS: Final = timedelta(minutes=1)
 
 
 def _sandbox_failures_not_needed(snapshot: Snapshot) -> str:

@@ -48,6 +48,7 @@ from tests.builders import (
     scanned,
     unavailable,
     verdicts,
+    with_waiting_pod,
     without,
 )
 from tests.cleanup.leaks import BUDGETS, DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_IP, leaks, only, reasons, refusals
@@ -124,7 +125,10 @@ SITUATIONS = (
     situation(Reason.RUNTIME_UNORDERED, with_runtime(node(LEAK), "1.6.8")),
     situation(Reason.ADDRESS_IN_USE, node(LEAK, PINNED, mounted_namespaces=["/run/netns/cni-9"])),
     situation(
-        Reason.PLUGIN_FAILING, node(*leaks(6, timedelta(minutes=8))), limits=make_limits(unattended=True), command="run"
+        Reason.PLUGIN_FAILING,
+        with_waiting_pod(node(*leaks(6, timedelta(minutes=8)))),
+        limits=make_limits(unattended=True),
+        command="run",
     ),
 )
 each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.value)

@@ -4,9 +4,9 @@ host-local reserves the address first. If a later plugin of the chain fails in A
 plugins in reverse order: the same plugin fails again, and host-local is never asked. The runtime keeps no record, and
 the kubelet tries again in some seconds.
 
-Means: at least five addresses of a network were reserved in the last ten minutes, after the runtime's last start, for
-sandboxes of which there is neither a record nor a result in libcni's cache. Severity critical: at this rate no address
-is left within the hour.
+Means: a pod of this node waits for its sandbox, and at least five addresses of a network were reserved in the last ten
+minutes, after the runtime's last start, for sandboxes of which there is neither a record nor a result in libcni's
+cache. Severity critical: at this rate no address is left within the hour.
 Do: mend the plugin first: what is released before is taken again. The pods' Events name it (`kubectl describe pod`, or
 apply deploy/overlays/volume-attachments, so that nodeleak may list events), and so does the runtime's log:
 `journalctl -u containerd -u crio -u k3s -u rke2-agent | grep -E 'failed .(add|delete)|failed to find plugin'`.
@@ -26,7 +26,7 @@ from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import free
 from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import InsufficientData, Reservation, Snapshot, known_or
+from agent.model.snapshot import InsufficientData, Pod, Reservation, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"
@@ -37,6 +37,8 @@ FEWEST: Final = 5
 """Addresses in the window. One pod that retries takes about five a minute."""
 _SOON: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
+_WAITS: Final = timedelta(minutes=1)
+"""A pod that waits less may only be starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
     recent = _recent(assessment)
     snapshot = assessment.snapshot
     started = _last_start(snapshot)
-    if not recent or started is None or runtimes.unordered(snapshot):
+    if not (recent and waiting_pods(snapshot)) or started is None or runtimes.unordered(snapshot):
         return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
     completed = {result.container_id for result in snapshot.cni_results.known()}
     completed |= {result.container_id for result in snapshot.damaged_results}
@@ -99,6 +101,18 @@ def _failed(entries: Iterable[Reservation], completed: Container[str], started: 
 def _treadmill(times: Sequence[datetime], now: datetime) -> Treadmill:
     since = min(times)
     return Treadmill(len(times), len(times) / (max(now - since, _MINUTE) / _MINUTE), since)
+
+
+def waiting_pods(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
+    waiting = [
+        (pod.scheduled, pod)
+        for pod in known_or(snapshot.pods, ())
+        if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
+    ]
+    now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
+    due = [(scheduled, pod) for scheduled, pod in waiting if now - scheduled >= _WAITS]
+    return [pod for _, pod in sorted(due, key=lambda pair: (pair[0], pair[1].uid))]
 
 
 def _recent(assessment: Assessment) -> Mapping[str, list[Reservation]]:

@@ -25,6 +25,7 @@ from tests.builders import (
     processes,
     reservation,
     scanned,
+    with_waiting_pod,
 )
 from tests.cleanup.leaks import leaks
 
@@ -33,7 +34,7 @@ IPTABLES = SandboxFailure("shop/web", NOW, 'exec: "iptables": not found', "portm
 
 
 def treadmill(count: int = 12, age: timedelta = 8 * MINUTE, **more: Any) -> Snapshot:
-    return node(*leaks(count, age), **more)
+    return with_waiting_pod(node(*leaks(count, age), **more))
 
 
 def saying(snapshot: Snapshot, *failures: SandboxFailure) -> Snapshot:
@@ -63,8 +64,9 @@ def test_with_events_it_names_the_plugin_and_its_message() -> None:
         treadmill(processes=[processes(docker=7 * MINUTE)]),
         treadmill(cni_results=[cni_result(f"{n:064x}", "shop/gone", "10.244.1.0/24") for n in range(1, 13)]),
         treadmill(processes=[processes(docker=None)]),
+        node(*leaks(12, 8 * MINUTE)),
     ],
-    ids=["few", "old", "before the runtime's start", "ADD was completed", "start not known"],
+    ids=["few", "old", "before the runtime's start", "ADD was completed", "start not known", "no pod waits"],
 )
 def test_other_leaks_are_no_failing_plugin(snapshot: Snapshot) -> None:
     assert findings_of(failing_plugin, snapshot) == []
