@@ -296,7 +296,7 @@ def test_commands_that_use_the_api_server_need_a_node_name(command: str) -> None
 
 def test_settings_by_command() -> None:
     assert set(settings_of("journal")) == {"state_dir"}
-    assert set(settings_of("restore")) == {"state_dir", "lock_timeout", "cni_networks_dir", "cni_cache_dir"}
+    assert set(settings_of("restore")) == {"state_dir", "lock_timeout", "cni_networks_dir", "cni_cache_dir", "run_dir"}
     bounds = {"cleanup_network", "settle", "max_share", "probe", "lock_timeout"}
     assert set(settings_of("clean")) - set(settings_of("scan")) == bounds
     assert set(settings_of("scan")) - set(settings_of("clean")) == set()

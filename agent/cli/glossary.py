@@ -153,6 +153,12 @@ ALERTS: Final = {
     "Run: nodeleak clean, and if addresses are leaked: nodeleak clean --apply",
     "NodeleakRangeTooSmall": "A node accepts more pods than it has free addresses for. Nothing fails until those "
     "pods arrive.\nRun: nodeleak explain exhausted_range",
+    "NodeleakOverlappingRanges": "Two networks of a node can give out the same addresses: a new pod can get that of a "
+    "running one.\nRun: nodeleak scan, nodeleak explain overlapping_ranges",
+    "NodeleakFailingPlugin": "A CNI plugin fails on a node, and each retry of a pod leaks an address: mend it first.\n"
+    "Run: nodeleak scan, nodeleak explain failing_plugin",
+    "NodeleakUnexplainedExhaustion": "Pods find no free address, and nodeleak finds some: it reads other directories.\n"
+    "Run: nodeleak scan, nodeleak explain unexplained_exhaustion",
     "NodeleakSharedAddress": "Two running pods of a node have the same address, and each gets traffic of the other.\n"
     "Run: nodeleak scan, nodeleak explain shared_ip",
     "NodeleakUnreservedAddress": "The address of a running pod is not reserved: the next pod may get the same one.\n"

@@ -88,8 +88,8 @@ def _has_no_kubenet(store: NetworkStore, snapshot: Snapshot) -> bool:
 def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
         if isinstance(reading, Unavailable):
-            if store.network == KUBENET:
-                return store  # no configuration names it, and each of its reservations is unknown
+            if store.network == KUBENET or _has_only_pods(store, snapshot):
+                return store  # each of its reservations is unknown
             why = f"it is unknown whether pods use network {store.network}: {reading.source}: {reading.why}"
             return replace(store, reading=Unavailable("reservations", why), unrecognized=())
     if isinstance(snapshot.networks, NotRequested):
@@ -125,6 +125,11 @@ def _is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
 
 def _results(store: NetworkStore, snapshot: Snapshot) -> tuple[CniResult, ...]:
     return tuple(one for one in known_or(snapshot.cni_results, ()) if one.network == store.network)
+
+
+def _has_only_pods(store: NetworkStore, snapshot: Snapshot) -> bool:
+    results = _results(store, snapshot)
+    return bool(results) and all(result.pod for result in results)
 
 
 def _allocated(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:

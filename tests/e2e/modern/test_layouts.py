@@ -58,7 +58,7 @@ def _replace(node: ModernNode, files: dict[str, str]) -> None:
         if path.is_file():
             path.unlink()
     for name, content in files.items():
-        new = node.net_d.parent / name
+        new = node.net_d / f"{name}.new"  # containerd loads a file that is renamed here, not one that appears
         new.write_text(content)
         new.rename(node.net_d / name)
     shutil.rmtree(node.networks, ignore_errors=True)
