@@ -55,7 +55,9 @@ class Vms:
         applied(self._cluster, deployment_of(pod_with(self._cluster, name, {RESOURCE: 1})))
 
         def check() -> None:
-            (pod,) = self.called(f"{name}-")
+            pods = self.called(f"{name}-")
+            assert len(pods) == 1
+            (pod,) = pods
             assert pod["spec"].get("nodeName") == self._cluster.node
 
         eventually(check, 30)
