@@ -165,12 +165,13 @@ def _networks(
 
 def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
     mounted = partial(mounted_path, run_dir=config.run_dir)
+    on_node = network_directories.is_on_node(config.proc)
     last: tuple[NetworkStore, ...] = ()
 
     def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:
         nonlocal last
         last = network_directories.read_all(
-            config.network, snapshot.networks, config.cni_networks_dir, mounted, last, config.max_reservations
+            config.network, snapshot.networks, config.cni_networks_dir, mounted, last, config.max_reservations, on_node
         )
         return last
 

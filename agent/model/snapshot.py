@@ -148,7 +148,7 @@ class NetworkStore:
     data_dir: str = field(default="", compare=False)
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
     absent: bool = field(default=False, compare=False)
-    """It does not exist, and the directory above it does, so that a mount is not what is missing."""
+    """It does not exist, and a mount is not what is missing."""
     discovered: bool = field(default=False, compare=False)
     """No setting names it: the runtime does, or its directory was found."""
     left_over: LeftOver | None = None

@@ -45,12 +45,14 @@ def read_all(
     mounted: Callable[[Path], Path],
     before: Iterable[NetworkStore] = (),
     most: int = 65536,
+    on_node: bool = False,
 ) -> tuple[NetworkStore, ...]:
     """Read each directory once; names in the settings win.
 
     If the directories cannot be listed, those that settings or the runtime name are read, and a store of the name
     `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `before`: what was
-    read last. `most`: how many files are read of all together.
+    read last. `most`: how many files are read of all together. `on_node`: this process sees the node's own files, and
+    no mount can be missing.
     """
     earlier = {store.directory: known_or(store.reading, ()) for store in before}
     listing = _list(networks_dir) if AUTO in settings else _Listing()
@@ -64,12 +66,20 @@ def read_all(
     files = 0
     for one in found.values():
         known = earlier.get(str(one.data_dir / one.network), ())
-        store = stores[one.network] = _read(one, networks_dir, mounted, known, most, files)
+        store = stores[one.network] = _read(one, networks_dir, mounted, on_node, known, most, files)
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
     for unread in _unread(listing, networks_dir):
         if unread.network == AUTO or unread.network not in stores:
             stores[unread.network] = unread
     return tuple(stores.values())
+
+
+def is_on_node(proc: Path) -> bool:
+    """Return whether this process is known to have the mounts of the node's first process."""
+    try:
+        return (proc / "1/ns/mnt").samefile("/proc/self/ns/mnt")
+    except OSError:
+        return False
 
 
 def _list(networks_dir: Path) -> _Listing:
@@ -126,6 +136,7 @@ def _read(
     one: _Directory,
     networks_dir: Path,
     mounted: Callable[[Path], Path],
+    on_node: bool,
     before: Iterable[Reservation],
     most: int,
     others: int,
@@ -139,7 +150,7 @@ def _read(
         return store
     if " does not exist: " not in store.reading.why:
         return store
-    if one.data_dir.is_relative_to(_RUN) and is_directory(mounted(_RUN)):
+    if on_node or (one.data_dir.is_relative_to(_RUN) and is_directory(mounted(_RUN))):
         store = replace(store, absent=True)
     if store.absent or one.data_dir == networks_dir:
         return store

@@ -116,6 +116,14 @@ def test_a_data_directory_that_is_not_mounted_is_a_gap(tmp_path: Path) -> None:
     assert not one.absent
 
 
+def test_on_the_node_itself_no_mount_can_be_missing_before_the_first_pod(tmp_path: Path) -> None:
+    """host-local creates /var/lib/cni too."""
+    networks_dir = tmp_path / "var/lib/cni/networks"
+    (inside,) = read_all(["auto"], Known((CBR0,)), networks_dir, lambda path: path)
+    (on_node,) = read_all(["auto"], Known((CBR0,)), networks_dir, lambda path: path, on_node=True)
+    assert (inside.absent, on_node.absent) == (False, True)
+
+
 # A directory that cannot be listed
 
 
