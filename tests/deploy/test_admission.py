@@ -93,7 +93,9 @@ def test_a_failed_expression_denies_and_the_policy_is_bound() -> None:
 
 def test_it_applies_to_the_agent_alone(evaluate: Evaluator) -> None:
     (condition,) = policy()["matchConditions"]
-    for username, applies in {AGENT: True, "system:node:worker-1": False}.items():
+    account = "system:serviceaccount"
+    users = {AGENT: True, f"{account}:monitoring:nodeleak": True, f"{account}:nodeleak:default": False}
+    for username, applies in {**users, "system:node:worker-1": False, "nodeleak": False}.items():
         assert bool(evaluate(condition["expression"], {"request": {"userInfo": {"username": username}}})) is applies
 
 
