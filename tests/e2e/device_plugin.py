@@ -19,8 +19,9 @@ _SOCKET: Final = DIRECTORY / "example-kvm.sock"
 class DevicePlugin:
     """One plugin with three devices; at most one process of it at a time."""
 
-    def __init__(self, log: Path) -> None:
-        self._log = log
+    def __init__(self, log: Path, inside: tuple[str, ...] = ()) -> None:
+        """`inside`: command prefix: run on another node than this machine."""
+        self._log, self._inside = log, inside
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -36,7 +37,7 @@ class DevicePlugin:
         """Start it and wait until it has registered; the kubelet calls back shortly after."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own script)
-                [sys.executable, "-W", "error", str(_SCRIPT), RESOURCE, _SOCKET.name, *DEVICES],
+                [*self._inside, sys.executable, "-W", "error", str(_SCRIPT), RESOURCE, _SOCKET.name, *DEVICES],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

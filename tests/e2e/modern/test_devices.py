@@ -1,0 +1,65 @@
+"""A kubelet of today still rejects pods whose device plugin registers late, but no pod that already runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.device_plugin import RESOURCE, DevicePlugin
+from tests.e2e.node import eventually, forget_resource, pod_with
+
+from .node import ModernNode
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_kubelet_restart_rejects_new_pods_only(node: ModernNode, tmp_path: Path) -> None:
+    try:
+        with DevicePlugin(tmp_path / "plugin.log", node.inside) as plugin:
+            eventually(lambda: _offers(node, "3"), 30)
+            _ask(node, "e2e-device-old")
+            node.ready(["e2e-device-old"])
+            before = node.pod("e2e-device-old")
+            assert node.scan().findings == []
+
+            with node.stopped("kubelet"):
+                pass
+            _ask(node, "e2e-device-new")
+            eventually(lambda: _rejected(node, "e2e-device-new"), 30)
+            kept = node.pod("e2e-device-old")
+            assert kept["status"]["phase"] == "Running"
+            assert _containers(kept) == _containers(before), "not started again"
+
+            plugin.kill()
+            plugin.start()
+            eventually(lambda: _offers(node, "3"), 30)
+            findings = node.scan(codes=(0, 1, 2)).findings
+            assert {(found["detector"], found.get("pod")) for found in findings} == {
+                ("rejected_pod", "default/e2e-device-new")
+            }
+            assert RESOURCE in findings[0]["message"]
+    finally:
+        with node.stopped("kubelet"):
+            node.run("rm", "-f", "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
+        forget_resource(node.cluster, RESOURCE)
+
+
+def _ask(node: ModernNode, name: str) -> None:
+    pod = pod_with(node.cluster, name, {RESOURCE: 1})
+    node.kubectl("apply", "-f", "-", text=json.dumps(pod))
+
+
+def _offers(node: ModernNode, count: str) -> None:
+    found = json.loads(node.kubectl("get", "node", node.cluster.node, "-o", "json"))
+    assert found["status"]["allocatable"].get(RESOURCE) == count
+
+
+def _rejected(node: ModernNode, name: str) -> None:
+    status = node.pod(name)["status"]
+    assert (status["phase"], status.get("reason")) == ("Failed", "UnexpectedAdmissionError")
+    assert f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}" in status["message"]
+
+
+def _containers(pod: dict[str, Any]) -> list[str]:
+    return [container["containerID"] for container in pod["status"]["containerStatuses"]]
