@@ -9,6 +9,7 @@ from typing import NoReturn
 from tests.stress import options, report
 from tests.stress.containerd import main as containerd
 from tests.stress.engine import BROKEN
+from tests.stress.modern import main as modern
 from tests.stress.options import Options
 from tests.stress.run import StressRun, run_stress
 
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _leave)
     if containerd.SELECTED_BY in arguments:
         return containerd.main([one for one in arguments if one != containerd.SELECTED_BY])
+    if any(argument.startswith(modern.SELECTED_BY) for argument in arguments):
+        return modern.main(arguments)
     given = options.parse(arguments)
     _print_options(given)
     try:

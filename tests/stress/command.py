@@ -24,7 +24,7 @@ code=$?
 """
 AT_ONCE: Final = ("--cleanup-network=auto", "--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
 """No waiting periods and no share limit: only the read order and the lock protect an address then."""
-_WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
+WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def daemon(text: str) -> Command:
         return Command(text, text)
     settings = ("--cleanup=auto", "--interval=100ms", "--listen=127.0.0.1:0", "--log-format=json")
     # exec: otherwise the shell would hide the exit code.
-    return Command(text, "exec " + shlex.join([_nodeleak(), "run", *settings, *AT_ONCE, *_WITHOUT_CAPS]))
+    return Command(text, "exec " + shlex.join([_nodeleak(), "run", *settings, *AT_ONCE, *WITHOUT_CAPS]))
 
 
 def _nodeleak() -> str:

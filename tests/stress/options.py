@@ -28,7 +28,8 @@ A command gets these variables, and the same values in nodeleak's own variables:
   STRESS_STATE     a directory for its own state
   DOCKER_HOST      the docker engine
 
-With --runtime=containerd the test runs on a real containerd instead, with options of its own (--help lists them).
+With --runtime=containerd the test runs on a real containerd instead, with --profile=containerd or crio on a whole node
+of today (hack/cluster); both have options of their own (--help lists them).
 
 Exit codes: 0 no violations; 1 violations, or a cleaner or daemon failed; 2 wrong usage.
 Requires root, host-local, and docker with the image of hack/cluster (hack/cluster start docker).

@@ -1,0 +1,302 @@
+"""One stress run on a real node of today: churn, wind down, reclaim, check."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from agent.sources.source_error import SourceError
+from tests import processes
+from tests.containerd.client import Kubelet
+from tests.e2e.agent import Daemon
+from tests.e2e.modern.node import ModernNode
+from tests.e2e.node import run
+from tests.stress.command import AT_ONCE, WITHOUT_CAPS
+from tests.stress.events import Action
+from tests.stress.ledger import Ledger
+from tests.stress.modern.kernel import Kernel
+from tests.stress.modern.oracle import Oracle
+from tests.stress.run_state import RunState, Threads
+from tests.stress.store import Store
+
+RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}
+"""The program of the runtime by profile."""
+_SETTINGS: Final = ("--cleanup=auto", "--interval=500ms", "--listen=:0", *AT_ONCE, *WITHOUT_CAPS)
+_EVERY_KILL: Final = (2.0, 6.0)
+_EVERY_LEAK: Final = (0.5, 4.0)
+_EVERY_LOOK: Final = 0.3
+_BATCH: Final = 4
+_PROGRESS: Final = 10.0
+_WIND_DOWN: Final = 120.0
+_CONTAINER: Final = re.compile(rb'"began".*?"container_id": ?"([0-9a-f]{64})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    profile: str
+    seconds: float
+    pods: int
+    seed: int
+    reclaim: float
+    release: float | None
+    """When a reservation in use is removed by hand, in seconds."""
+    report: Path | None
+
+
+class ModernRun:
+    """All parts of a run and its phases."""
+
+    def __init__(self, options: Options, node: ModernNode, daemon: Daemon) -> None:
+        self.options, self.node, self.daemon = options, node, daemon
+        self.state, self.ledger = RunState(), Ledger()
+        self.kernel = Kernel(node.first, node.env["NODE_POD_CIDR"])
+        self._plugin = _first_plugin(node)
+        self.store = Store(
+            node.networks / self._plugin["name"],
+            [str(ip) for ip in IPv4Network(node.env["NODE_POD_CIDR"]).hosts()],
+            self.ledger,
+        )
+        self._ending: set[str] = set()
+        self.oracle = Oracle(self.kernel, self.store, self.ledger, self._released, self._ending)
+        self.kills: Counter[str] = Counter()
+        self.created = self.deleted = 0
+        self.planted: set[str] = set()
+        self.left_behind = 0
+        """Network namespaces that the runtime forgot."""
+        self.seconds = 0.0
+        """How long the churn took."""
+        self.events: Counter[str] = Counter()
+        """The lines of the agent's log."""
+        chance = Random(options.seed)  # noqa: S311 (chance, not secrecy)
+        self._chances = [Random(chance.random()) for _ in range(4)]  # noqa: S311
+        self._threads = Threads(self.state)
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything was released wrongly, told wrongly, or not reclaimed."""
+        return bool(
+            self.ledger.violations()
+            or self.state.failures
+            or self.oracle.false_findings
+            or self.reclaimed < len(self.planted)
+        )
+
+    @property
+    def reclaimed(self) -> int:
+        """Planted leaks that are gone."""
+        return len(self.planted - set(self.store.left().values()))
+
+    def execute(self) -> None:
+        """Run all phases; no thread is left behind, whatever happens."""
+        try:
+            self._churn()
+            if not self.state.failures:
+                self._wind_down()
+        except BaseException:
+            self.state.abort()
+            raise
+        finally:
+            self.state.end()
+            self._threads.join()
+        self.events = Counter(line["event"] for line in self.daemon.lines())
+        if not self.state.failures:
+            self.ledger.finish(self.store.left())
+
+    def _churn(self) -> None:
+        began = time.monotonic()
+        for work in (self._look, self._listen):
+            self._threads.start(work)
+        churning = [self._threads.start(work) for work in (self._come_and_go, self._kill, self._leak)]
+        next_progress, release = began, self.options.release
+        for _ in processes.until(began + self.options.seconds):
+            self._age_journal()
+            if self.state.stopping.is_set():
+                break
+            now = time.monotonic()
+            if now >= next_progress:
+                next_progress = now + _PROGRESS
+                print(f"{now - began:5.0f} s  {self}", flush=True)
+            if release is not None and now >= began + release:
+                release = self._release_by_hand(release)
+        self.state.stopping.set()
+        for thread in churning:
+            thread.join()
+        self.seconds = time.monotonic() - began
+
+    def __str__(self) -> str:
+        counts = self.ledger.counts()
+        return (
+            f"{self.created} pods created, {self.deleted} deleted, {counts.allocations} addresses seen in use, "
+            f"{sum(self.kills.values())} kills, {len(self.planted)} leaks planted, {self.reclaimed} reclaimed, "
+            f"{counts.violations} violations, {len(self.oracle.false_findings)} false findings"
+        )
+
+    # Threads
+
+    def _look(self) -> None:
+        while not self.state.over.wait(_EVERY_LOOK):
+            self.oracle.look()
+
+    def _listen(self) -> None:
+        """Take what the agent calls leaked."""
+        while not self.state.over.wait(1.0):
+            with contextlib.suppress(AssertionError):  # it is busy
+                url = f"http://127.0.0.1:{self.daemon.port}/api/v1/report"
+                document = json.loads(self.node.run("curl", "-sSf", url))
+                self.oracle.called_leaked(
+                    {found["container_id"] for found in document["reservations"] if found["state"] == "leaked"}
+                )
+
+    def _come_and_go(self) -> None:
+        """Create and delete some pods at a time; a pod that was asked for may be deleted before it has come."""
+        chance = self._chances[0]
+        uids: dict[str, str] = {}
+        while not self.state.stopping.is_set():
+            with contextlib.suppress(AssertionError):  # the API server is slow while everything dies
+                going = chance.sample(sorted(uids), min(len(uids), chance.randint(1, _BATCH)))
+                if len(uids) >= self.options.pods:
+                    self._delete(going, uids)
+                coming = self.node.ask_for(min(chance.randint(1, _BATCH), self.options.pods))
+                self.created += len(coming)
+                uids |= {name: self.node.pod(name)["metadata"]["uid"] for name in coming}
+            self.state.stopping.wait(chance.uniform(0.2, 2.0))
+
+    def _delete(self, names: list[str], uids: dict[str, str]) -> None:
+        self._ending |= {uids.pop(name) for name in names}
+        self.node.kubectl("delete", "pods", *names, "--grace-period=1", "--wait=false", "--ignore-not-found")
+        self.deleted += len(names)
+
+    def _kill(self) -> None:
+        chance = self._chances[1]
+        runtime = RUNTIMES[self.options.profile]
+        while not self.state.stopping.wait(chance.uniform(*_EVERY_KILL)):
+            program = chance.choice((runtime, runtime, "kubelet"))
+            for pid in self.kernel.running({program}):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    self.kills[program] += 1
+
+    def _leak(self) -> None:
+        """Let the node's host-local reserve an address for a sandbox that never was."""
+        chance = self._chances[2]
+        while not self.state.stopping.wait(chance.uniform(*_EVERY_LEAK)):
+            sandbox = f"{chance.getrandbits(256):064x}"
+            self.ledger.action(Action.CREATED, sandbox)
+            self.ledger.action(Action.RM_CALLED, sandbox)
+            variables = {
+                "CNI_COMMAND": "ADD",
+                "CNI_CONTAINERID": sandbox,
+                "CNI_NETNS": "/proc/self/ns/net",
+                "CNI_NETNS_OVERRIDE": "1",
+                "CNI_IFNAME": "eth0",
+                "CNI_PATH": "/opt/cni/bin",
+            }
+            words = [f"{name}={value}" for name, value in variables.items()]
+            run(*self.node.inside, "env", *words, "/opt/cni/bin/host-local", text=json.dumps(self._plugin))
+            self.planted.add(sandbox)
+
+    # Phases
+
+    def _release_by_hand(self, at: float) -> float | None:
+        """Remove the reservation of a pod that runs and is to go on; return when to try again if there is none."""
+        reserved = self.store.left()
+        for namespace in self.kernel.namespaces():
+            for ip in namespace.ips:
+                if namespace.pod and namespace.pod not in self._ending and reserved.get(ip) == namespace.sandbox:
+                    print(f"released by hand: {ip} of {namespace.sandbox[:12]}", flush=True)
+                    (self.store.directory / ip).unlink()
+                    return None
+        return at + 1
+
+    def _wind_down(self) -> None:
+        """Delete all pods and what the runtime has lost of them, and let the agent reclaim the rest."""
+        for pod in json.loads(self.node.kubectl("get", "pods", "-l", "app=nodeleak-e2e", "-o", "json"))["items"]:
+            self._ending.add(pod["metadata"]["uid"])
+        self.node.kubectl("delete", "pods", "-l", "app=nodeleak-e2e", "--grace-period=1", "--timeout=90s")
+        kubelet = Kubelet(Path(f"/proc/{self.node.first}/root{self.node.env['NODE_CRI_SOCKET']}"), "", "")
+        for _ in processes.until(time.monotonic() + _WIND_DOWN, every=0.5):
+            with contextlib.suppress(SourceError):
+                if not self._collected(kubelet):
+                    break
+        for namespace in self.kernel.namespaces():
+            if not namespace.sandbox:
+                self.left_behind += 1
+                self.node.run("ip", "netns", "delete", namespace.name, codes=(0, 1))
+        # The kernel would believe for up to a minute that they are still there.
+        self.node.run("ip", "neigh", "flush", "dev", "cni0", codes=(0, 1, 2, 255))
+        for _ in processes.until(time.monotonic() + self.options.reclaim):
+            self._age_journal()
+            if self.state.over.is_set() or not _addresses(self.store.left()):
+                break
+        self.oracle.look()
+
+    def _collected(self, kubelet: Kubelet) -> int:
+        """Remove sandboxes as the kubelet does once a minute, and return how many there were."""
+        sandboxes = list(kubelet.sandboxes())
+        for sandbox in sandboxes:
+            kubelet.stop(sandbox)
+            kubelet.remove(sandbox)
+        return len(sandboxes)
+
+    # The agent
+
+    def _journals(self) -> list[Path]:
+        return list((self.node.nodeleak.state_dir / "journal").glob("journal.*.jsonl"))
+
+    def _age_journal(self) -> None:
+        """Let the journal have room: a run can release more in an hour than a node does in a day."""
+        for file in self._journals():
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(file, (0, 0))
+
+    def _released(self) -> AbstractSet[str]:
+        """Return the sandboxes of all releases that began."""
+        return {found.decode() for file in self._journals() for found in _CONTAINER.findall(file.read_bytes())}
+
+
+def _addresses(left: dict[str, str]) -> set[str]:
+    return {name for name in left if name != "lock" and not name.startswith("last_reserved_ip")}
+
+
+def _first_plugin(node: ModernNode) -> dict[str, Any]:
+    """Return the first plugin of the default network, with the network's name."""
+    conflist = json.loads(min(node.net_d.glob("*.conflist")).read_text())
+    return {key: conflist[key] for key in ("cniVersion", "name")} | dict(conflist["plugins"][0])
+
+
+@contextlib.contextmanager
+def _prepared(options: Options) -> Iterator[tuple[ModernNode, Daemon]]:
+    os.environ["CLUSTER_PROFILE"] = options.profile
+    with TemporaryDirectory(prefix="nodeleak-stress-") as home:
+        logs = Path(home) / "logs"
+        logs.mkdir()
+        node = ModernNode.up(logs)
+        node.clear()
+        stack = contextlib.ExitStack()
+        try:
+            yield node, stack.enter_context(node.daemon(*_SETTINGS))
+        finally:
+            with contextlib.redirect_stdout(io.StringIO()):  # it shows its log, which is long
+                stack.close()
+            node.start()
+            node.clear()
+
+
+def run_stress(options: Options) -> ModernRun:
+    """Run the stress test and return its result; the node is left running, without pods and leaks."""
+    with _prepared(options) as (node, daemon):
+        stress_run = ModernRun(options, node, daemon)
+        stress_run.execute()
+        return stress_run
