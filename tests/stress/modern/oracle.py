@@ -7,18 +7,14 @@ the end of its pod and it stays like that.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
 
 from tests.stress.events import Action
 from tests.stress.ledger import Ledger
-from tests.stress.modern.kernel import Kernel, Namespace
+from tests.stress.modern.kernel import Namespace
 from tests.stress.store import Store
-
-_PERSISTS: Final = 5.0
-"""Seconds that a runtime may take from the end of a reservation to the end of the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +26,23 @@ class Holder:
 
 
 class Oracle:
-    """`released`: return the sandboxes in the agent's journal. `ending`: UIDs of pods whose end was asked for."""
+    """`namespaces`: return those of the kernel. `released`: return the sandboxes in the agent's journal.
+
+    `ending`: UIDs of pods whose end was asked for. `persists`: seconds that a runtime may take from the end of a
+    reservation to the end of the address.
+    """
 
     def __init__(
         self,
-        kernel: Kernel,
+        namespaces: Callable[[], Sequence[Namespace]],
         store: Store,
         ledger: Ledger,
         released: Callable[[], AbstractSet[str]],
         ending: AbstractSet[str],
+        persists: float = 5.0,
     ) -> None:
-        self._kernel, self._store, self._ledger = kernel, store, ledger
-        self._released, self._ending = released, ending
+        self._namespaces, self._store, self._ledger = namespaces, store, ledger
+        self._released, self._ending, self._persists = released, ending, persists
         self._held: set[tuple[str, str]] = set()
         self._missing_since: dict[tuple[str, str], float] = {}
         self._called_leaked: set[str] = set()
@@ -61,7 +62,7 @@ class Oracle:
     def look(self) -> None:
         """Compare the kernel with the store once."""
         called_leaked = set(self._called_leaked)
-        holders = _holders(self._kernel.namespaces())
+        holders = _holders(self._namespaces())
         since = time.monotonic()
         files = self._store.left()
         missing = {key for key in holders if files.get(key[0]) != key[1]}
@@ -93,20 +94,20 @@ class Oracle:
         self._missing_since = {key: self._missing_since.get(key, now) for key in missing}
         if not missing:
             return set()
-        released, holders = self._released(), _holders(self._kernel.namespaces())
+        released, holders = self._released(), _holders(self._namespaces())
         times = Counter(ip for ip, _ in holders)
         return {
             key
             for key in missing & holders.keys()
             if key[1] in released
             or (
-                now - self._missing_since[key] > _PERSISTS
+                now - self._missing_since[key] > self._persists
                 and (holders[key].pod not in self._ending or times[key[0]] > 1)
             )
         }
 
 
-def _holders(namespaces: list[Namespace]) -> Mapping[tuple[str, str], Holder]:
+def _holders(namespaces: Sequence[Namespace]) -> Mapping[tuple[str, str], Holder]:
     """Return who has which address. A namespace without a process counts only beside another one."""
     times = Counter(ip for namespace in namespaces for ip in namespace.ips)
     found = {}

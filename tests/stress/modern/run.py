@@ -34,7 +34,7 @@ from tests.stress.store import Store
 RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}
 """The program of the runtime by profile."""
 _SETTINGS: Final = ("--cleanup=auto", "--interval=500ms", "--listen=:0", *AT_ONCE, *WITHOUT_CAPS)
-_EVERY_KILL: Final = (2.0, 6.0)
+_EVERY_KILL: Final = (3.0, 8.0)
 _EVERY_LEAK: Final = (0.5, 4.0)
 _EVERY_LOOK: Final = 0.3
 _BATCH: Final = 4
@@ -69,7 +69,7 @@ class ModernRun:
             self.ledger,
         )
         self._ending: set[str] = set()
-        self.oracle = Oracle(self.kernel, self.store, self.ledger, self._released, self._ending)
+        self.oracle = Oracle(self.kernel.namespaces, self.store, self.ledger, self._released, self._ending)
         self.kills: Counter[str] = Counter()
         self.created = self.deleted = 0
         self.planted: set[str] = set()
@@ -171,7 +171,7 @@ class ModernRun:
                 coming = self.node.ask_for(min(chance.randint(1, _BATCH), self.options.pods))
                 self.created += len(coming)
                 uids |= {name: self.node.pod(name)["metadata"]["uid"] for name in coming}
-            self.state.stopping.wait(chance.uniform(0.2, 2.0))
+            self.state.stopping.wait(chance.uniform(0.5, 3.0))
 
     def _delete(self, names: list[str], uids: dict[str, str]) -> None:
         self._ending |= {uids.pop(name) for name in names}
