@@ -39,6 +39,6 @@ def test_nodeleak_reclaims_every_leak_while_runtime_and_kubelet_die(node: Modern
 
 
 def test_a_reservation_that_is_removed_by_hand_is_noticed(node: ModernNode, tmp_path: Path) -> None:
-    output, result = _stress(node, tmp_path / "report.json", "--seconds=20", "--release=5", "--seed=2")
+    output, result = _stress(node, tmp_path / "report.json", "--seconds=15", "--release=4", "--seed=2")
 
     assert "taken from its holder" in {violation["kind"] for violation in result["violations"]}, output

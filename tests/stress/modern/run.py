@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import signal
 import time
 from collections import Counter
@@ -40,7 +39,6 @@ _EVERY_LOOK: Final = 0.3
 _BATCH: Final = 4
 _PROGRESS: Final = 10.0
 _WIND_DOWN: Final = 120.0
-_CONTAINER: Final = re.compile(rb'"began".*?"container_id": ?"([0-9a-f]{64})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +260,16 @@ class ModernRun:
                 os.utime(file, (0, 0))
 
     def _released(self) -> AbstractSet[str]:
-        """Return the sandboxes of all releases that began."""
-        return {found.decode() for file in self._journals() for found in _CONTAINER.findall(file.read_bytes())}
+        """Return the sandboxes of all releases, also of those that have not ended."""
+        sandboxes: dict[str, str] = {}
+        for line in (line for file in self._journals() for line in file.read_text().splitlines()):
+            with contextlib.suppress(ValueError):  # it is being written
+                entry = json.loads(line)
+                if "began" in entry:
+                    sandboxes[entry["entry"]] = entry["container_id"]
+                elif entry.get("outcome", "released") != "released":
+                    sandboxes.pop(entry["entry"], None)
+        return set(sandboxes.values())
 
 
 def _addresses(left: dict[str, str]) -> set[str]:
