@@ -33,7 +33,8 @@ from tests.stress.store import Store
 RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}
 """The program of the runtime by profile."""
 _SETTINGS: Final = ("--cleanup=auto", "--interval=500ms", "--listen=:0", *AT_ONCE, *WITHOUT_CAPS)
-_EVERY_KILL: Final = (3.0, 8.0)
+_EVERY_KILL: Final = (1.0, 5.0)
+_LONGEST_WAIT: Final = 15.0
 _EVERY_LEAK: Final = (0.5, 4.0)
 _EVERY_LOOK: Final = 0.3
 _BATCH: Final = 4
@@ -180,11 +181,19 @@ class ModernRun:
         chance = self._chances[1]
         runtime = RUNTIMES[self.options.profile]
         while not self.state.stopping.wait(chance.uniform(*_EVERY_KILL)):
+            self._wait_for_a_pod()
             program = chance.choice((runtime, runtime, "kubelet"))
             for pid in self.kernel.running({program}):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     self.kills[program] += 1
+
+    def _wait_for_a_pod(self) -> None:
+        """Wait until another pod has come: a node that is killed too often starts none."""
+        before = self.ledger.counts().allocations
+        for _ in processes.until(time.monotonic() + _LONGEST_WAIT):
+            if self.state.stopping.is_set() or self.ledger.counts().allocations > before:
+                return
 
     def _leak(self) -> None:
         """Let the node's host-local reserve an address for a sandbox that never was."""
