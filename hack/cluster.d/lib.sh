@@ -66,7 +66,8 @@ identity() {
 }
 
 # PART COMMAND...: run COMMAND in its own session. The process records itself before exec, so that an interrupt cannot
-# lose it. It gets no proxy variables: all parts are local.
+# lose it. It gets no proxy variables: all parts are local. It inherits none of the caller's files: a lock among them
+# would be held while the part runs.
 spawn() {
   local record=$STATE/run/$1
   shift
@@ -75,8 +76,9 @@ spawn() {
   env -u http_proxy -u https_proxy -u HTTP_PROXY -u HTTPS_PROXY setsid bash -c '
     . "$0"
     record=$1; shift
+    for file in /proc/$$/fd/*; do ((${file##*/} <= 2)) || eval "exec ${file##*/}>&-"; done
     printf "%s %s\n" $$ "$(identity $$)" >"$record.new" && mv "$record.new" "$record"
-    exec "$@"' "$HERE/lib.sh" "$record" "$@" 9>&- &
+    exec "$@"' "$HERE/lib.sh" "$record" "$@" &
   until [ -e "$record" ]; do sleep 0.05; done
 }
 
