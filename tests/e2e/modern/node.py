@@ -176,9 +176,14 @@ class ModernNode:
         (line,) = [line.split() for line in _cluster(self.profile, "status").splitlines() if line.startswith("node ")]
         return int(line[1])
 
+    @property
+    def own_pods(self) -> tuple[str, ...]:
+        """Options of kubectl: the pods of tests on this node. Other nodes share its control plane."""
+        return ("-l", "app=nodeleak-e2e", f"--field-selector=spec.nodeName={self.cluster.node}")
+
     def clear(self) -> None:
-        """Delete all pods, remove what is left of them, and release every address."""
-        self.kubectl("delete", "pods", "-l", "app=nodeleak-e2e", "--grace-period=0", "--force")
+        """Delete all pods of tests, remove what is left of them, and release every address."""
+        self.kubectl("delete", "pods", *self.own_pods, "--grace-period=0", "--force")
         kubelet = Kubelet(Path(f"/proc/{self.first}/root{self.env['NODE_CRI_SOCKET']}"), "", "")
         eventually(lambda: _collect(kubelet), 90)
         for network in self.networks.glob("*"):

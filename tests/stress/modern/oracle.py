@@ -44,16 +44,13 @@ class Oracle:
         self._namespaces, self._store, self._ledger = namespaces, store, ledger
         self._released, self._ending, self._persists = released, ending, persists
         self._held: set[tuple[str, str]] = set()
+        self._wrong_before: set[tuple[str, str]] = set()
+        """Holders without their reservation at the first look: of others, who are not judged."""
         self._missing_since: dict[tuple[str, str], float] = {}
         self._called_leaked: set[str] = set()
         self.looks = 0
         self.false_findings: set[str] = set()
         """Sandboxes that the agent had called leaked, and that had a live process afterwards."""
-
-    @property
-    def live(self) -> set[str]:
-        """The sandboxes of the last look."""
-        return {sandbox for _, sandbox in self._held}
 
     def called_leaked(self, sandboxes: AbstractSet[str]) -> None:
         """Take what the agent calls leaked: none of these may be seen alive from now on."""
@@ -66,10 +63,13 @@ class Oracle:
         since = time.monotonic()
         files = self._store.left()
         missing = {key for key in holders if files.get(key[0]) != key[1]}
+        if not self.looks:
+            self._wrong_before = missing
+        missing -= self._wrong_before
         proven = self._proven(missing)
         for key in self._held - holders.keys():
             self._end(key)
-        for key in holders.keys() - self._held - (missing - proven):
+        for key in holders.keys() - self._held - (missing - proven) - self._wrong_before:
             self._held.add(key)
             self._ledger.action(Action.CREATED, key[1])
             self._ledger.action(Action.ADDED, key[1], key[0])

@@ -22,6 +22,7 @@ from tests.containerd.client import Kubelet
 from tests.e2e.agent import Daemon
 from tests.e2e.modern.node import ModernNode
 from tests.e2e.node import run
+from tests.stress.checker import KEPT
 from tests.stress.command import AT_ONCE, WITHOUT_CAPS
 from tests.stress.events import Action
 from tests.stress.ledger import Ledger
@@ -111,7 +112,7 @@ class ModernRun:
             self._threads.join()
         self.events = Counter(line["event"] for line in self.daemon.lines())
         if not self.state.failures:
-            self.ledger.finish(self.store.left())
+            self.ledger.finish(self._left())
 
     def _churn(self) -> None:
         began = time.monotonic()
@@ -229,9 +230,9 @@ class ModernRun:
 
     def _wind_down(self) -> None:
         """Delete all pods and what the runtime has lost of them, and let the agent reclaim the rest."""
-        for pod in json.loads(self.node.kubectl("get", "pods", "-l", "app=nodeleak-e2e", "-o", "json"))["items"]:
+        for pod in json.loads(self.node.kubectl("get", "pods", *self.node.own_pods, "-o", "json"))["items"]:
             self._ending.add(pod["metadata"]["uid"])
-        self.node.kubectl("delete", "pods", "-l", "app=nodeleak-e2e", "--grace-period=1", "--timeout=90s")
+        self.node.kubectl("delete", "pods", *self.node.own_pods, "--grace-period=1", "--timeout=90s")
         kubelet = Kubelet(Path(f"/proc/{self.node.first}/root{self.node.env['NODE_CRI_SOCKET']}"), "", "")
         for _ in processes.until(time.monotonic() + _WIND_DOWN, every=0.5):
             with contextlib.suppress(SourceError):
@@ -245,17 +246,26 @@ class ModernRun:
         self.node.run("ip", "neigh", "flush", "dev", "cni0", codes=(0, 1, 2, 255))
         for _ in processes.until(time.monotonic() + self.options.reclaim):
             self._age_journal()
-            if self.state.over.is_set() or not _addresses(self.store.left()):
+            if self.state.over.is_set() or not self._left().keys() - KEPT:
                 break
         self.oracle.look()
 
     def _collected(self, kubelet: Kubelet) -> int:
         """Remove sandboxes as the kubelet does once a minute, and return how many there were."""
-        sandboxes = list(kubelet.sandboxes())
+        sandboxes = kubelet.sandboxes().keys() - self._alive()
         for sandbox in sandboxes:
             kubelet.stop(sandbox)
             kubelet.remove(sandbox)
         return len(sandboxes)
+
+    def _alive(self) -> set[str]:
+        """Return the sandboxes with a live process."""
+        return {namespace.sandbox for namespace in self.kernel.namespaces()}
+
+    def _left(self) -> dict[str, str]:
+        """Return the files in the store, without the reservations of pods that somebody else runs here."""
+        alive = self._alive()
+        return {name: found for name, found in self.store.left().items() if found not in alive}
 
     # The agent
 
@@ -279,10 +289,6 @@ class ModernRun:
                 elif entry.get("outcome", "released") != "released":
                     sandboxes.pop(entry["entry"], None)
         return set(sandboxes.values())
-
-
-def _addresses(left: dict[str, str]) -> set[str]:
-    return {name for name in left if name != "lock" and not name.startswith("last_reserved_ip")}
 
 
 def _first_plugin(node: ModernNode) -> dict[str, Any]:
