@@ -17,6 +17,7 @@ _PROC: Final = Path("/proc")
 _LOCAL: Final = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 _SANDBOX: Final = re.compile(r"/([0-9a-f]{64})/(?:userdata/)?(?:resolv\.conf|hostname) ")
 _POD: Final = re.compile(r"/pods/([0-9a-f-]{36})/etc-hosts ")
+_UNSTARTED: Final = "runc:[2:INIT]\n"
 _INET: Final = re.compile(r"inet ([0-9.]+)/")
 
 
@@ -33,9 +34,10 @@ class Namespace:
 
 
 class Kernel:
-    """The network namespaces of a node, seen from outside. `first`: the node's first process."""
+    """The network namespaces of a node, seen from outside. `first`: its first process. `state`: its NODE_STATE."""
 
-    def __init__(self, first: int, pod_cidr: str) -> None:
+    def __init__(self, first: int, pod_cidr: str, state: str) -> None:
+        self._state = state
         self._first, self._network = first, ip_network(pod_cidr)
         self._own = {_namespace(str(first)), _namespace("self")}
 
@@ -54,6 +56,16 @@ class Kernel:
         """Return the processes of the node itself with one of these names."""
         pids = (_PROC / str(self._first) / "ns/pid").readlink()
         return [int(entry.name) for entry in _PROC.iterdir() if _is_program(entry, pids, set(programs))]
+
+    def unstarted(self) -> set[int]:
+        """Return the processes of containers that were made and not started."""
+        return {int(entry.name) for entry in _PROC.iterdir() if self._is_unstarted(entry)}
+
+    def _is_unstarted(self, process: Path) -> bool:
+        with suppress(OSError):
+            mounts = (process / "mountinfo") if (process / "comm").read_text() == _UNSTARTED else None
+            return mounts is not None and f"{self._state}/lib/kubelet/pods/" in mounts.read_text()
+        return False
 
     def _described(self, name: str, processes: Iterable[Path]) -> Namespace:
         ips: frozenset[str] = frozenset()

@@ -71,6 +71,7 @@ def _document(finished: ModernRun) -> dict[str, Any]:
         "kills": dict(finished.kills),
         "planted": len(finished.planted),
         "reclaimed": finished.reclaimed,
+        "containers_lost": finished.lost,
         "namespaces_left_behind": finished.left_behind,
         "agent": dict(finished.events.most_common()),
         "false_findings": sorted(finished.oracle.false_findings),
@@ -86,6 +87,7 @@ def _table(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'kernel':18}{result['looks']} looks, {result['seen_in_use']} addresses seen in use"
     yield f"{'killed':18}{kills or 'nothing'}"
     yield f"{'planted leaks':18}{result['planted']}, reclaimed {result['reclaimed']}"
+    yield f"{'containers':18}{result['containers_lost']} that the runtime made and forgot, killed"
     yield f"{'namespaces':18}{result['namespaces_left_behind']} left behind by the runtime, and deleted after the churn"
     yield f"{'agent':18}{', '.join(f'{event} {count}' for event, count in result['agent'].items())}"
     yield f"{'false findings':18}{len(result['false_findings'])}"

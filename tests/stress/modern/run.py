@@ -35,6 +35,7 @@ RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}
 """The program of the runtime by profile."""
 _SETTINGS: Final = ("--cleanup=auto", "--interval=500ms", "--listen=:0", *AT_ONCE, *WITHOUT_CAPS)
 _EVERY_KILL: Final = (1.0, 5.0)
+_LONGEST_UNSTARTED: Final = 20.0
 _LONGEST_WAIT: Final = 15.0
 _EVERY_LEAK: Final = (0.5, 4.0)
 _EVERY_LOOK: Final = 0.3
@@ -61,7 +62,7 @@ class ModernRun:
     def __init__(self, options: Options, node: ModernNode, daemon: Daemon) -> None:
         self.options, self.node, self.daemon = options, node, daemon
         self.state, self.ledger = RunState(), Ledger()
-        self.kernel = Kernel(node.first, node.env["NODE_POD_CIDR"])
+        self.kernel = Kernel(node.first, node.env["NODE_POD_CIDR"], node.env["NODE_STATE"])
         self._plugin = _first_plugin(node)
         self.store = Store(
             node.networks / self._plugin["name"],
@@ -73,6 +74,8 @@ class ModernRun:
         self.kills: Counter[str] = Counter()
         self.created = self.deleted = 0
         self.planted: set[str] = set()
+        self.lost = 0
+        """Containers that a killed runtime had made and not started."""
         self.left_behind = 0
         """Network namespaces that the runtime forgot."""
         self.seconds = 0.0
@@ -116,7 +119,7 @@ class ModernRun:
 
     def _churn(self) -> None:
         began = time.monotonic()
-        for work in (self._look, self._listen):
+        for work in (self._look, self._listen, self._remove_lost):
             self._threads.start(work)
         churning = [self._threads.start(work) for work in (self._come_and_go, self._kill, self._leak)]
         next_progress, release = began, self.options.release
@@ -162,19 +165,22 @@ class ModernRun:
     def _come_and_go(self) -> None:
         """Create and delete some pods at a time; a pod that was asked for may be deleted before it has come."""
         chance = self._chances[0]
-        uids: dict[str, str] = {}
-        while not self.state.stopping.is_set():
+        while not self.state.stopping.wait(chance.uniform(0.5, 3.0)):
             with contextlib.suppress(AssertionError):  # the API server is slow while everything dies
-                going = chance.sample(sorted(uids), min(len(uids), chance.randint(1, _BATCH)))
-                if len(uids) >= self.options.pods:
-                    self._delete(going, uids)
-                coming = self.node.ask_for(min(chance.randint(1, _BATCH), self.options.pods))
-                self.created += len(coming)
-                uids |= {name: self.node.pod(name)["metadata"]["uid"] for name in coming}
-            self.state.stopping.wait(chance.uniform(0.5, 3.0))
+                pods = self._pods()
+                staying = sorted(name for name, uid in pods.items() if uid not in self._ending)
+                if len(staying) > self.options.pods // 2:
+                    self._delete(chance.sample(staying, chance.randint(1, _BATCH)), pods)
+                coming = min(chance.randint(1, _BATCH), self.options.pods - len(pods))
+                self.created += len(self.node.ask_for(coming)) if coming > 0 else 0
+
+    def _pods(self) -> dict[str, str]:
+        """Return the UIDs of all pods by name, also of those that are ending."""
+        listed = json.loads(self.node.kubectl("get", "pods", *self.node.own_pods, "-o", "json"))
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in listed["items"]}
 
     def _delete(self, names: list[str], uids: dict[str, str]) -> None:
-        self._ending |= {uids.pop(name) for name in names}
+        self._ending |= {uids[name] for name in names}
         self.node.kubectl("delete", "pods", *names, "--grace-period=1", "--wait=false", "--ignore-not-found")
         self.deleted += len(names)
 
@@ -188,6 +194,17 @@ class ModernRun:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     self.kills[program] += 1
+
+    def _remove_lost(self) -> None:
+        """Kill what a killed CRI-O has forgotten for good: each one delays the start of the kubelet by 3 s."""
+        since: dict[int, float] = {}
+        while not self.state.over.wait(1.0):
+            now = time.monotonic()
+            since = {pid: since.get(pid, now) for pid in self.kernel.unstarted()}
+            for pid in [pid for pid, first in since.items() if now - first > _LONGEST_UNSTARTED]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    self.lost += 1
 
     def _wait_for_a_pod(self) -> None:
         """Wait until another pod has come: a node that is killed too often starts none."""
@@ -230,8 +247,7 @@ class ModernRun:
 
     def _wind_down(self) -> None:
         """Delete all pods and what the runtime has lost of them, and let the agent reclaim the rest."""
-        for pod in json.loads(self.node.kubectl("get", "pods", *self.node.own_pods, "-o", "json"))["items"]:
-            self._ending.add(pod["metadata"]["uid"])
+        self._ending |= set(self._pods().values())
         self.node.kubectl("delete", "pods", *self.node.own_pods, "--grace-period=1", "--timeout=90s")
         kubelet = Kubelet(Path(f"/proc/{self.node.first}/root{self.node.env['NODE_CRI_SOCKET']}"), "", "")
         for _ in processes.until(time.monotonic() + _WIND_DOWN, every=0.5):
