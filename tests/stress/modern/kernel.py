@@ -61,6 +61,14 @@ class Kernel:
         """Return the processes of containers that were made and not started."""
         return {int(entry.name) for entry in _PROC.iterdir() if self._is_unstarted(entry)}
 
+    @staticmethod
+    def control_groups(pid: int) -> list[Path]:
+        """Return the directories of a process's cgroups; none if it has ended."""
+        with suppress(OSError):
+            lines = [line.split(":", 2) for line in (_PROC / str(pid) / "cgroup").read_text().splitlines()]
+            return [Path("/sys/fs/cgroup", name.removeprefix("name="), path[1:]) for _, name, path in lines]
+        return []
+
     def _is_unstarted(self, process: Path) -> bool:
         with suppress(OSError):
             mounts = (process / "mountinfo") if (process / "comm").read_text() == _UNSTARTED else None

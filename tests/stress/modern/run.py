@@ -202,9 +202,14 @@ class ModernRun:
             now = time.monotonic()
             since = {pid: since.get(pid, now) for pid in self.kernel.unstarted()}
             for pid in [pid for pid, first in since.items() if now - first > _LONGEST_UNSTARTED]:
+                groups = self.kernel.control_groups(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     self.lost += 1
+                self.state.over.wait(0.1)
+                for group in groups:
+                    with contextlib.suppress(OSError):
+                        group.rmdir()
 
     def _wait_for_a_pod(self) -> None:
         """Wait until another pod has come: a node that is killed too often starts none."""
