@@ -45,7 +45,7 @@ class Oracle:
         self._released, self._ending, self._persists = released, ending, persists
         self._held: set[tuple[str, str]] = set()
         self._wrong_before: set[tuple[str, str]] = set()
-        """Holders without their reservation at the first look: of others, who are not judged."""
+        """Holders without their reservation before the run: of others, who are not judged."""
         self._missing_since: dict[tuple[str, str], float] = {}
         self._called_leaked: set[str] = set()
         self.looks = 0
@@ -56,6 +56,11 @@ class Oracle:
         """Take what the agent calls leaked: none of these may be seen alive from now on."""
         self._called_leaked |= sandboxes
 
+    def tolerate(self) -> None:
+        """Never judge the holders that have no reservation now."""
+        files = self._store.left()
+        self._wrong_before |= {key for key in _holders(self._namespaces()) if files.get(key[0]) != key[1]}
+
     def look(self) -> None:
         """Compare the kernel with the store once."""
         called_leaked = set(self._called_leaked)
@@ -63,8 +68,6 @@ class Oracle:
         since = time.monotonic()
         files = self._store.left()
         missing = {key for key in holders if files.get(key[0]) != key[1]}
-        if not self.looks:
-            self._wrong_before = missing
         missing -= self._wrong_before
         proven = self._proven(missing)
         for key in self._held - holders.keys():

@@ -35,6 +35,8 @@ RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}
 """The program of the runtime by profile."""
 _SETTINGS: Final = ("--cleanup=auto", "--interval=500ms", "--listen=:0", *AT_ONCE, *WITHOUT_CAPS)
 _EVERY_KILL: Final = (1.0, 5.0)
+_SETTLES: Final = 8.0
+"""Seconds until pods that somebody else runs here have started again, after the node was cleared."""
 _LONGEST_UNSTARTED: Final = 20.0
 _LONGEST_WAIT: Final = 15.0
 _EVERY_LEAK: Final = (0.5, 4.0)
@@ -104,6 +106,8 @@ class ModernRun:
     def execute(self) -> None:
         """Run all phases; no thread is left behind, whatever happens."""
         try:
+            for _ in processes.until(time.monotonic() + _SETTLES, every=0.5):
+                self.oracle.tolerate()
             self._churn()
             if not self.state.failures:
                 self._wind_down()
