@@ -20,7 +20,7 @@ def _stress(node: ModernNode, report: Path, *options: str) -> tuple[str, dict[st
     if node.profile not in RUNTIMES:
         pytest.skip(f"no stress test for {node.profile}")
     command = (sys.executable, "-m", "tests.stress", f"--profile={node.profile}", f"--report={report}", *options)
-    done = run(*command, codes=(0, 1), cwd=_ROOT, seconds=400)
+    done = run(*command, codes=(0, 1), cwd=_ROOT, seconds=580)
     output = done.stdout + done.stderr
     assert report.exists(), output
     result: dict[str, Any] = json.loads(report.read_text())

@@ -53,7 +53,7 @@ def _parse(arguments: Sequence[str]) -> Options:
     add("--seconds", type=float, default=60.0, help="duration of the churn (60)")
     add("--pods", type=int, default=10, help="pods at a time (10)")
     add("--seed", type=int, default=secrets.randbits(32), help="random seed (default: a new one for each run)")
-    add("--reclaim", type=float, default=60.0, help="seconds for the agent after the churn (60)")
+    add("--reclaim", type=float, default=240.0, help="seconds for runtime and agent after the churn (240)")
     add("--release", type=float, metavar="SECONDS", help="remove a reservation in use by hand at this time")
     add("--report", type=Path, metavar="FILE", help="write the result as JSON")
     return Options(**vars(parser.parse_args(arguments)))
