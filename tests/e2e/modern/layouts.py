@@ -86,7 +86,7 @@ LAYOUTS: Final = (
         },
         probe=False,
         fills=False,
-        stand_in="`ptp` in place of the plugin `calico`",
+        stand_in="`ptp` in place of the plugin `calico`; the range was not filled",
     ),
     Layout(
         "aks",

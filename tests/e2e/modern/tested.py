@@ -44,3 +44,15 @@ def table() -> Iterator[str]:
         release = "yes" if usual else "yes, with `deploy/overlays/data-dir`"
         probe = "yes" if layout.probe else "no"
         yield f"| {layout.distribution} | `{layout.directory}` | {seen}{but} | {probe} | {release} |"
+
+
+def main() -> None:
+    """Put the table into the README."""
+    readme = Path(__file__).parents[3] / "README.md"
+    text = readme.read_text()
+    first, last = text.index("| distribution |"), text.index("\n\n", text.index("| distribution |"))
+    readme.write_text(text[:first] + "\n".join(table()) + text[last:])
+
+
+if __name__ == "__main__":
+    main()
