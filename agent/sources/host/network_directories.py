@@ -146,13 +146,18 @@ def _read(
     if one.data_dir != networks_dir and isinstance(store.reading, Known):
         found = (it if it.data_dir else replace(it, data_dir=store.data_dir) for it in store.reading.value)
         store = replace(store, reading=Known(tuple(found)))
-    if one.named != "runtime" or not isinstance(store.reading, Unavailable):
-        return store
-    if " does not exist: " not in store.reading.why:
-        return store
+    if one.named == "runtime" and isinstance(store.reading, Unavailable) and " does not exist: " in store.reading.why:
+        return _without_directory(store, one, networks_dir, mounted, on_node)
+    return store
+
+
+def _without_directory(
+    store: NetworkStore, one: _Directory, networks_dir: Path, mounted: Callable[[Path], Path], on_node: bool
+) -> NetworkStore:
+    """Say of a directory that the runtime names whether it is not there yet, or only not mounted."""
     if on_node or (one.data_dir.is_relative_to(_RUN) and is_directory(mounted(_RUN))):
-        store = replace(store, absent=True)
-    if store.absent or one.data_dir == networks_dir:
+        return replace(store, absent=True)
+    if one.data_dir == networks_dir:
         return store
     why = f"{one.above} does not exist: network {one.network} has the dataDir {one.data_dir}, which must be mounted"
     return replace(store, reading=Unavailable("reservations", why))
