@@ -44,7 +44,6 @@ cmd_build() {
   for name in pause busybox; do
     [ -e "$CACHE/images/$name.tar" ] || step "$CACHE/log/images.log" "image $name" archive_image "$name" "$CACHE/images/$name.tar"
   done
-  check_runtime
   say "built: Kubernetes $(kubernetes_version) and the other programs of a node in $CACHE/modules"
 }
 
@@ -65,7 +64,7 @@ download() {
 kubernetes_version() { sed -nE 's#^(require |\t)k8s.io/kubernetes v([^ ]*).*#\2#p' "$(module kubernetes)/go.mod"; }
 
 build_module() {
-  local name=$1 target version cgo=0 flags="-s -w" packages=tool
+  local name=$1 target version cgo=0 flags="-s -w" packages=tool tags=
   target=$(built "$name")
   cd "$(module "$name")" || return
   case "$name" in
@@ -78,13 +77,15 @@ build_module() {
       done
       ;;
     flannel) cgo=1 ;;
+    cri-o) cgo=1 tags=containers_image_openpgp,exclude_graphdriver_btrfs ;; # without GPGME and libbtrfs
   esac
   rm -rf "$target.new"
-  go_with_cgo "$cgo" build -trimpath -ldflags "$flags" -o "$target.new/" "$packages"
+  go_with_cgo "$cgo" build -trimpath -tags "$tags" -ldflags "$flags" -o "$target.new/" "$packages"
   case "$name" in
     kubernetes) for link in kubelet kube-{apiserver,controller-manager,scheduler} kubectl; do ln -s kubernetes "$target.new/$link"; done ;;
     etcd) mv "$target.new/server" "$target.new/etcd" ;;
     flannel) mv "$target.new/flannel" "$target.new/flanneld" ;;
+    cri-o) gcc -std=c99 -Os -static -o "$target.new/pinns" "$("$GO" list -m -f '{{.Dir}}' github.com/cri-o/cri-o)"/pinns/src/*.c ;;
   esac
   mv "$target.new" "$target"
 }

@@ -9,7 +9,6 @@ RUNTIME_PROGRAMS=$(built containerd)
 MODULES+=(containerd)
 PACKAGES+=(runc)
 
-check_runtime() { :; }
 runtime_answers() { inside ctr version; }
 load_image() { inside ctr --namespace k8s.io images import --local "$1"; }
 

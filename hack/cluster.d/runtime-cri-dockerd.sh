@@ -1,20 +1,13 @@
 # shellcheck shell=bash
-# The node's runtime is docker, built from its module (Debian's is too old for cri-dockerd), behind cri-dockerd. No package
-# index has the latter: CLUSTER_CRI_DOCKERD names a directory with cri-dockerd.
+# The node's runtime is docker behind cri-dockerd, built from their modules (Debian's docker is too old for cri-dockerd).
 
 NUMBER=11 POD_CIDR=${CLUSTER_CIDR:-10.254.11.0/25} NETWORK=k8s-pod-network
 RUNTIME=(dockerd cri-dockerd)
 RUNTIME_STATE="/run/docker /var/lib/docker /var/lib/cri-dockerd"
 ENDPOINT=/run/cri-dockerd.sock
-CRI_DOCKERD=${CLUSTER_CRI_DOCKERD:-$CACHE/cri-dockerd}
-RUNTIME_PROGRAMS=$CRI_DOCKERD:$(built docker):$(built containerd)
-MODULES+=(docker containerd)
+RUNTIME_PROGRAMS=$(built cri-dockerd):$(built docker):$(built containerd)
+MODULES+=(cri-dockerd docker containerd)
 PACKAGES+=(runc)
-
-check_runtime() {
-  [ -x "$CRI_DOCKERD/cri-dockerd" ] ||
-    did_not_run "$CRI_DOCKERD has no cri-dockerd (CLUSTER_CRI_DOCKERD=DIRECTORY)"
-}
 
 runtime_answers() {
   case "$1" in

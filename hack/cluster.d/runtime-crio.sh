@@ -1,17 +1,13 @@
 # shellcheck shell=bash
-# The node's runtime is CRI-O. No package index has a current one: CLUSTER_CRIO names a directory with crio and pinns.
+# The node's runtime is CRI-O, built from its module, with Debian's runc and conmon.
 
 NUMBER=10 POD_CIDR=${CLUSTER_CIDR:-10.254.10.0/25} NETWORK=crio
 RUNTIME=(crio)
 RUNTIME_STATE="/run/crio /run/containers /var/lib/crio /var/lib/containers"
 ENDPOINT=/run/crio/crio.sock
-RUNTIME_PROGRAMS=${CLUSTER_CRIO:-$CACHE/crio}
+RUNTIME_PROGRAMS=$(built cri-o)
+MODULES+=(cri-o)
 PACKAGES+=(runc conmon skopeo)
-
-check_runtime() {
-  [ -x "$RUNTIME_PROGRAMS/crio" ] && [ -x "$RUNTIME_PROGRAMS/pinns" ] ||
-    did_not_run "$RUNTIME_PROGRAMS has no crio and pinns (CLUSTER_CRIO=DIRECTORY)"
-}
 
 runtime_answers() { inside curl -sf --max-time 5 --unix-socket "$ENDPOINT" http://crio/info; }
 
