@@ -15,6 +15,7 @@ def test_a_healthy_node_has_no_findings(node: ModernNode) -> None:
     assert report.states == dict.fromkeys(pods, "in_use")
 
 
+@pytest.mark.every_runtime
 def test_lost_addresses_are_named_and_released(node: ModernNode) -> None:
     pods = node.pods(_PODS)
     node.leak("records")  # CRI-O repairs itself with libcni's cached results
