@@ -23,8 +23,19 @@ var programs = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
-	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+	"kubelet":                 kubeletCommand,
 	"kubectl":                 func() *cobra.Command { return kubectl.NewDefaultKubectlCommand() },
+}
+
+// Whether it takes a context depends on the minor version.
+func kubeletCommand() *cobra.Command {
+	switch command := any(kubelet.NewKubeletCommand).(type) {
+	case func(context.Context) *cobra.Command:
+		return command(context.Background())
+	case func() *cobra.Command:
+		return command()
+	}
+	panic("NewKubeletCommand has another signature")
 }
 
 func main() {
