@@ -24,6 +24,7 @@ from agent.sources.host import addresses, flannel, mounts, namespaces, network_d
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.device_plugins import DeviceManager
+from agent.sources.host.mount_table import is_missing_on_node
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.host.state_directory import StateDirectory
@@ -61,7 +62,8 @@ def node_sources(
     # A little more than the timeout of one answer, which bounds silence and has the better message.
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2, runtimes.abort)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
-    results, processes = CniResults(config.cni_cache_dir), ProcessTable(config.proc)
+    is_missing = partial(is_missing_on_node, proc=config.proc)
+    results, processes = CniResults(config.cni_cache_dir, is_missing), ProcessTable(config.proc)
     host = {
         "networks": lambda _: _networks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config),
         "reservations": _reservations(config),
@@ -165,13 +167,19 @@ def _networks(
 
 def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
     mounted = partial(mounted_path, run_dir=config.run_dir)
-    on_node = network_directories.is_on_node(config.proc)
+    is_missing = partial(is_missing_on_node, proc=config.proc)
     last: tuple[NetworkStore, ...] = ()
 
     def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:
         nonlocal last
         last = network_directories.read_all(
-            config.network, snapshot.networks, config.cni_networks_dir, mounted, last, config.max_reservations, on_node
+            config.network,
+            snapshot.networks,
+            config.cni_networks_dir,
+            mounted,
+            last,
+            config.max_reservations,
+            is_missing,
         )
         return last
 

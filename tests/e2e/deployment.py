@@ -60,7 +60,7 @@ class Deployment:
     def delete(self) -> None:
         # Its pod first: a kubelet waits two minutes for the secret of a service account that went before its pod.
         self.stop()
-        self._cluster.kubectl(*_NAMESPACE, "wait", "pods", "-l", _PODS, "--for=delete", "--timeout=60s")
+        self._cluster.kubectl(*_NAMESPACE, "wait", "pods", "-l", _PODS, "--for=delete", "--timeout=150s")
         self._cluster.kubectl("delete", "-k", str(self._kustomization("base", TAGS[0], {})), "--ignore-not-found")
 
     def pod(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Deployment:
         return self._directory
 
     def _wait_for_rollout(self) -> None:
-        self._cluster.kubectl(*_NAMESPACE, "rollout", "status", "daemonset/nodeleak", "--timeout=60s")
+        self._cluster.kubectl(*_NAMESPACE, "rollout", "status", "daemonset/nodeleak", "--timeout=150s")
 
 
 def _variables(settings: dict[str, str]) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from ipaddress import ip_address, ip_interface
@@ -62,8 +62,9 @@ _Parsed: TypeAlias = tuple[_Key, CniResult | DamagedResult | None]
 class CniResults:
     """The cache. Each file is parsed once: libcni writes it once, and there is one for each pod."""
 
-    def __init__(self, directories: Iterable[Path]) -> None:
-        self._directories = tuple(directories)
+    def __init__(self, directories: Iterable[Path], is_missing: Callable[[Path], bool] = lambda _: False) -> None:
+        """`is_missing`: whether a path that does not exist for this process is known not to exist on the node."""
+        self._directories, self._is_missing = tuple(directories), is_missing
         self._parsed: dict[_Key, _Parsed] = {}
         self.damaged: tuple[DamagedResult, ...] = ()
         """The files of the last reading that have no result."""
@@ -90,7 +91,7 @@ class CniResults:
                 raise SourceError(cannot_read(directory, error)) from error
             finally:
                 os.close(handle)
-        if not existing:
+        if not existing and not all(map(self._is_missing, self._directories)):
             raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
         self._parsed = parsed
         self.damaged = tuple(result for _, result in parsed.values() if isinstance(result, DamagedResult))

@@ -1,4 +1,4 @@
-"""Reads the mount table of the node's first process. Changes nothing, and needs no capability."""
+"""Reads the mount table of the node's first process, and of this one. Changes nothing, and needs no capability."""
 
 import re
 from collections.abc import Iterator
@@ -24,12 +24,26 @@ class MountEntry(NamedTuple):
     """The type of the file system."""
 
 
-def read_mount_table(proc: Path) -> Iterator[MountEntry]:
+def is_missing_on_node(path: Path, proc: Path) -> bool:
+    """Return whether a path that is missing here is missing on the node too, and no mount is what is missing.
+
+    That is known if this process has the mounts of the node's first process, or if a directory above is mounted.
+    """
+    try:
+        if (proc / "1/ns/mnt").samefile("/proc/self/ns/mnt"):
+            return True
+        mounted = {one.place for one in read_mount_table(Path("/proc"), "self")}
+    except (OSError, SourceError):
+        return False
+    return not mounted.isdisjoint(map(str, path.parents[:-1]))
+
+
+def read_mount_table(proc: Path, process: str = "1") -> Iterator[MountEntry]:
     """Read the table, and yield every mount, one at a time; raises SourceError before the first.
 
     Read at once, because older kernels skip a mount if another one is removed between two reads.
     """
-    table = proc / "1" / "mountinfo"
+    table = proc / process / "mountinfo"
     try:
         with table.open("rb") as opened:
             text = opened.read(_LARGEST + 1)

@@ -17,7 +17,6 @@ from agent.sources.os_error import cannot_read
 
 DEFAULT_DATA_DIR: Final = Path("/var/lib/cni/networks")
 """host-local's `dataDir` where a configuration names none."""
-_RUN: Final = Path("/run")
 
 
 class _Directory(NamedTuple):
@@ -45,14 +44,14 @@ def read_all(
     mounted: Callable[[Path], Path],
     before: Iterable[NetworkStore] = (),
     most: int = 65536,
-    on_node: bool = False,
+    is_missing: Callable[[Path], bool] = lambda _: False,
 ) -> tuple[NetworkStore, ...]:
     """Read each directory once; names in the settings win.
 
     If the directories cannot be listed, those that settings or the runtime name are read, and a store of the name
     `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `before`: what was
-    read last. `most`: how many files are read of all together. `on_node`: this process sees the node's own files, and
-    no mount can be missing.
+    read last. `most`: how many files are read of all together. `is_missing`: whether what does not exist for this
+    process is known not to exist on the node.
     """
     earlier = {store.directory: known_or(store.reading, ()) for store in before}
     listing = _list(networks_dir) if AUTO in settings else _Listing()
@@ -66,20 +65,12 @@ def read_all(
     files = 0
     for one in found.values():
         known = earlier.get(str(one.data_dir / one.network), ())
-        store = stores[one.network] = _read(one, networks_dir, mounted, on_node, known, most, files)
+        store = stores[one.network] = _read(one, networks_dir, is_missing, known, most, files)
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
     for unread in _unread(listing, networks_dir):
         if unread.network == AUTO or unread.network not in stores:
             stores[unread.network] = unread
     return tuple(stores.values())
-
-
-def is_on_node(proc: Path) -> bool:
-    """Return whether this process is known to have the mounts of the node's first process."""
-    try:
-        return (proc / "1/ns/mnt").samefile("/proc/self/ns/mnt")
-    except OSError:
-        return False
 
 
 def _list(networks_dir: Path) -> _Listing:
@@ -135,8 +126,7 @@ def _directories(
 def _read(
     one: _Directory,
     networks_dir: Path,
-    mounted: Callable[[Path], Path],
-    on_node: bool,
+    is_missing: Callable[[Path], bool],
     before: Iterable[Reservation],
     most: int,
     others: int,
@@ -147,17 +137,9 @@ def _read(
         found = (it if it.data_dir else replace(it, data_dir=store.data_dir) for it in store.reading.value)
         store = replace(store, reading=Known(tuple(found)))
     if one.named == "runtime" and isinstance(store.reading, Unavailable) and " does not exist: " in store.reading.why:
-        return _without_directory(store, one, networks_dir, mounted, on_node)
+        if is_missing(one.above / one.network):
+            return replace(store, absent=True)
+        if one.data_dir != networks_dir:
+            mount = f"network {one.network} has the dataDir {one.data_dir}, which must be mounted"
+            return replace(store, reading=Unavailable("reservations", f"{one.above} does not exist: {mount}"))
     return store
-
-
-def _without_directory(
-    store: NetworkStore, one: _Directory, networks_dir: Path, mounted: Callable[[Path], Path], on_node: bool
-) -> NetworkStore:
-    """Say of a directory that the runtime names whether it is not there yet, or only not mounted."""
-    if on_node or (one.data_dir.is_relative_to(_RUN) and is_directory(mounted(_RUN))):
-        return replace(store, absent=True)
-    if one.data_dir == networks_dir:
-        return store
-    why = f"{one.above} does not exist: network {one.network} has the dataDir {one.data_dir}, which must be mounted"
-    return replace(store, reading=Unavailable("reservations", why))

@@ -120,7 +120,7 @@ def test_on_the_node_itself_no_mount_can_be_missing_before_the_first_pod(tmp_pat
     """host-local creates /var/lib/cni too."""
     networks_dir = tmp_path / "var/lib/cni/networks"
     (inside,) = read_all(["auto"], Known((CBR0,)), networks_dir, lambda path: path)
-    (on_node,) = read_all(["auto"], Known((CBR0,)), networks_dir, lambda path: path, on_node=True)
+    (on_node,) = read_all(["auto"], Known((CBR0,)), networks_dir, lambda path: path, is_missing=lambda _: True)
     assert (inside.absent, on_node.absent) == (False, True)
 
 
