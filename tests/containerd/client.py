@@ -134,10 +134,14 @@ class Kubelet:
     def remove(self, sandbox: str, timeout: float = 60.0) -> None:
         self._cri("RemovePodSandbox", _PROTO["Id"](id=sandbox), timeout)
 
-    def sandboxes(self) -> dict[str, str]:
-        """Return the state of each sandbox that CRI lists, by id."""
+    def sandboxes(self, namespace: str = "") -> dict[str, str]:
+        """Return the state of each sandbox that CRI lists, by id. `namespace`: of the pods; default: all of them."""
         listed = _PROTO["Sandboxes"].FromString(self._cri("ListPodSandbox"))
-        return {one.id: NOT_READY if one.state else READY for one in listed.items}
+        return {
+            one.id: NOT_READY if one.state else READY
+            for one in listed.items
+            if namespace in ("", one.metadata.namespace)
+        }
 
     def address(self, sandbox: str) -> str:
         answer = self._cri("PodSandboxStatus", _PROTO["Id"](id=sandbox))

@@ -2,10 +2,11 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
@@ -16,15 +17,15 @@ from .node import Cluster, docker, environment, eventually, run
 ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = "registry.invalid/nodeleak"
 TAGS: Final = ("e2e", "e2e-next")
-_NAMESPACE: Final = ("-n", "kube-system")
+_API_SERVER: Final = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
 _PODS: Final = "app.kubernetes.io/name=nodeleak"
 _JOBS: Final = "app.kubernetes.io/name=nodeleak-clean"
 
 
-def build_image() -> None:
-    """Build the image with two tags, to test an upgrade."""
+def build_image(*tags: str) -> None:
+    """Build the image. `tags`: default: two, to test an upgrade."""
     own = {name: value for name, value in os.environ.items() if "CLUSTER" in name}
-    run(ROOT / "hack/image", *TAGS, env=environment(**own), seconds=600)
+    run(ROOT / "hack/image", *(tags or TAGS), env=environment(**own), seconds=600)
 
 
 def get(path: str) -> str:
@@ -39,35 +40,49 @@ def metrics() -> Metrics:
 class Deployment:
     """The agent on one node of this cluster: at most one pod."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
-        self._cluster, self._directory = cluster, directory
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: Path,
+        kubectl: str | Path = "kubectl",
+        namespace: str = "kube-system",
+        api_server: Mapping[str, str] = _API_SERVER,
+        tag: str = TAGS[0],
+    ) -> None:
+        """`api_server`: where the agent finds it, if the node does not tell its pods."""
+        self._node, self._directory, self._namespace, self._api_server = cluster.node, directory, namespace, api_server
+        self._tag, self._program = tag, (kubectl, "--kubeconfig", cluster.admin)
 
-    def apply(self, name: str = "base", tag: str = TAGS[0], **settings: str) -> dict[str, Any]:
+    def kubectl(self, *arguments: str, codes: Sequence[int] = (0,), text: str = "") -> str:
+        """Run kubectl as administrator, in the agent's namespace."""
+        return run(*self._program, "-n", self._namespace, *arguments, codes=codes, text=text).stdout
+
+    def apply(self, name: str = "base", tag: str | None = None, **settings: str) -> dict[str, Any]:
         """Apply a kustomization with the changes that this node needs; return the pod when it is ready."""
-        self._cluster.kubectl("apply", "-k", str(self._kustomization(name, tag, settings)))
+        self.kubectl("apply", "-k", str(self.written(name, tag or self._tag, settings)))
         self._wait_for_rollout()
         return self.pod()
 
     def present(self) -> None:
         """Deploy it unless it is deployed."""
-        if not self._cluster.kubectl(*_NAMESPACE, "get", "daemonset", "nodeleak", "--ignore-not-found"):
+        if not self.kubectl("get", "daemonset", "nodeleak", "--ignore-not-found"):
             self.apply("base")
 
     def stop(self) -> None:
         """Delete the DaemonSet; its pod may still be terminating."""
-        self._cluster.kubectl(*_NAMESPACE, "delete", "daemonset", "nodeleak", "--ignore-not-found")
+        self.kubectl("delete", "daemonset", "nodeleak", "--ignore-not-found")
 
     def delete(self) -> None:
         # Its pod first: a kubelet waits two minutes for the secret of a service account that went before its pod.
         self.stop()
-        self._cluster.kubectl(*_NAMESPACE, "wait", "pods", "-l", _PODS, "--for=delete", "--timeout=150s")
-        self._cluster.kubectl("delete", "-k", str(self._kustomization("base", TAGS[0], {})), "--ignore-not-found")
+        self.kubectl("wait", "pods", "-l", _PODS, "--for=delete", "--timeout=150s")
+        self.kubectl("delete", "-k", str(self.written("base")), "--ignore-not-found")
 
     def pod(self) -> dict[str, Any]:
         """Return the ready pod; another one may be terminating."""
 
         def check() -> dict[str, Any]:
-            found = json.loads(self._cluster.kubectl(*_NAMESPACE, "get", "pods", "-l", _PODS, "-o", "json"))["items"]
+            found = json.loads(self.kubectl("get", "pods", "-l", _PODS, "-o", "json"))["items"]
             (pod,) = [one for one in found if "deletionTimestamp" not in one["metadata"]]
             assert since(pod, "Ready") is not None
             return dict(pod)
@@ -80,8 +95,8 @@ class Deployment:
 
     def execute(self, *arguments: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
         """Run a command in the pod with kubectl exec."""
-        kubectl = ("kubectl", "--kubeconfig", self._cluster.admin, *_NAMESPACE, "exec", self.pod()["metadata"]["name"])
-        return run(*kubectl, "--", *arguments, codes=codes)
+        pod = self.pod()["metadata"]["name"]
+        return run(*self._program, "-n", self._namespace, "exec", pod, "--", *arguments, codes=codes)
 
     def run_json(self, *arguments: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
         """Run a command of the agent in the pod and return its JSON output."""
@@ -99,34 +114,36 @@ class Deployment:
 
     def clean_once(self, mode: str = "--apply", **settings: str) -> str:
         """Run the Job of deploy/clean-one-node.yaml on this node to its end; return what it printed."""
-        job = self._created_job(mode, settings)
+        text = (ROOT / "deploy/clean-one-node.yaml").read_text()
+        job = yaml.safe_load(text.replace("NODE_NAME", self._node).replace("--apply", mode))
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        container |= {"image": f"{IMAGE}:{self._tag}", "imagePullPolicy": "Never"}
+        container["env"] += self._variables(settings)
+        return self.run_job(json.dumps(job))
+
+    def run_job(self, manifest: str) -> str:
+        """Run a Job that cleans to its end; return what it printed."""
+        job = self.kubectl("create", "-f", "-", "-o", "name", text=manifest).strip()
         try:
 
             def ended() -> None:
-                status = json.loads(self._cluster.kubectl(*_NAMESPACE, "get", job, "-o", "json"))["status"]
+                status = json.loads(self.kubectl("get", job, "-o", "json"))["status"]
                 assert {one["type"] for one in status.get("conditions", ()) if one["status"] == "True"}
 
             eventually(ended, 90)
-            return self._cluster.kubectl(*_NAMESPACE, "logs", job)
+            return self.kubectl("logs", job)
         finally:
-            self._cluster.kubectl(*_NAMESPACE, "delete", job)
+            self.kubectl("delete", job)
             eventually(self._no_pods_of_jobs, 60)
 
     def _no_pods_of_jobs(self) -> None:
-        assert self._cluster.kubectl(*_NAMESPACE, "get", "pods", "-l", _JOBS, "-o", "name") == ""
+        assert self.kubectl("get", "pods", "-l", _JOBS, "-o", "name") == ""
 
-    def _created_job(self, mode: str, settings: dict[str, str]) -> str:
-        text = (ROOT / "deploy/clean-one-node.yaml").read_text()
-        job = yaml.safe_load(text.replace("NODE_NAME", self._cluster.node).replace("--apply", mode))
-        (container,) = job["spec"]["template"]["spec"]["containers"]
-        container |= {"image": f"{IMAGE}:{TAGS[0]}", "imagePullPolicy": "Never"}
-        container["env"] += _variables(settings)
-        return self._cluster.kubectl("create", "-f", "-", "-o", "name", text=json.dumps(job)).strip()
-
-    def _kustomization(self, name: str, tag: str, settings: dict[str, str]) -> Path:
-        container = {"name": "nodeleak", "imagePullPolicy": "Never", "env": _variables(settings)}
+    def written(self, name: str, tag: str = "", settings: Mapping[str, str] = MappingProxyType({})) -> Path:
+        """Write the kustomization that `apply` applies; return its directory."""
+        container = {"name": "nodeleak", "imagePullPolicy": "Never", "env": self._variables(settings)}
         # Another node of the cluster is on the same machine, where the agent's port is taken.
-        node = {"kubernetes.io/hostname": self._cluster.node}
+        node = {"kubernetes.io/hostname": self._node}
         patch = {
             "apiVersion": "apps/v1",
             "kind": "DaemonSet",
@@ -136,20 +153,19 @@ class Deployment:
         kustomization = {
             "bases": [os.path.relpath(ROOT / "deploy" / name, self._directory)],
             "patchesStrategicMerge": ["here.yaml"],
-            "images": [{"name": IMAGE, "newTag": tag}],
+            "images": [{"name": IMAGE, "newTag": tag or self._tag}],
+            "namespace": self._namespace,
         }
         (self._directory / "here.yaml").write_text(json.dumps(patch))
         (self._directory / "kustomization.yaml").write_text(json.dumps(kustomization))
         return self._directory
 
+    def _variables(self, settings: Mapping[str, str]) -> list[dict[str, str]]:
+        """Return settings as environment variables of a container."""
+        return [{"name": key, "value": value} for key, value in {**self._api_server, **settings}.items()]
+
     def _wait_for_rollout(self) -> None:
-        self._cluster.kubectl(*_NAMESPACE, "rollout", "status", "daemonset/nodeleak", "--timeout=150s")
-
-
-def _variables(settings: dict[str, str]) -> list[dict[str, str]]:
-    """Return settings as environment variables of a container, with the address of this cluster's API server."""
-    variables = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", **settings}
-    return [{"name": key, "value": value} for key, value in variables.items()]
+        self.kubectl("rollout", "status", "daemonset/nodeleak", "--timeout=150s")
 
 
 def since(pod: dict[str, Any], condition: str) -> datetime | None:

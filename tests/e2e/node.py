@@ -94,11 +94,18 @@ def reservations(store: Path = STORE) -> dict[str, str]:
     return found
 
 
-def host_local(verb: str, container_id: str, ranges: Iterable[str], network: str = NETWORK, store: Path = STORE) -> Any:
+def host_local(
+    verb: str,
+    container_id: str,
+    ranges: Iterable[str],
+    network: str = NETWORK,
+    store: Path = STORE,
+    program: Path = HOST_LOCAL,
+) -> Any:
     """Run ADD or DEL of the real host-local for a container; return the result of ADD."""
     ipam = {"type": "host-local", "ranges": [[{"subnet": one}] for one in ranges], "dataDir": str(store.parent)}
     done = run(
-        HOST_LOCAL,
+        program,
         text=json.dumps({"cniVersion": "0.3.1", "name": network, "ipam": ipam}),
         env=environment(
             CNI_COMMAND=verb,
@@ -106,7 +113,7 @@ def host_local(verb: str, container_id: str, ranges: Iterable[str], network: str
             CNI_NETNS="/proc/self/ns/net",
             CNI_NETNS_OVERRIDE="1",  # newer plugins refuse their own
             CNI_IFNAME="eth0",
-            CNI_PATH=str(HOST_LOCAL.parent),
+            CNI_PATH=str(program.parent),
         ),
     )
     return json.loads(done.stdout or "null")

@@ -15,8 +15,11 @@ from .node import Cluster, environment, run
 class Plugin:
     """The console script on PATH, as on an operator's machine."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, kubectl: Path | None = None) -> None:
+        """`kubectl`: another one than that of PATH."""
         self._cluster, self._directory = cluster, directory
+        if kubectl is not None:
+            (directory / "kubectl").symlink_to(kubectl)
         program = directory / "kubectl-nodeleak"
         program.write_text(f"#!{sys.executable}\nimport sys\nfrom agent.fleet.command import main\nsys.exit(main())\n")
         program.chmod(0o755)

@@ -16,7 +16,7 @@ import pytest
 from agent.sources.source_error import SourceError
 from tests.containerd.client import Kubelet
 from tests.e2e.agent import BOLD, Cleaned, Daemon, Nodeleak, Report
-from tests.e2e.node import Cluster, environment, eventually, pod_with, reservations, run
+from tests.e2e.node import Cluster, environment, eventually, host_local, pod_with, reservations, run
 
 _SCRIPT: Final = Path(__file__).parents[3] / "hack" / "cluster"
 _CANNOT_RUN: Final = 3
@@ -88,10 +88,14 @@ class ModernNode:
     def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
         return run(*self.inside, *command, codes=codes).stdout
 
+    @property
+    def kubectl_program(self) -> Path:
+        """A current one."""
+        return Path(self.env["CLUSTER_KUBERNETES_BIN"]) / "kubectl"
+
     def kubectl(self, *arguments: str, text: str = "") -> str:
         """Run a current kubectl as administrator."""
-        kubectl = Path(self.env["CLUSTER_KUBERNETES_BIN"]) / "kubectl"
-        return run(kubectl, "--kubeconfig", self.cluster.admin, *arguments, text=text).stdout
+        return run(self.kubectl_program, "--kubeconfig", self.cluster.admin, *arguments, text=text).stdout
 
     # Its files, from outside
 
@@ -123,6 +127,20 @@ class ModernNode:
         """The container ids by address, read without the agent's code. `network`: default: all of them."""
         stores = [self.networks / network] if network else list(self.networks.glob("*"))
         return {ip: owner.strip() for store in stores for ip, owner in reservations(store).items()}
+
+    @property
+    def network(self) -> str:
+        """The name of the default network."""
+        (configuration,) = self.net_d.glob("*.conflist")
+        name: str = json.loads(configuration.read_text())["name"]
+        return name
+
+    def reserve(self, count: int) -> list[str]:
+        """Create leaks: reserve addresses with the real host-local for containers that do not exist."""
+        program, store = Path(self.env["NODE_CNI_BIN"]) / "host-local", self.networks / self.network
+        ranges = [self.cluster.pod_cidr]
+        results = [host_local("ADD", secrets.token_hex(32), ranges, self.network, store, program) for _ in range(count)]
+        return [result["ips"][0]["address"].partition("/")[0] for result in results]
 
     # The agent
 
@@ -192,12 +210,12 @@ class ModernNode:
 
 
 def _collect(kubelet: Kubelet) -> None:
-    """Remove what is left of sandboxes, as the kubelet does once a minute."""
+    """Remove what is left of the sandboxes of tests, as the kubelet does once a minute."""
     try:
-        for sandbox in kubelet.sandboxes():
+        for sandbox in kubelet.sandboxes("default"):
             kubelet.stop(sandbox)
             kubelet.remove(sandbox)
-        left = kubelet.sandboxes()
+        left = kubelet.sandboxes("default")
     except SourceError as error:  # the kubelet does the same at the same time
         raise AssertionError(str(error)) from error
     assert not left
