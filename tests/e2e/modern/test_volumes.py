@@ -1,0 +1,113 @@
+"""A volume that cannot be detached: a controller of today loses no entry for ever, and attaches the volume again."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.e2e.disks import CSI_DISK, Disks
+from tests.e2e.node import eventually
+
+from .node import ModernNode
+
+pytestmark = pytest.mark.e2e
+_POD = "e2e-claim"
+_DETECTOR = "detached_volume"
+_ADMIN = "/run/e2e-admin.conf"
+
+
+def test_a_volume_whose_detach_failed_is_attached_again_and_not_reported(node: ModernNode) -> None:
+    server = node.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
+    kubelet = node.run("cat", str(node.cluster.kubelet))
+    (reached,) = [line.split()[-1] for line in kubelet.splitlines() if line.strip().startswith("server:")]
+    node.write(_ADMIN, node.cluster.admin.read_text().replace(server, reached))
+    disks = Disks(node.cluster)
+    with disks.claim():
+        try:
+            disks.make_with_claim(_POD)
+            disks.attach_by_csi()
+            disks.attached(CSI_DISK)
+            assert _subjects(node) == {}
+
+            _refuse_to_detach(node)
+            disks.delete(_POD)
+            eventually(lambda: _check_lists(disks, in_use=False), 30)
+            disks.make_with_claim(_POD)
+            eventually(lambda: _check_lists(disks, in_use=True), 30)
+            eventually(lambda: _has_settled(node), 130)
+            with _frozen_kubelet(node):
+                disks.looks_old(_POD)
+                eventually(lambda: _says_why(node), 60)
+                assert _subjects(node) == {}, "an Event of the controller says why the pod waits"
+                (found,) = _subjects(node, str(node.cluster.kubelet)).values()
+                assert (found["strength"], found["severity"]) == ("probable", "warning")
+                assert found["message"].endswith("nodeleak may not list events, so this is less certain")
+                assert "has the known fixes" in found["message"]
+
+            _detach(node)
+            disks.attach_by_csi()
+            disks.attached(CSI_DISK)
+        finally:
+            node.kubectl("delete", "pod", _POD, "--ignore-not-found", "--timeout=60s")
+            if _attachments(node):
+                _detach(node)
+            eventually(lambda: _none(node), 60)
+
+
+def _subjects(node: ModernNode, kubeconfig: str = _ADMIN) -> dict[str, Any]:
+    report = node.scan("--kubeconfig", kubeconfig, codes=(0, 1, 2))
+    assert _DETECTOR not in report.insufficient_data
+    return report.subjects(_DETECTOR)
+
+
+def _refuse_to_detach(node: ModernNode) -> None:
+    """Fail detaching as an external attacher does: keep the VolumeAttachment, and say why."""
+    _patch(node, {"metadata": {"finalizers": ["external-attacher/disk-nodeleak-example"]}})
+    _patch(node, {"status": {"detachError": {"message": "e2e: this volume cannot be detached"}}}, "--subresource=status")
+
+
+def _detach(node: ModernNode) -> None:
+    _patch(node, {"metadata": {"finalizers": None}})
+
+
+def _patch(node: ModernNode, change: dict[str, Any], *options: str) -> None:
+    (name,) = _attachments(node)
+    node.kubectl("patch", "volumeattachment", name, "--type=merge", "-p", json.dumps(change), *options)
+
+
+def _attachments(node: ModernNode) -> list[str]:
+    found = json.loads(node.kubectl("get", "volumeattachments", "-o", "json"))["items"]
+    return [one["metadata"]["name"] for one in found if one["spec"]["nodeName"] == node.cluster.node]
+
+
+def _none(node: ModernNode) -> None:
+    assert _attachments(node) == []
+
+
+def _check_lists(disks: Disks, *, in_use: bool) -> None:
+    """Check that a volume is not attached, and whether it is in use."""
+    used, attached = disks.lists()
+    assert (CSI_DISK in used, CSI_DISK in attached) == (in_use, False)
+
+
+def _has_settled(node: ModernNode) -> None:
+    """Volumes are not checked in the first two minutes after a kubelet start."""
+    assert int(node.run("ps", "-C", "kubelet", "-o", "etimes=").split()[0]) > 125  # noqa: PLR2004 (seconds)
+
+
+def _says_why(node: ModernNode) -> None:
+    of_pod = f"involvedObject.name={_POD},reason=FailedAttachVolume"
+    found = json.loads(node.kubectl("get", "events", "-o", "json", f"--field-selector={of_pod}"))["items"]
+    pod = node.pod(_POD)["metadata"]["uid"]
+    assert pod in {event["involvedObject"]["uid"] for event in found}
+
+
+@contextmanager
+def _frozen_kubelet(node: ModernNode) -> Iterator[None]:
+    node.run("pkill", "-STOP", "-x", "kubelet")
+    try:
+        yield
+    finally:
+        node.run("pkill", "-CONT", "-x", "kubelet")
