@@ -14,7 +14,6 @@ PATH=$KUBERNETES:$(built etcd):$PATH
 PACKAGES=(iptables iproute2 conntrack socat ethtool ebtables busybox-static jq curl procps openssl gcc libc6-dev)
 CONTROL_PLANE=(etcd apiserver controller-manager scheduler)
 declare -gA PORTS=([etcd]="2479 2480" [apiserver]=6445 [controller-manager]=10357 [scheduler]=10359 [node]="")
-KUBELET_FLAGS=()
 declare -gA EXTRA_FLAGS=([controller-manager]="--controllers=*,-node-ipam-controller" [scheduler]="")
 
 # shellcheck source=node.sh

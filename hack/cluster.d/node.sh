@@ -138,8 +138,7 @@ clusterDNS: [$SERVICE_NET.10]
 resolvConf: /etc/resolv.conf
 END
   unit kubelet kubelet --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubernetes/kubelet.conf \
-    --hostname-override="$NODE" --node-ip="$(node_ip)" --node-labels="runtime=$PROFILE" --v=2 \
-    "${KUBELET_FLAGS[@]}" ${KUBELET_EXTRA-}
+    --hostname-override="$NODE" --node-ip="$(node_ip)" --node-labels="runtime=$PROFILE" --v=2 ${KUBELET_EXTRA-}
 }
 
 # UNIT COMMAND...: what runs the unit

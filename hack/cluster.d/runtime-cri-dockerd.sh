@@ -9,7 +9,7 @@ RUNTIME_PROGRAMS=$(built cri-dockerd):$(built docker):$(built containerd)
 MODULES+=(cri-dockerd docker containerd)
 PACKAGES+=(runc)
 # cri-dockerd 0.4.3 gives the kubelet URLs without a scheme. From 1.36, kubelets take them for HTTPS, and kubectl exec fails.
-[ "${MINOR#1.}" -lt 36 ] || KUBELET_FLAGS+=(--feature-gates=ExtendWebSocketsToKubelet=false)
+[ "${MINOR#1.}" -lt 36 ] || KUBELET_EXTRA="--feature-gates=ExtendWebSocketsToKubelet=false ${KUBELET_EXTRA-}"
 
 runtime_answers() {
   case "$1" in

@@ -41,9 +41,19 @@ def test_the_kustomization_sets_the_image(page: Path, tmp_path: Path) -> None:
 
 def test_the_example_of_components_renders(tmp_path: Path) -> None:
     needs(kubectl_has_components(), "kubectl 1.21 or newer, to render components")
-    (_, example) = examples(ROOT / "deploy/README.md")
+    (_, example, _) = examples(ROOT / "deploy/README.md")
     kinds = {one["kind"] for one in render(kustomization(tmp_path, **example))}
     assert kinds >= {"DaemonSet", "PodMonitor"}
+
+
+def test_the_example_of_a_namespace_moves_everything(tmp_path: Path) -> None:
+    (_, _, example) = examples(ROOT / "deploy/README.md")
+    if not kubectl_has_components():
+        example["bases"] = example.pop("resources")
+    rendered = render(kustomization(tmp_path, **example))
+    assert {one["metadata"].get("namespace") for one in rendered} == {"nodeleak", None}
+    (binding,) = [one for one in rendered if one["kind"] == "ClusterRoleBinding"]
+    assert [subject["namespace"] for subject in binding["subjects"]] == ["nodeleak"]
 
 
 def test_every_kustomization_has_a_row_in_the_table() -> None:

@@ -65,7 +65,7 @@ def _subjects(node: ModernNode, kubeconfig: str = _ADMIN) -> dict[str, Any]:
 def _refuse_to_detach(node: ModernNode) -> None:
     """Fail detaching as an external attacher does: keep the VolumeAttachment, and say why."""
     _patch(node, {"metadata": {"finalizers": ["external-attacher/disk-nodeleak-example"]}})
-    _patch(node, {"status": {"detachError": {"message": "e2e: this volume cannot be detached"}}}, "--subresource=status")
+    _patch(node, {"status": {"detachError": {"message": "e2e: it cannot be detached"}}}, "--subresource=status")
 
 
 def _detach(node: ModernNode) -> None:
@@ -94,7 +94,7 @@ def _check_lists(disks: Disks, *, in_use: bool) -> None:
 
 def _has_settled(node: ModernNode) -> None:
     """Volumes are not checked in the first two minutes after a kubelet start."""
-    assert int(node.run("ps", "-C", "kubelet", "-o", "etimes=").split()[0]) > 125  # noqa: PLR2004 (seconds)
+    assert int(node.run("ps", "-C", "kubelet", "-o", "etimes=").split()[0]) > 125
 
 
 def _says_why(node: ModernNode) -> None:
