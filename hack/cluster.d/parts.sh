@@ -17,7 +17,7 @@ parts() {
 cmd_start() {
   local part chosen
   chosen=$(parts "$@")
-  prepare
+  prepare "$@"
   for part in $chosen; do start_part "$part"; done
   if [ $# = 0 ]; then step "$LOG/controller-manager.log" "default service account" wait_for_service_account; fi
 }

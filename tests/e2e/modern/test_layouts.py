@@ -24,7 +24,13 @@ _LEAKS: Final = "records"
 """As `wipe`, without libcni's cached results, so that CRI-O does not repair it at its start."""
 
 
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.name)
+_PARAMS: Final = [
+    pytest.param(one, id=one.name, marks=[pytest.mark.every_runtime] if one.name in {"kubeadm", "crio"} else [])
+    for one in LAYOUTS
+]
+
+
+@pytest.fixture(params=_PARAMS)
 def layout(request: pytest.FixtureRequest, node: ModernNode) -> Iterator[Layout]:
     chosen: Layout = request.param
     with configured(node, chosen):
