@@ -73,8 +73,9 @@ def node_sources(
         "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
         "runtimes": lambda _: NotRequested("runtimes", "--runtime=docker") if only_docker else runtimes.asked,
         "cni_results": lambda _: results.read(),
-        # The search is expensive, and its result matters where something may be released.
-        "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot)),
+        # The search is expensive, and its result matters where something may be released. After the reservations: a
+        # plugin that has ended by now has given its address to somebody whom `addresses` finds.
+        "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot), plugins=_plugins(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
         "mounted_namespaces": lambda _: namespaces.read_namespaces(config.proc),
@@ -90,6 +91,10 @@ def node_sources(
         _probe(config, results),
     )
     return NodeSources(replace(api, readers={**host, **api.readers}, damaged_results=lambda: results.damaged), recheck)
+
+
+def _plugins(snapshot: Snapshot) -> set[str]:
+    return {name for network in known_or(snapshot.networks, ()) for name in (*network.plugins, network.ipam) if name}
 
 
 def _registration(

@@ -25,6 +25,9 @@ Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
 Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 """A request and every objection to it; it may be released if there is none."""
 
+_CLOCK_ERROR: Final = timedelta(seconds=2)
+"""Of the start of a process: the kernel tells when the node booted to the second."""
+_LONG: Final = timedelta(minutes=1)
 _WITHOUT_CONTAINER: Final = {State.LEAKED, State.CANDIDATE, State.UNMANAGED, State.TEARDOWN_PENDING, State.UNKNOWN}
 
 
@@ -151,6 +154,19 @@ def no_configured_address(request: ReleaseRequest, context: GuardContext) -> Ref
             return Refusal(Reason.ADDRESS_IN_USE, f"process {address.pid} ({address.command}) has {one.ip} configured")
     if place := context.mounted(request.container_id):
         return Refusal(Reason.ADDRESS_IN_USE, f"its network namespace is still mounted: {place}")
+    return None
+
+
+def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """An ADD may outlive its runtime, and then give the address to a sandbox that nobody lists."""
+    written = max(made_at(reservation) for reservation in request.reservations)
+    for plugin in context.snapshot.processes.known().plugins:
+        age = context.snapshot.taken_at - plugin.started
+        # The wall clock may have been moved since; no plugin that works well takes this long.
+        if plugin.started <= written + _CLOCK_ERROR or age >= _LONG:
+            who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
+            why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
+            return Refusal(Reason.PLUGIN_AT_WORK, why)
     return None
 
 
@@ -305,6 +321,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     no_container,
     no_checkpoint,
     no_configured_address,
+    no_plugin_at_work,
     no_pod_claim,
     confirmed,
     inside_range,

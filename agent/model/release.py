@@ -37,6 +37,10 @@ class Reason(StrEnum):
     """The probe could not tell whether the address is in use: nothing answered, and the node did not report it
     unreachable. A firewall may drop the probe.
     Lifted by: nothing. Run cleanup again. If it lasts, see the runbook NodeleakUnmanagedAddress."""
+    PLUGIN_AT_WORK = "plugin_at_work"
+    """A CNI plugin that may have reserved the address is still running: it outlives its runtime, and may yet give the
+    address to a pod.
+    Lifted by: nothing. It passes when the plugin ends. If it hangs, end its process."""
     CLAIMED_BY_POD = "claimed_by_pod"
     """According to the API server, a live pod has the address.
     Lifted by: nothing. It ends with the pod."""

@@ -331,6 +331,16 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginProcess:
+    """A CNI plugin at work."""
+
+    pid: int
+    command: str
+    started: datetime
+    """To the second."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessStartTimes:
     """When the node booted and its processes started, the youngest of each kind. None: no such process was found."""
 
@@ -347,6 +357,8 @@ class ProcessStartTimes:
     """One process named kubelet names `runtime`, and another one a different runtime."""
     containerd: datetime | None = None
     crio: datetime | None = None
+    plugins: tuple[PluginProcess, ...] = ()
+    """Only looked for where a reservation has no owner."""
 
     def start_of(self, runtime: str) -> datetime | None:
         """Return when a runtime started, by the name in `ContainerRuntime`."""

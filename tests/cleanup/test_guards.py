@@ -25,6 +25,7 @@ from agent.model.snapshot import (
     InsufficientData,
     Known,
     NotRequested,
+    PluginProcess,
     Reservation,
     Snapshot,
     Unavailable,
@@ -92,6 +93,11 @@ def with_runtime(snapshot: Snapshot, version: str) -> Snapshot:
     )
 
 
+def with_plugin(snapshot: Snapshot, age: timedelta) -> Snapshot:
+    """Add a CNI plugin that has been at work for so long."""
+    return replace(snapshot, processes=Known(replace(processes(), plugins=(PluginProcess(70, "bridge", NOW - age),))))
+
+
 HALF_THE_RANGE = leaks(127)
 OUTSIDE = reservation("10.250.0.9")
 PINNED = cni_result(THE_ID, "shop/gone", CIDR, namespace="/var/run/netns/cni-9")
@@ -122,6 +128,7 @@ SITUATIONS = (
         )
         for name, (limits, spent, _) in BUDGETS.items()
     ),
+    situation(Reason.PLUGIN_AT_WORK, with_plugin(node(LEAK), GRACE + UPTIME)),
     situation(Reason.RUNTIME_UNORDERED, with_runtime(node(LEAK), "1.6.8")),
     situation(Reason.ADDRESS_IN_USE, node(LEAK, PINNED, mounted_namespaces=["/run/netns/cni-9"])),
     situation(
@@ -210,7 +217,7 @@ def test_a_named_setting_exists_in_the_commands(wrong: Situation, capsys: pytest
 NO_SETTING = {
     Reason.HALTED, Reason.SOURCE_UNAVAILABLE, Reason.CONTAINER_EXISTS, Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE,
     Reason.CLAIMED_BY_POD, Reason.RUNTIME_DOUBTFUL, Reason.UNSETTLED, Reason.JOURNAL_UNWRITABLE, Reason.JOURNAL_FULL,
-    Reason.RUNTIME_UNORDERED, Reason.PLUGIN_FAILING,
+    Reason.RUNTIME_UNORDERED, Reason.PLUGIN_AT_WORK, Reason.PLUGIN_FAILING,
 }  # fmt: skip
 
 
@@ -488,3 +495,27 @@ def test_an_unknown_start_is_unsettled_and_no_setting_is_offered(who: str, name:
     assert refusals(snapshot) == (
         Refusal(Reason.UNSETTLED, f"it is not known when {name} started: its process was not found"),
     )
+
+
+# A CNI plugin that outlives its runtime
+
+
+@pytest.mark.parametrize(
+    ("age", "refused"),
+    [
+        (timedelta(seconds=30), False),  # after the reservation of half an hour
+        (timedelta(minutes=1), True),  # the wall clock may have been moved
+        (timedelta(days=1), True),
+    ],
+)
+def test_a_plugin_objects_if_it_may_have_made_the_reservation(age: timedelta, *, refused: bool) -> None:
+    context = guard_context(with_plugin(node(LEAK), age))
+    ((_, refusals_),) = decide(context)
+    assert (Reason.PLUGIN_AT_WORK in {refusal.reason for refusal in refusals_}) is refused
+
+
+def test_a_plugin_objects_to_what_was_written_after_it_was_started() -> None:
+    limits = make_limits(grace=timedelta(0))
+    context = guard_context(with_plugin(node(reservation(THE_IP, age=SECOND * 20)), SECOND * 25), limits=limits)
+    ((_, refusals_),) = decide(context)
+    assert Reason.PLUGIN_AT_WORK in {refusal.reason for refusal in refusals_}

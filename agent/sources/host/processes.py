@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 from agent.model.assessment import KUBENET
 from agent.model.input_limit import InputLimit
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
-from agent.model.snapshot import ProcessStartTimes
+from agent.model.snapshot import PluginProcess, ProcessStartTimes
 from agent.model.text import truncate
 from agent.sources.host.kubelet_runtime import flag, named_runtime
 from agent.sources.os_error import cannot_read
@@ -27,6 +27,15 @@ _RUNTIMES = {DOCKER: _DOCKER, CONTAINERD: _CONTAINERD, CRI_O: _CRIO}
 """The processes of each runtime. k3s, RKE2, k0s and MicroK8s start a containerd of their own."""
 _ANY_RUNTIME = frozenset[str]().union(*_RUNTIMES.values())
 _CRI_DOCKERD = frozenset({"cri-dockerd"})
+_PLUGINS = frozenset(
+    {
+        "bandwidth", "bridge", "calico", "firewall", "flannel", "host-device", "host-local", "ipvlan", "loopback",
+        "macvlan", "multus", "multus-shim", "portmap", "ptp", "sbr", "tuning", "vlan", "vrf",
+    }
+)  # fmt: skip
+"""CNI plugins that work with host-local. Those that the node's configuration names come beside them."""
+_COMMAND_LENGTH = 15
+"""The kernel cuts the name of a process (TASK_COMM_LEN)."""
 _HYPERKUBE = "hyperkube"
 """One program for every component, which its first argument selects."""
 _NODE = _KUBELET | _CRI_DOCKERD | _ANY_RUNTIME
@@ -57,17 +66,18 @@ class ProcessTable:
         self._kinds: frozenset[str] = frozenset()
         """The commands of all that were ever found."""
 
-    def read(self, *, complete: bool = True) -> ProcessStartTimes:
+    def read(self, *, complete: bool = True, plugins: Collection[str] = ()) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's.
 
         A table with neither a kubelet nor a container runtime is that of a container. `complete`: search all processes,
-        also if those that are remembered still run.
+        also if those that are remembered still run, and for CNI plugins. `plugins`: further names of these.
         """
+        at_work: tuple[_Process, ...] = ()
         try:
             booted = _boot_time((self._proc / "stat").read_text())
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
             if complete or not self._unchanged():
-                self._known = self._search()
+                self._known, at_work = self._search({name[:_COMMAND_LENGTH] for name in _PLUGINS.union(plugins)})
                 self._kinds = self._kinds.union(one.command for one in self._known)
         except OSError as error:
             raise SourceError(cannot_read(error.filename, error)) from error
@@ -91,6 +101,7 @@ class ProcessTable:
             runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(_CONTAINERD, booted),
             crio=self._start(_CRIO, booted),
+            plugins=tuple(PluginProcess(one.pid, one.command, self._started(one, booted)) for one in at_work),
         )
 
     def require(self, runtime: str) -> None:
@@ -139,10 +150,12 @@ class ProcessTable:
     def _runs(self, process: _Process) -> bool:
         return _process(self._proc, process.pid) == process
 
-    def _search(self) -> tuple[_Process, ...]:
+    def _search(self, plugins: Collection[str]) -> tuple[tuple[_Process, ...], tuple[_Process, ...]]:
+        """Return the processes of the node, and the CNI plugins at work."""
         pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
-        found = (one for pid in pids if (one := _process(self._proc, pid)) and one.command in _NODE)
-        return tuple(one for one in found if not _nested(self._proc, one.pid))
+        found = [one for pid in pids if (one := _process(self._proc, pid))]
+        node = tuple(one for one in found if one.command in _NODE and not _nested(self._proc, one.pid))
+        return node, tuple(one for one in found if one.command in plugins and _is_plugin(self._proc, one))
 
     def _network_plugin(self) -> str | None:
         """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd.
@@ -161,13 +174,15 @@ class ProcessTable:
         return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
 
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
-        if (found := self._youngest(names)) is None:
-            return None
+        found = self._youngest(names)
+        return self._started(found, booted) if found else None
+
+    def _started(self, process: _Process, booted: datetime) -> datetime:
         try:
-            return booted + timedelta(seconds=found.start / os.sysconf("SC_CLK_TCK"))
+            return booted + timedelta(seconds=process.start / os.sysconf("SC_CLK_TCK"))
         except OverflowError as error:
-            where = f"{self._proc}/{found.pid}/stat"
-            raise SourceError(f"cannot parse {where}: started {truncate(found.start)} ticks after boot") from error
+            where = f"{self._proc}/{process.pid}/stat"
+            raise SourceError(f"cannot parse {where}: started {truncate(process.start)} ticks after boot") from error
 
     def _youngest(self, names: frozenset[str]) -> _Process | None:
         return max((one for one in self._known if one.command in names), key=lambda one: one.start, default=None)
@@ -187,6 +202,13 @@ def _command_line(proc: Path, pid: int) -> list[str] | None:
     if not 0 < len(text) <= MAX_COMMAND_LINE_BYTES or text.count(b"\0") > MOST_WORDS:
         return None
     return text.decode(errors="replace").split("\0")
+
+
+def _is_plugin(proc: Path, process: _Process) -> bool:
+    """Whether it runs as libcni runs plugins: by its path, without arguments; a script comes after its interpreter."""
+    words = _command_line(proc, process.pid)
+    last = "" if words is None else words[-2:][0]
+    return words is None or (last.startswith("/") and last.rpartition("/")[2][:_COMMAND_LENGTH] == process.command)
 
 
 def _text(proc: Path, pid: int, name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.snapshot import ProcessStartTimes
+from agent.model.snapshot import PluginProcess, ProcessStartTimes
 from agent.sources.host.kubelet_runtime import named_runtime
 from agent.sources.host.processes import ProcessTable
 from agent.sources.source_error import SourceError
@@ -492,3 +492,23 @@ def test_a_second_runtime_that_ended_is_looked_for_until_it_returns(proc: Path) 
     assert table.read(complete=False).docker is None
     process(proc, 72, "dockerd", 50)
     assert table.read(complete=False).docker == after(50)
+
+
+# CNI plugins at work
+
+
+def test_a_cni_plugin_at_work_is_told(proc: Path) -> None:
+    process(proc, 80, "kubelet", 31)
+    for pid, command, words in (
+        (81, "bridge", ["/opt/cni/bin/bridge"]),
+        (82, "own-ipam-plugin", ["/bin/sh", "/opt/cni/bin/own-ipam-plugin-of-ours"]),
+        (83, "bridge", ["bridge", "monitor"]),
+        (84, "other", ["/usr/bin/other"]),
+    ):
+        process(proc, pid, command, 40)
+        write_cmdline(proc, pid, *words)
+    plugins = ProcessTable(proc).read(plugins=["own-ipam-plugin-of-ours"]).plugins
+    assert plugins == (
+        PluginProcess(81, "bridge", after(40)),
+        PluginProcess(82, "own-ipam-plugin", after(40)),
+    )
