@@ -28,12 +28,14 @@ _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a 
 
 
 @pytest.fixture(scope="module")
-def node_with_image(running_node: ModernNode, tmp_path_factory: pytest.TempPathFactory) -> ModernNode:
+def node_with_image(running_node: ModernNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModernNode]:
     build_image(_TAG)
     archive = tmp_path_factory.mktemp("image") / "nodeleak.tar"
     docker("save", f"--output={archive}", f"{IMAGE}:{_TAG}")
     running_node.load(archive)
-    return running_node
+    yield running_node
+    # Other tests lose images, and would wait for this one.
+    Path(running_node.env["NODE_STATE"], "images", archive.name).unlink()
 
 
 @pytest.fixture(scope="module")
