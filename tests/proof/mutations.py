@@ -141,6 +141,14 @@ COVERED: Final[dict[str, Covered]] = {
         detected=Without(scenario=CLAIMED, guards=("no_pod_claim", "confirmed")),
         also="confirmed",
     ),
+    "no_plugin_at_work": Covered(
+        holds=_guard("no_plugin_at_work", CRI_SURVIVED),
+        because="an ADD of the model that outlives its runtime ends within --settle",
+    ),
+    "plugin_works": Covered(
+        holds=_guard("plugin_works", UNRECOGNIZED),
+        because="it keeps a failing plugin from taking again what was released, and protects no address",
+    ),
     "journal_writable": Covered(
         holds=_guard("journal_writable", DISK),
         because="beginning an entry fails too, before anything is removed",

@@ -247,11 +247,11 @@ NEARLY_FULL = Scenario(
 UNRECOGNIZED = Scenario(
     name="sandboxes of another runtime: in a network of their own, and in kubenet outside its range",
     start=node(
-        sandbox(ONE, asked=False, setup="started", container="running", network="podman"),
+        sandbox(ONE, asked=False, setup="started", container="running", network="storage"),
         sandbox(TWO, asked=False, setup="started", container="running", families=(("10.99.0.2",),)),
         leaks=(leak("10.244.1.2"),),
     ),
-    setup=Setup(networks=("kubenet", "podman")),
+    setup=Setup(networks=("kubenet", "storage")),
 )
 OTHER_RUNTIME = Scenario(
     name="every sandbox belongs to containerd, its address is on no interface, and docker's checkpoints are left over",

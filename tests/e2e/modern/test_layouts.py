@@ -20,6 +20,8 @@ pytestmark = pytest.mark.e2e
 _PODS: Final = 4
 _FULL: Final = 5
 _EAGER: Final = ("--grace=0s", "--confirm-after=1ms")
+_PERIOD: Final = 6
+"""Seconds; cri-dockerd reads the configuration every five, the other runtimes notice a change."""
 _LEAKS: Final = "records"
 """As `wipe`, without libcni's cached results, so that CRI-O does not repair it at its start."""
 
@@ -68,6 +70,8 @@ def _replace(node: ModernNode, files: dict[str, str]) -> None:
         new = node.net_d / f"{name}.new"  # containerd loads a file that is renamed here, not one that appears
         new.write_text(content)
         new.rename(node.net_d / name)
+    if node.profile == "cri-dockerd":
+        node.run("sleep", str(_PERIOD))
     shutil.rmtree(node.networks, ignore_errors=True)
 
 
@@ -110,11 +114,14 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
     node.ready(names)
     before = set(node.scan().states)
     node.leak("ghosts")
+    if "nsfs" not in node.run("cat", "/proc/mounts"):
+        pytest.skip("DID NOT RUN: docker's namespaces lie in /run/docker, and are lost with its state")
     node.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
     states = node.scan(*_EAGER).states
-    assert {states[ip] for ip in before & states.keys()} <= {"unmanaged"}, states
+    assert before <= states.keys()
+    assert {states[ip] for ip in before} == {"unmanaged"}, states
     assert "released" not in node.clean("--apply").verdicts.values()
-    node.run("sh", "-c", "for name in /run/netns/*; do umount $name; rm $name; done")
+    node.run("sh", "-c", "awk '$3 == \"nsfs\" {print $2}' /proc/mounts | xargs -r umount")
     left = before & node.scan(*_EAGER).states.keys()
     assert {ip for ip, verdict in node.clean("--apply").verdicts.items() if verdict == "released"} == left
 
