@@ -160,7 +160,7 @@ class ModernNode:
         """Create pods and wait until all run; return their names by address."""
         names = self.ask_for(count)
         self.ready(names)
-        return {self.pod(name)["status"]["podIP"]: name for name in names}
+        return eventually(lambda: {self.address(name): name for name in names})
 
     def ask_for(self, count: int) -> list[str]:
         """Create pods without waiting, and return their names."""
@@ -177,12 +177,18 @@ class ModernNode:
         found: dict[str, Any] = json.loads(self.kubectl("get", "pod", name, "-o", "json"))
         return found
 
+    def address(self, name: str) -> str:
+        """Its address; it has none for a moment while its sandbox is made again, though it is still ready."""
+        status = self.pod(name)["status"]
+        assert "podIP" in status, status
+        return str(status["podIP"])
+
     def recreated(self, pods: Mapping[str, str]) -> dict[str, str]:
         """Wait until pods (names by address) run with other addresses, and return these."""
 
         def check() -> dict[str, str]:
             self.ready(pods.values())
-            now = {self.pod(name)["status"]["podIP"]: name for name in pods.values()}
+            now = {self.address(name): name for name in pods.values()}
             assert not now.keys() & pods.keys()
             return now
 

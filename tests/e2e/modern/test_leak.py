@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.e2e.node import eventually
+
 from .node import ModernNode
 
 pytestmark = pytest.mark.e2e
@@ -36,5 +38,5 @@ def test_a_reboot_loses_run_and_keeps_var(node: ModernNode) -> None:
     assert node.run("sh", "-c", "ls /run/marker /var/lib/cni/marker; true").split() == ["/var/lib/cni/marker"]
     (node.networks.parent / "marker").unlink()
     node.ready(pods.values())
-    addresses = {node.pod(name)["status"]["podIP"] for name in pods.values()}
+    addresses = eventually(lambda: {node.address(name) for name in pods.values()})
     assert addresses <= node.reserved().keys()
