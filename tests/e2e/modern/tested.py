@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,8 @@ from .layouts import LAYOUTS, Layout
 from .node import ModernNode
 
 _RECORD: Final = Path(__file__).with_name("tested.json")
-_NAMES: Final = {"cri-o": "CRI-O"}
+_NAMES: Final = {"cri-o": "CRI-O", "docker": "docker with cri-dockerd, moby"}
+_DOCKER: Final = Path(__file__).parents[3] / "hack/cluster.d/go/docker/go.mod"
 
 
 def record(node: ModernNode, layout: Layout) -> None:
@@ -19,6 +21,8 @@ def record(node: ModernNode, layout: Layout) -> None:
         return
     info = json.loads(node.kubectl("get", "node", node.cluster.node, "-o", "json"))["status"]["nodeInfo"]
     runtime, _, version = info["containerRuntimeVersion"].partition("://")
+    if runtime == "docker":  # built without a version: the module has it
+        (version,) = re.findall(r"moby/moby/v2 v(\S+)", _DOCKER.read_text())
     seen = (
         f"{_NAMES.get(runtime, runtime)} {version.partition('+')[0]}, Kubernetes {info['kubeletVersion'].lstrip('v')}"
     )
