@@ -66,7 +66,7 @@ def node_sources(
     results, processes = CniResults(config.cni_cache_dir, is_missing), ProcessTable(config.proc)
     host = {
         "networks": lambda _: _networks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config),
-        "reservations": _reservations(config),
+        "reservations": _reservations(config, is_missing),
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
         ),
@@ -170,9 +170,8 @@ def _networks(
         return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
 
 
-def _reservations(config: Config) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
+def _reservations(config: Config, is_missing: Callable[[Path], bool]) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
     mounted = partial(mounted_path, run_dir=config.run_dir)
-    is_missing = partial(is_missing_on_node, proc=config.proc)
     last: tuple[NetworkStore, ...] = ()
 
     def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:

@@ -27,7 +27,8 @@ Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 
 _CLOCK_ERROR: Final = timedelta(seconds=2)
 """Of the start of a process: the kernel tells when the node booted to the second."""
-_LONG: Final = timedelta(minutes=1)
+_LONGEST_ADD: Final = timedelta(minutes=1)
+"""No plugin that works well takes longer. One that does objects whatever the clock says, which may have been moved."""
 _WITHOUT_CONTAINER: Final = {State.LEAKED, State.CANDIDATE, State.UNMANAGED, State.TEARDOWN_PENDING, State.UNKNOWN}
 
 
@@ -162,8 +163,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     written = max(made_at(reservation) for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        # The wall clock may have been moved since; no plugin that works well takes this long.
-        if plugin.started <= written + _CLOCK_ERROR or age >= _LONG:
+        if plugin.started <= written + _CLOCK_ERROR or age >= _LONGEST_ADD:
             who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
             why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
             return Refusal(Reason.PLUGIN_AT_WORK, why)

@@ -100,8 +100,9 @@ _SOURCES: Final = {
     "ps` or `crictl pods` on the node. If that works, check --docker-host or --cri-endpoint, and the mount of the "
     "socket.",
     "runtimes": "The container runtimes that were asked, with their versions. It is never unavailable.",
-    "networks": "The CNI networks that containerd has loaded, with directories and ranges. docker and CRI-O do not "
-    "name theirs.\nDo: if it is unavailable, check `crictl info` on the node, and the mount of the socket.",
+    "networks": "The networks of the pods, with directories and ranges: those that containerd has loaded, otherwise "
+    "the CNI configuration in --cni-config-dir.\nDo: if it is unavailable, check `crictl info` on the node, and the "
+    "mounts of the socket and of the directory.",
     "cni_results": "libcni's cache, in --cni-cache-dir: a file with the result of each sandbox's CNI ADD. It shows "
     f"which pod an ID belonged to, the range and the network namespace.{_MOUNTED}",
     "addresses": f"Addresses configured in the network namespaces of all processes, from /proc.{_HOST_PID}",
@@ -109,8 +110,8 @@ _SOURCES: Final = {
     f"names one for a reservation without an owner.{_HOST_PID}",
     "pods": f"The node's pods, from the API server.{_API_SERVER}",
     "node": f"The Node object, from the API server.{_API_SERVER}",
-    "processes": "Start times of the node, the kubelet and container runtimes, and which one the kubelet names, from "
-    f"/proc.{_HOST_PID}",
+    "processes": "Start times of the node, the kubelet, container runtimes and CNI plugins at work, and which runtime "
+    f"the kubelet names, from /proc.{_HOST_PID}",
     "device_plugins": "The kubelet's device plugin directory: sockets, the device checkpoint, and their history."
     f"{_MOUNTED}",
     "registration": "The Node object as last seen, whether it was being removed (in --state-dir), and two flags of the "

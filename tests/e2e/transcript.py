@@ -87,7 +87,9 @@ def check(path: Path, section: str, play: Callable[[list[str]], list[str]]) -> N
     shown = _lines(steps)
     now = _lines([Step(step.command, output) for step, output in zip(steps, printed, strict=True)])
     difference = "\n".join(unified_diff(shown, now, path.name, "printed now", lineterm=""))
-    assert not difference, f"if this is right: NODELEAK_E2E_RECORD=1 hack/e2e -k alert_to_the_fix\n{difference}"
+    assert not difference, (
+        f"if this is right: NODELEAK_E2E_RECORD=1 hack/e2e --profile=legacy -k alert_to_the_fix\n{difference}"
+    )
 
 
 def _lines(steps: list[Step]) -> list[str]:

@@ -1,5 +1,6 @@
 """Reads the mount table of the node's first process, and of this one. Changes nothing, and needs no capability."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 from io import BytesIO
@@ -24,18 +25,21 @@ class MountEntry(NamedTuple):
     """The type of the file system."""
 
 
-def is_missing_on_node(path: Path, proc: Path) -> bool:
-    """Return whether a path that is missing here is missing on the node too, and no mount is what is missing.
+def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -> bool:
+    """Return whether a path that is missing here is known to be missing on the node too, and not only not mounted.
 
-    That is known if this process has the mounts of the node's first process, or if a directory above is mounted.
+    That is known if this process has the mounts of the node's first process, or if a directory above is mounted, and
+    the node has not removed that directory since. `own`: this process.
     """
-    try:
-        if (proc / "1/ns/mnt").samefile("/proc/self/ns/mnt"):
+    with contextlib.suppress(OSError):  # only with CAP_SYS_PTRACE, or on the node itself
+        if (proc / "1/ns/mnt").samefile(own / "ns/mnt"):
             return True
-        mounted = {one.place for one in read_mount_table(Path("/proc"), "self")}
-    except (OSError, SourceError):
+    try:
+        roots = {entry.place: entry.root for entry in read_mount_table(own.parent, own.name)}
+    except SourceError:
         return False
-    return not mounted.isdisjoint(map(str, path.parents[:-1]))
+    nearest = next((str(parent) for parent in path.parents if str(parent) in roots), "/")
+    return nearest != "/" and not roots[nearest].endswith(_DELETED)
 
 
 def read_mount_table(proc: Path, process: str = "1") -> Iterator[MountEntry]:

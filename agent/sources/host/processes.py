@@ -1,4 +1,4 @@
-"""When the node, the kubelet and the runtime started, and with which flags, from the process table. Read-only.
+"""When the node, the kubelet and the runtime started, with which flags, and which CNI plugins run. Read-only.
 
 Of several processes of a kind the youngest counts: an older one (a wrapper, a second engine) must not hide a restart.
 """
@@ -77,7 +77,9 @@ class ProcessTable:
             booted = _boot_time((self._proc / "stat").read_text())
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
             if complete or not self._unchanged():
-                self._known, at_work = self._search({name[:_COMMAND_LENGTH] for name in _PLUGINS.union(plugins)})
+                self._known, at_work = self._search(
+                    frozenset(name[:_COMMAND_LENGTH] for name in _PLUGINS.union(plugins))
+                )
                 self._kinds = self._kinds.union(one.command for one in self._known)
         except OSError as error:
             raise SourceError(cannot_read(error.filename, error)) from error
@@ -101,7 +103,9 @@ class ProcessTable:
             runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(_CONTAINERD, booted),
             crio=self._start(_CRIO, booted),
-            plugins=tuple(PluginProcess(one.pid, one.command, self._started(one, booted)) for one in at_work),
+            plugins=tuple(
+                PluginProcess(plugin.pid, plugin.command, self._started(plugin, booted)) for plugin in at_work
+            ),
         )
 
     def require(self, runtime: str) -> None:
@@ -150,12 +154,17 @@ class ProcessTable:
     def _runs(self, process: _Process) -> bool:
         return _process(self._proc, process.pid) == process
 
-    def _search(self, plugins: Collection[str]) -> tuple[tuple[_Process, ...], tuple[_Process, ...]]:
+    def _search(self, plugins: frozenset[str]) -> tuple[tuple[_Process, ...], tuple[_Process, ...]]:
         """Return the processes of the node, and the CNI plugins at work."""
         pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
-        found = [one for pid in pids if (one := _process(self._proc, pid))]
-        node = tuple(one for one in found if one.command in _NODE and not _nested(self._proc, one.pid))
-        return node, tuple(one for one in found if one.command in plugins and _is_plugin(self._proc, one))
+        named = [
+            process for pid in pids if (process := _process(self._proc, pid)) and process.command in _NODE | plugins
+        ]
+        found = [
+            process for process in named if not _nested(self._proc, process.pid)
+        ]  # a pod may have its own `bridge`
+        node = tuple(process for process in found if process.command in _NODE)
+        return node, tuple(process for process in found if _is_plugin(self._proc, process, plugins))
 
     def _network_plugin(self) -> str | None:
         """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd.
@@ -204,11 +213,14 @@ def _command_line(proc: Path, pid: int) -> list[str] | None:
     return text.decode(errors="replace").split("\0")
 
 
-def _is_plugin(proc: Path, process: _Process) -> bool:
-    """Whether it runs as libcni runs plugins: by its path, without arguments; a script comes after its interpreter."""
-    words = _command_line(proc, process.pid)
-    last = "" if words is None else words[-2:][0]
-    return words is None or (last.startswith("/") and last.rpartition("/")[2][:_COMMAND_LENGTH] == process.command)
+def _is_plugin(proc: Path, process: _Process, plugins: Collection[str]) -> bool:
+    """Whether it may be one that libcni runs: by its path, without arguments; a script comes after its interpreter."""
+    if process.command not in plugins:
+        return False
+    if (words := _command_line(proc, process.pid)) is None:
+        return True
+    last = words[-2:][0]
+    return last.startswith("/") and last.rpartition("/")[2][:_COMMAND_LENGTH] == process.command
 
 
 def _text(proc: Path, pid: int, name: str) -> str:

@@ -79,7 +79,7 @@ def _patch(node: ModernNode, change: dict[str, Any], *options: str) -> None:
 
 def _attachments(node: ModernNode) -> list[str]:
     found = json.loads(node.kubectl("get", "volumeattachments", "-o", "json"))["items"]
-    return [one["metadata"]["name"] for one in found if one["spec"]["nodeName"] == node.cluster.node]
+    return [item["metadata"]["name"] for item in found if item["spec"]["nodeName"] == node.cluster.node]
 
 
 def _none(node: ModernNode) -> None:

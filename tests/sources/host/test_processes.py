@@ -505,11 +505,26 @@ def test_a_cni_plugin_at_work_is_told(proc: Path) -> None:
         (82, "own-ipam-plugin", ["/bin/sh", "/opt/cni/bin/own-ipam-plugin-of-ours"]),
         (83, "bridge", ["bridge", "monitor"]),
         (84, "other", ["/usr/bin/other"]),
+        (85, "bridge", ["/app/bridge"]),
     ):
         process(proc, pid, command, 40)
         write_cmdline(proc, pid, *words)
+    (proc / "85/status").write_text("NSpid:\t85\t1\n")  # a pod's own
     plugins = ProcessTable(proc).read(plugins=["own-ipam-plugin-of-ours"]).plugins
     assert plugins == (
         PluginProcess(81, "bridge", after(40)),
         PluginProcess(82, "own-ipam-plugin", after(40)),
     )
+
+
+def test_a_plugin_whose_command_line_cannot_be_read_counts(proc: Path) -> None:
+    process(proc, 80, "kubelet", 31)
+    process(proc, 81, "host-local", 40)
+    assert [plugin.pid for plugin in ProcessTable(proc).read().plugins] == [81]
+
+
+def test_a_plugin_that_has_ended_is_not_at_work(proc: Path) -> None:
+    process(proc, 80, "kubelet", 31)
+    stat = process(proc, 81, "bridge", 40)
+    stat.write_text(stat.read_text().replace(" S ", " Z ", 1))
+    assert ProcessTable(proc).read().plugins == ()
