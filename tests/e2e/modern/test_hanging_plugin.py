@@ -1,0 +1,69 @@
+"""An ADD outlives its runtime: its IPAM plugin has reserved an address, hangs, and may yet give it to the pod."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.e2e.node import eventually
+
+from .node import ModernNode
+
+pytestmark = [pytest.mark.e2e, pytest.mark.every_runtime]
+_HANGING: Final = """#!/bin/sh
+"$0.real"
+code=$?
+[ "$CNI_COMMAND" != ADD ] || sleep 600
+exit $code
+"""
+_PLUGINS: Final = "host-local|bridge"
+
+
+@pytest.fixture
+def _hanging_host_local(node: ModernNode) -> Iterator[None]:
+    """Replace host-local on the node: after it has reserved an address, it hangs."""
+    plugin, real = node.plugins / "host-local", node.plugins / "host-local.real"
+    plugin.rename(real)
+    plugin.write_text(_HANGING)
+    plugin.chmod(0o755)
+    try:
+        yield
+    finally:
+        real.replace(plugin)
+        _end_plugins(node)
+
+
+@pytest.mark.usefixtures("_hanging_host_local")
+def test_an_address_is_not_released_while_a_plugin_may_give_it_to_a_pod(node: ModernNode) -> None:
+    (name,) = node.ask_for(1)
+    (ip,) = eventually(lambda: _reserved(node), 60)
+    node.run("pkill", "-KILL", "-x", node.profile)
+    node.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+    node.start()
+    assert node.run("pgrep", "-x", _PLUGINS).split(), "the plugins have ended with their runtime"
+
+    verdict = eventually(lambda: _verdict(node, ip), 60)
+    # Other runtimes than CRI-O still have a record of the sandbox.
+    assert verdict == "plugin_at_work" if node.profile == "crio" else verdict != "released"
+
+    _end_plugins(node)
+    eventually(lambda: _is_free(node, ip), 90)
+
+
+def _reserved(node: ModernNode) -> set[str]:
+    ips = set(node.reserved())
+    assert len(ips) == 1, ips
+    return ips
+
+
+def _verdict(node: ModernNode, ip: str) -> str:
+    return node.clean("--apply", codes=(0, 3, 6)).verdicts.get(ip, "")
+
+
+def _is_free(node: ModernNode, ip: str) -> None:
+    node.clean("--apply", codes=(0, 3, 6))
+    assert ip not in node.reserved()
+
+
+def _end_plugins(node: ModernNode) -> None:
+    node.run("pkill", "-KILL", "-x", _PLUGINS, codes=(0, 1))
