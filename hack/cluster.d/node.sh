@@ -56,7 +56,7 @@ run_node() {
 connect() {
   local link=nl-$PROFILE
   if [ ! -e "/sys/class/net/$BRIDGE" ]; then
-    ip link add "$BRIDGE" type bridge
+    ip link add "$BRIDGE" address 02:00:0a:fe:00:01 type bridge # its own: otherwise it changes with the nodes, which then lose it
     ip addr add "$API_ADDRESS/24" dev "$BRIDGE"
     ip link set "$BRIDGE" up
   fi
