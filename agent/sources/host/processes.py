@@ -4,7 +4,7 @@ Of several processes of a kind the youngest counts: an older one (a wrapper, a s
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,9 +77,7 @@ class ProcessTable:
             booted = _boot_time((self._proc / "stat").read_text())
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
             if complete or not self._unchanged():
-                self._known, at_work = self._search(
-                    frozenset(name[:_COMMAND_LENGTH] for name in _PLUGINS.union(plugins))
-                )
+                self._known, at_work = self._search(_PLUGINS.union(plugins))
                 self._kinds = self._kinds.union(one.command for one in self._known)
         except OSError as error:
             raise SourceError(cannot_read(error.filename, error)) from error
@@ -154,15 +152,12 @@ class ProcessTable:
     def _runs(self, process: _Process) -> bool:
         return _process(self._proc, process.pid) == process
 
-    def _search(self, plugins: frozenset[str]) -> tuple[tuple[_Process, ...], tuple[_Process, ...]]:
-        """Return the processes of the node, and the CNI plugins at work."""
-        pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
-        named = [
-            process for pid in pids if (process := _process(self._proc, pid)) and process.command in _NODE | plugins
-        ]
-        found = [
-            process for process in named if not _nested(self._proc, process.pid)
-        ]  # a pod may have its own `bridge`
+    def _search(self, names: Collection[str]) -> tuple[tuple[_Process, ...], tuple[_Process, ...]]:
+        """Return the processes of the node, and the CNI plugins at work; `names`: those of all plugins."""
+        plugins = frozenset(name[:_COMMAND_LENGTH] for name in names)
+        named = [process for process in _all(self._proc) if process.command in _NODE | plugins]
+        # A pod may have its own `bridge`.
+        found = [process for process in named if not _nested(self._proc, process.pid)]
         node = tuple(process for process in found if process.command in _NODE)
         return node, tuple(process for process in found if _is_plugin(self._proc, process, plugins))
 
@@ -248,6 +243,11 @@ def _nested(proc: Path, pid: int) -> bool:
         return False
     namespaces = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
     return len(namespaces) > 1
+
+
+def _all(proc: Path) -> Iterator[_Process]:
+    pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]
+    return filter(None, (_process(proc, pid) for pid in pids))
 
 
 def _process(proc: Path, pid: int) -> _Process | None:
