@@ -5,13 +5,15 @@ plugins in reverse order: the same plugin fails again, and host-local is never a
 the kubelet tries again in some seconds.
 
 Means: a pod of this node waits for its sandbox, and at least five addresses of a network were reserved in the last ten
-minutes, after the runtime's last start, for sandboxes of which there is neither a record nor a result in libcni's
-cache. Severity critical: at this rate no address is left within the hour.
+minutes (of a full range: the ten minutes before the last reservation, because no retry finds an address since then),
+after the runtime's last start, for sandboxes of which there is neither a record nor a result in libcni's cache.
+Severity critical: at this rate no address is left within the hour.
 Do: mend the plugin first: what is released before is taken again. The pods' Events name it (`kubectl describe pod`, or
 apply deploy/overlays/volume-attachments, so that nodeleak may list events), and so does the runtime's log:
 `journalctl -u containerd -u crio -u k3s -u rke2-agent | grep -E 'failed .(add|delete)|failed to find plugin'`.
 Often its binary is missing in /opt/cni/bin, or iptables is not installed. Then release the leaked addresses with
-`nodeleak clean`. `--cleanup=auto` waits until no such address was reserved for ten minutes.
+`nodeleak clean`. `--cleanup=auto` waits until no such address was reserved for ten minutes; while the range is full it
+waits for you.
 """
 
 from collections import defaultdict
@@ -82,15 +84,25 @@ _OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
     """Return the networks in which addresses are being lost; raises InsufficientData where that cannot be told."""
-    recent = _recent(assessment)
     snapshot = assessment.snapshot
+    ends = {store.network: _end(assessment, store.network) for store in snapshot.reservations}
+    recent = _recent(assessment, ends)
     started = _last_start(snapshot)
     if not (recent and waiting_pods(snapshot)) or started is None or runtimes.unordered(snapshot):
         return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
     completed = {result.container_id for result in snapshot.cni_results.known()}
     completed |= {result.container_id for result in snapshot.damaged_results}
     failed = {network: _failed(entries, completed, started) for network, entries in recent.items()}
-    return {network: _treadmill(times, snapshot.taken_at) for network, times in failed.items() if len(times) >= FEWEST}
+    return {network: _treadmill(times, ends[network]) for network, times in failed.items() if len(times) >= FEWEST}
+
+
+def _end(assessment: Assessment, network: str) -> datetime:
+    """Return until when a retry may have taken an address: now, or when the last one of the range was taken."""
+    now = assessment.snapshot.taken_at
+    if _left(assessment, network) != 0:
+        return now
+    blocking = (one.entry for one in assessment.of(network) if one.blocks)
+    return min(now, max((made_at(entry) for entry in blocking if isinstance(entry, Reservation)), default=now))
 
 
 def _failed(entries: Iterable[Reservation], completed: Container[str], started: datetime) -> list[datetime]:
@@ -98,9 +110,9 @@ def _failed(entries: Iterable[Reservation], completed: Container[str], started: 
     return [at for at in times if at > started]
 
 
-def _treadmill(times: Sequence[datetime], now: datetime) -> Treadmill:
+def _treadmill(times: Sequence[datetime], end: datetime) -> Treadmill:
     since = min(times)
-    return Treadmill(len(times), len(times) / (max(now - since, _MINUTE) / _MINUTE), since)
+    return Treadmill(len(times), len(times) / (max(end - since, _MINUTE) / _MINUTE), since)
 
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:
@@ -115,13 +127,13 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     return [pod for _, pod in sorted(due, key=lambda pair: (pair[0], pair[1].uid))]
 
 
-def _recent(assessment: Assessment) -> Mapping[str, list[Reservation]]:
-    now, recent = assessment.snapshot.taken_at, defaultdict[str, list[Reservation]](list)
+def _recent(assessment: Assessment, ends: Mapping[str, datetime]) -> Mapping[str, list[Reservation]]:
+    recent = defaultdict[str, list[Reservation]](list)
     for classified in assessment.reservations:
         entry = classified.entry
         if classified.state not in {State.CANDIDATE, State.LEAKED} or not isinstance(entry, Reservation):
             continue
-        if entry.container_id and timedelta(0) <= now - made_at(entry) <= WINDOW:
+        if entry.container_id and timedelta(0) <= ends[entry.network] - made_at(entry) <= WINDOW:
             recent[entry.network].append(entry)
     return {network: entries for network, entries in recent.items() if len(entries) >= FEWEST}
 
@@ -145,9 +157,14 @@ def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
 
 
 def _ends_soon(assessment: Assessment, network: str, treadmill: Treadmill) -> bool:
+    left = _left(assessment, network)
+    return left is not None and left <= treadmill.per_minute * (_SOON / _MINUTE)
+
+
+def _left(assessment: Assessment, network: str) -> int | None:
+    """Return for how many sandboxes there are free addresses; None: that is not known."""
     try:
-        entries = assessment.of(network)
-        left = free(assessment.ranges(network), (entry.name for entry in entries if entry.blocks))
+        taken = (entry.name for entry in assessment.of(network) if entry.blocks)
+        return max(0, free(assessment.ranges(network), taken))
     except InsufficientData:
-        return False
-    return left <= treadmill.per_minute * (_SOON / _MINUTE)
+        return None

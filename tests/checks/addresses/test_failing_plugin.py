@@ -16,6 +16,7 @@ from agent.sources.kube.client import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource, read_failure
 from tests.builders import (
     NOW,
+    WORKER,
     cni_result,
     findings_of,
     guard_context,
@@ -27,7 +28,7 @@ from tests.builders import (
     scanned,
     with_waiting_pod,
 )
-from tests.cleanup.leaks import leaks
+from tests.cleanup.leaks import SECOND, leaks
 
 MINUTE = timedelta(minutes=1)
 IPTABLES = SandboxFailure("shop/web", NOW, 'exec: "iptables": not found', "portmap", "", "add")
@@ -80,6 +81,17 @@ def test_the_daemon_releases_nothing_and_a_person_may() -> None:
     assert Reason.PLUGIN_FAILING not in by_hand
     mended = guard_context(treadmill(age=timedelta(hours=1)), limits=make_limits(unattended=True))
     assert not any(refusals for _, refusals in decide(mended))
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["the range is full", "an address is free"])
+def test_a_full_range_keeps_the_daemon_waiting(held: bool) -> None:
+    last = 14 if held else 13
+    taken = [reservation(f"10.244.1.{n}", f"{n:064x}", age=100 * MINUTE - n * SECOND) for n in range(4, last + 1)]
+    snapshot = with_waiting_pod(node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))]))
+    unattended = guard_context(snapshot, limits=make_limits(unattended=True))
+    refused = {refusal.reason for _, refusals in decide(unattended) for refusal in refusals}
+    assert (Reason.PLUGIN_FAILING in refused) == held
+    assert bool(findings_of(failing_plugin, snapshot)) == held
 
 
 def test_the_advice_about_leaks_begins_with_the_plugin() -> None:
