@@ -32,6 +32,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             yield _finding(assessment, first, second, shared)
     for network in ranges:  # after the findings
         assessment.of(network)
+    if len(ranges) > 1:
+        assessment.snapshot.containers.known()
+        assessment.snapshot.cni_results.known()
 
 
 def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Finding:
