@@ -13,8 +13,16 @@ from hypothesis import HealthCheck, settings
 gc.set_threshold(200_000, 50, 100)
 
 # No deadline and no health check for slow examples: a busy machine must not fail a property.
-settings.register_profile("quick", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("deep", parent=settings.get_profile("quick"), max_examples=500)
+# The same examples in every run: what is new is looked for by `deep`, and by `make fuzz`.
+settings.register_profile(
+    "quick",
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
+)
+settings.register_profile("deep", parent=settings.get_profile("quick"), max_examples=500, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # A shell ignores SIGINT in a job that it starts in the background, and so would every process that a test starts.
