@@ -6,7 +6,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class SandboxFailure:
-    """The last Event of one pod that says why its sandbox could not be created."""
+    """An Event of a pod that says why its sandbox could not be created."""
 
     pod: str
     """`namespace/name`."""

@@ -17,7 +17,7 @@ from typing import Final
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import RangeSets, covers, overlap
-from agent.model.snapshot import InsufficientData, known_or
+from agent.model.snapshot import InsufficientData, Unavailable, known_or
 
 NAME = "overlapping_ranges"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -33,8 +33,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for network in ranges:  # after the findings
         assessment.of(network)
     if len(ranges) > 1:
-        assessment.snapshot.containers.known()
-        assessment.snapshot.cni_results.known()
+        snapshot = assessment.snapshot
+        for source in (snapshot.containers, snapshot.cni_results, snapshot.node):
+            if isinstance(source, Unavailable):
+                source.known()
 
 
 def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Finding:

@@ -66,7 +66,7 @@ class SandboxFailuresSource:
     def _ask(self, pods: Sequence[Pod]) -> Reading[tuple[SandboxFailure, ...]]:
         connection = self._connect()
         try:
-            return Known(tuple(failure for pod in pods if (failure := _last_failure(connection, pod)) is not None))
+            return Known(tuple(failure for pod in pods for failure in _last_failures(connection, pod)))
         except ApiError as error:
             if error.status != _FORBIDDEN:
                 raise
@@ -77,14 +77,22 @@ class SandboxFailuresSource:
             connection.close()
 
 
-def _last_failure(connection: Connection, pod: Pod) -> SandboxFailure | None:
+def _last_failures(connection: Connection, pod: Pod) -> Iterator[SandboxFailure]:
+    """Yield the last failure; before one that says that the range is full, the last one with another cause."""
     path = f"/api/v1/namespaces/{quote(pod.name.partition('/')[0], safe='')}/events"
     selector = f"involvedObject.uid={pod.uid},reason={_REASON}"
     items = json.loads(connection.get(path, (("fieldSelector", selector), ("limit", "500")))).get("items") or []
     failures = [read_failure(pod.name, item) for item in items]
-    return max(
-        failures, key=lambda failure: (failure.at is not None, failure.at and failure.at.timestamp()), default=None
-    )
+    others = [failure for failure in failures if not failure.exhausted]
+    last = max(failures, key=_time, default=None)
+    if last and last.exhausted and others:
+        yield max(others, key=_time)
+    if last:
+        yield last
+
+
+def _time(failure: SandboxFailure) -> float:
+    return failure.at.timestamp() if failure.at else 0.0
 
 
 def read_failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:

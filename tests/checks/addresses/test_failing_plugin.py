@@ -1,5 +1,6 @@
 """A plugin that fails: each retry of a pod takes another address."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -184,6 +185,17 @@ def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
     now[0] = 61.0
     source.read(pods)
     assert len(server.asked) == 8
+
+
+def test_a_full_range_does_not_hide_what_filled_it() -> None:
+    broken = {"message": 'plugin type="portmap" failed (add): no iptables', "eventTime": "2026-03-26T19:50:00Z"}
+    full = {"message": FULL.format("10.244.1.2-10.244.1.254"), "eventTime": "2026-03-26T19:59:00Z"}
+    server = Server(json.dumps({"items": [broken, full]}).encode())
+    source = SandboxFailuresSource(lambda: server, lambda ask: ask(), lambda: 0.0)
+    first, last = source.read([pod("shop/web")]).known()
+    assert (first.plugin, last.exhausted) == ("portmap", "10.244.1.2-10.244.1.254")
+    (finding,) = findings_of(failing_plugin, saying(treadmill(), first, last))
+    assert "plugin portmap fails" in finding.message
 
 
 def test_without_the_right_events_are_not_requested() -> None:

@@ -1,22 +1,17 @@
 """How the distributions configure CNI: the files of /etc/cni/net.d, with a range so small that it fills."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 CIDR: Final = "10.254.{number}.16/29"
 """Five addresses for pods. `{number}` is the node's."""
+_LARGER: Final = "10.254.{number}.32/27"
 _CIDR_V6: Final = "fd00:254:{number}::/125"
 _ROUTES: Final = [{"dst": "0.0.0.0/0"}]
 _HOST_LOCAL: Final = {"type": "host-local", "ranges": [[{"subnet": CIDR}]], "routes": _ROUTES}
 _PORTMAP: Final = {"type": "portmap", "capabilities": {"portMappings": True}}
 _BANDWIDTH: Final = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
-_SUBNET_ENV: Final = """\
-FLANNEL_NETWORK=10.254.0.0/16
-FLANNEL_SUBNET=10.254.{number}.17/29
-FLANNEL_MTU=1450
-FLANNEL_IPMASQ=true
-"""
 
 
 @dataclass(frozen=True)
@@ -28,14 +23,19 @@ class Layout:
     files: Mapping[str, Any]
     """By name, in /etc/cni/net.d."""
     data_dir: str = "/var/lib/cni/networks"
-    node_files: Mapping[str, str] = field(default_factory=dict)
-    """Other files of the node, by path."""
+    flanneld: bool = False
+    """Whether it runs, and writes the range for the plugin `flannel`: the node's pod CIDR."""
     probe: bool = True
     """Whether the probe can ask an address of this network: it is on a link of the node."""
-    fills: bool = True
-    """Whether the range is this small: not if it is the node's pod CIDR."""
+    uses_pod_cidr: bool = False
+    """Whether its range is the node's pod CIDR, instead of five addresses."""
     stand_in: str = ""
     """What is not the distribution's own; empty: nothing."""
+
+    @property
+    def size(self) -> int:
+        """How many addresses for pods its range has."""
+        return 125 if self.uses_pod_cidr else 5
 
     @property
     def directory(self) -> str:
@@ -60,16 +60,17 @@ LAYOUTS: Final = (
         "kubeadm with flannel",
         "cbr0",
         {"10-flannel.conflist": _network("cbr0", _flannel(), _PORTMAP)},
-        node_files={"/run/flannel/subnet.env": _SUBNET_ENV},
-        stand_in="`subnet.env` written by the test",
+        flanneld=True,
+        uses_pod_cidr=True,
     ),
     Layout(
         "k3s",
         "k3s",
         "cbr0",
         {"10-flannel.conflist": _network("cbr0", _flannel(forceAddress=True), _PORTMAP, _BANDWIDTH)},
-        node_files={"/run/flannel/subnet.env": _SUBNET_ENV},
-        stand_in="no k3s; `subnet.env` written by the test",
+        flanneld=True,
+        uses_pod_cidr=True,
+        stand_in="flanneld as a program of its own instead of k3s",
     ),
     Layout(
         "rke2",
@@ -85,8 +86,8 @@ LAYOUTS: Final = (
             )
         },
         probe=False,
-        fills=False,
-        stand_in="`ptp` in place of the plugin `calico`; the range was not filled",
+        uses_pod_cidr=True,
+        stand_in="`ptp` in place of the plugin `calico`",
     ),
     Layout(
         "aks",
@@ -164,3 +165,21 @@ LAYOUTS: Final = (
         {"10-pods.conflist": _network("pods", _bridge("cni0"), _PORTMAP, version="1.1.0")},
     ),
 )
+_BRIDGED: Final = _network("cbr0", _bridge("cni0", {"type": "host-local", "subnet": _LARGER}), _PORTMAP)
+MULTUS: Final = Layout(
+    "multus",
+    "Multus with attachments on host-local",
+    "cbr0",
+    {
+        "00-multus.conf": {
+            "cniVersion": "0.3.1",
+            "name": "multus-cni-network",
+            "type": "multus",
+            "kubeconfig": "/etc/kubernetes/kubelet.conf",
+            "delegates": [_BRIDGED],
+            "capabilities": {"portMappings": True},
+        },
+        "10-bridge.conflist": _BRIDGED,
+    },
+)
+"""As the installer of Multus' thin plugin writes it: the configuration that was there, once more inside."""

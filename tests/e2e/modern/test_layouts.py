@@ -1,10 +1,6 @@
 """The networks of the distributions: a range that leaks fill until no pod can run, ghosts, a release, a restore."""
 
-import json
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -13,15 +9,13 @@ from tests.e2e.agent import Report
 from tests.e2e.node import eventually
 
 from .layouts import LAYOUTS, Layout
+from .networks import configured
 from .node import ModernNode
 from .tested import record
 
 pytestmark = pytest.mark.e2e
 _PODS: Final = 4
-_FULL: Final = 5
 _EAGER: Final = ("--grace=0s", "--confirm-after=1ms")
-_PERIOD: Final = 6
-"""Seconds; cri-dockerd reads the configuration every five, the other runtimes notice a change."""
 _LEAKS: Final = "records"
 """As `wipe`, without libcni's cached results, so that CRI-O does not repair it at its start."""
 
@@ -37,42 +31,6 @@ def layout(request: pytest.FixtureRequest, node: ModernNode) -> Iterator[Layout]
     chosen: Layout = request.param
     with configured(node, chosen):
         yield chosen
-        node.clear()
-
-
-@contextmanager
-def configured(node: ModernNode, layout: Layout) -> Iterator[None]:
-    """Replace the node's CNI configuration during the block, and remove what its plugins leave."""
-    own = {path.name: path.read_text() for path in node.net_d.iterdir() if path.is_file()}
-    node.run("sh", "-c", _DELETE_LINKS)  # another network's bridge has another address
-    _replace(node, {name: json.dumps(one).replace("{number}", node.number) for name, one in layout.files.items()})
-    for path, content in layout.node_files.items():
-        node.write(path, content.replace("{number}", node.number))
-    calico = Path(__file__).with_name("calico").read_text().replace("POD_CIDR", node.cluster.pod_cidr)
-    (node.plugins / "calico").write_text(calico)
-    (node.plugins / "calico").chmod(0o755)
-    try:
-        yield
-    finally:
-        node.clear()
-        _replace(node, own)
-        node.run("sh", "-c", f"rm -rf {layout.directory}; {_DELETE_LINKS}")
-
-
-_DELETE_LINKS: Final = "for kind in bridge veth; do ip -o link show type $kind; done | awk -F'[:@ ]+' '$2 != \"eth0\" {print $2}' | xargs -r -n1 ip link delete 2>/dev/null; true"  # noqa: E501 (one line of shell)
-
-
-def _replace(node: ModernNode, files: dict[str, str]) -> None:
-    for path in node.net_d.iterdir():
-        if path.is_file():
-            path.unlink()
-    for name, content in files.items():
-        new = node.net_d / f"{name}.new"  # containerd loads a file that is renamed here, not one that appears
-        new.write_text(content)
-        new.rename(node.net_d / name)
-    if node.profile == "cri-dockerd":
-        node.run("sleep", str(_PERIOD))
-    shutil.rmtree(node.networks, ignore_errors=True)
 
 
 def test_leaks_fill_the_range_and_are_released(node: ModernNode, layout: Layout) -> None:
@@ -85,12 +43,11 @@ def test_leaks_fill_the_range_and_are_released(node: ModernNode, layout: Layout)
 
     node.leak(_LEAKS)
     eventually(lambda: _is_full(node, layout))
-    if layout.fills:
-        node.leak(_LEAKS)  # nothing is free now, so no pod runs any more
-        eventually(lambda: _no_address(node, names))
-        report = eventually(lambda: _all_leaked(node))
-        assert report.network["free"] == 0
-        assert report.subjects("exhausted_range")[layout.network]["severity"] == "critical"
+    node.leak(_LEAKS)  # nothing is free now, so no pod runs any more
+    eventually(lambda: _no_address(node, names))
+    report = eventually(lambda: _all_leaked(node))
+    assert report.network["free"] == 0
+    assert report.subjects("exhausted_range")[layout.network]["severity"] == "critical"
 
     leaked = {ip for ip, state in node.scan(*_EAGER).states.items() if state == "leaked"}
     assert len(leaked) >= _PODS
@@ -127,8 +84,10 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
 
 
 def _is_full(node: ModernNode, layout: Layout) -> None:
-    addresses = node.run("ls", layout.directory).split()
-    assert sum(name.count(".") == 3 for name in addresses) >= _FULL, addresses
+    addresses = [name for name in node.run("ls", layout.directory).split() if name.count(".") == 3]
+    if layout.uses_pod_cidr:
+        node.reserve(layout.size - len(addresses))
+    assert len(addresses) == layout.size, addresses
 
 
 def _no_address(node: ModernNode, names: list[str]) -> None:

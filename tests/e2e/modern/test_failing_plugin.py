@@ -1,0 +1,90 @@
+"""A CNI plugin fails in ADD and in DEL: each retry of a pod takes another address, and nothing gives it back."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.agent import BOLD, Daemon
+from tests.e2e.node import eventually, pod_with
+
+from .layouts import LAYOUTS
+from .networks import allow, configured
+from .node import ModernNode
+
+pytestmark = [pytest.mark.e2e]
+_PODS: Final = 3
+_EAGER: Final = ("--grace=0s", "--confirm-after=1ms")
+_PTP: Final = next(layout for layout in LAYOUTS if layout.name == "gke")
+"""Not with cniVersion 1.1.0: containerd asks each plugin for its STATUS then, and starts no pod if one is missing."""
+
+
+@contextmanager
+def _no_binary(node: ModernNode) -> Iterator[None]:
+    """The chain names a plugin that is not installed."""
+    plugin = node.plugins / "portmap"
+    away = plugin.rename(node.plugins / "away")
+    try:
+        yield
+    finally:
+        away.rename(plugin)
+
+
+@contextmanager
+def _no_iptables(node: ModernNode) -> Iterator[None]:
+    """As on RKE2's nodes where iptables was not installed: portmap fails for a pod with a host port."""
+    programs = node.run("sh", "-c", "ls /usr/sbin/iptables /usr/sbin/ip6tables /usr/sbin/nft 2>/dev/null; true").split()
+    for program in programs:
+        node.run("mount", "--bind", "/dev/null", program)
+    try:
+        yield
+    finally:
+        for program in programs:
+            node.run("umount", program)
+
+
+@pytest.mark.parametrize(
+    ("failing", "says"),
+    [(_no_binary, 'failed to find plugin "portmap"'), (_no_iptables, "iptables")],
+    ids=["missing binary", "no iptables"],
+)
+def test_the_plugin_is_named_before_the_leaks_that_it_makes(node: ModernNode, failing: Any, says: str) -> None:
+    allow(node)  # to list Events
+    with configured(node, _PTP):
+        with failing(node):
+            names = _ask_for(node, _PODS)
+            report = eventually(lambda: _told(node), 150)
+            (finding,) = report.subjects("failing_plugin").values()
+            assert "portmap" in finding["message"], finding
+            assert says in finding["message"], finding
+            assert finding["severity"] == "critical"
+
+            before = node.reserved()
+            with node.daemon("--cleanup=auto", "--interval=2s", *BOLD, "--confirm-after=1ms") as daemon:
+                eventually(lambda: _refuses(daemon))
+            assert before.items() <= node.reserved().items()
+        node.clean("--apply")
+        node.ready(names)
+        assert {finding["severity"] for finding in node.scan("--grace=0s").findings} <= {"info"}
+
+
+def _ask_for(node: ModernNode, count: int) -> list[str]:
+    pods = [pod_with(node.cluster, f"e2e-failing-{number}", {}) for number in range(count)]
+    for number, pod in enumerate(pods):
+        (container,) = pod["spec"]["containers"]
+        container["ports"] = [{"containerPort": 80, "hostPort": 8080 + number}]
+    node.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    return [pod["metadata"]["name"] for pod in pods]
+
+
+def _refuses(daemon: Daemon) -> None:
+    refused = daemon.metrics().by("reason", "releases_refused_total")
+    assert refused.get("plugin_failing"), (refused, daemon.log.read_text())
+
+
+def _told(node: ModernNode) -> Any:
+    report = node.scan(*_EAGER, codes=(0, 3))
+    assert report.subjects("failing_plugin"), (report.states, report.unavailable)
+    return report
