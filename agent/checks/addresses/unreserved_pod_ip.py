@@ -50,8 +50,13 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             pod=pod.name,
             identity=(pod.uid,),
         )
-    if len(networks) > 1 and isinstance(assessment.snapshot.networks, Unavailable):
-        assessment.snapshot.networks.known()  # which of them gives out addresses now?
+    _check_configuration(assessment)
+
+
+def _check_configuration(assessment: Assessment) -> None:
+    """Raise InsufficientData if it is unknown which of several networks gives out addresses now."""
+    if len(assessment.networks) > 1 and isinstance(assessment.snapshot.networks, Unavailable):
+        assessment.snapshot.networks.known()
 
 
 def _configured(assessment: Assessment) -> frozenset[str]:

@@ -168,7 +168,7 @@ LAYOUTS: Final = (
 _BRIDGED: Final = _network("cbr0", _bridge("cni0", {"type": "host-local", "subnet": _LARGER}), _PORTMAP)
 MULTUS: Final = Layout(
     "multus",
-    "Multus with attachments on host-local",
+    "Multus, with a bridge and a macvlan attachment (name them in `--cleanup-network`)",
     "cbr0",
     {
         "00-multus.conf": {
@@ -181,5 +181,6 @@ MULTUS: Final = Layout(
         },
         "10-bridge.conflist": _BRIDGED,
     },
+    stand_in="the bridge's range was filled; no restore",
 )
 """As the installer of Multus' thin plugin writes it: the configuration that was there, once more inside."""

@@ -2,12 +2,16 @@
 
 import pytest
 
+from tests.e2e.agent import Report
 from tests.e2e.node import eventually
 
+from .layouts import LAYOUTS
+from .networks import configured
 from .node import ModernNode
 
 pytestmark = pytest.mark.e2e
 _PODS = 4
+_KIND = next(layout for layout in LAYOUTS if layout.name == "kind")
 
 
 def test_a_healthy_node_has_no_findings(node: ModernNode) -> None:
@@ -31,6 +35,17 @@ def test_lost_addresses_are_named_and_released(node: ModernNode) -> None:
     assert node.scan().findings == []
 
 
+@pytest.mark.every_runtime
+def test_cri_o_frees_at_its_start_what_libcni_remembers(node: ModernNode) -> None:
+    if node.profile != "crio":
+        pytest.skip("DID NOT RUN: only CRI-O does it")
+    pods = node.pods(_PODS)
+    node.leak("wipe")
+    now = node.recreated(pods)
+    assert node.reserved().keys() == now.keys()
+    assert node.scan().findings == []
+
+
 def test_a_reboot_loses_run_and_keeps_var(node: ModernNode) -> None:
     pods = node.pods(_PODS)
     node.run("touch", "/run/marker", "/var/lib/cni/marker")
@@ -40,3 +55,22 @@ def test_a_reboot_loses_run_and_keeps_var(node: ModernNode) -> None:
     node.ready(pods.values())
     addresses = eventually(lambda: {node.address(name) for name in pods.values()})
     assert addresses <= node.reserved().keys()
+
+
+def test_a_reboot_loses_reservations_that_lie_on_a_tmpfs(node: ModernNode) -> None:
+    with configured(node, _KIND):
+        names = node.ask_for(_PODS)
+        node.ready(names)
+        before = node.scan().states
+        node.reboot()
+        assert node.run("sh", "-c", f"ls {_KIND.directory} 2>/dev/null || true").split() == []
+        node.ready(names)
+        report = eventually(lambda: _all_in_use(node), 120)
+        assert {finding["severity"] for finding in report.findings} <= {"info"}, report.findings
+        assert len(report.states) == len(before) == _PODS
+
+
+def _all_in_use(node: ModernNode) -> Report:
+    report = node.scan("--grace=0s", "--confirm-after=1ms", codes=(0, 3))
+    assert set(report.states.values()) == {"in_use"}, report.states
+    return report

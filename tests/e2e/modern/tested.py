@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from .layouts import LAYOUTS, Layout
+from .layouts import LAYOUTS, MULTUS, Layout
 from .node import ModernNode
 
 _RECORD: Final = Path(__file__).with_name("tested.json")
@@ -41,7 +41,7 @@ def table() -> Iterator[str]:
     yield "| distribution | directory of its network | tested on a real node | probe | release |"
     yield "|---|---|---|---|---|"
     tested = _tested()
-    for layout in LAYOUTS:
+    for layout in (*LAYOUTS, MULTUS):
         seen = "; ".join(tested.get(layout.name, ["no"]))
         but = f" ({layout.stand_in})" if layout.stand_in else ""
         usual = layout.data_dir.startswith("/var/lib/cni/")
