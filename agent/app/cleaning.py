@@ -52,7 +52,11 @@ def cleaner(
             return DisabledCleaner()
         case "dry-run":
             file_ops, no_network = node_files(config), _no_network(config)
-            return DryRunCleaner(session, lambda known: find_blockers(known, file_ops.check_writable, no_network))
+            return DryRunCleaner(
+                session,
+                lambda known: find_blockers(known, file_ops.check_writable, no_network),
+                partial(recheck.probe, send=False),
+            )
         case _:
             lock_timeout = config.lock_timeout.total_seconds()
             return ApplyingCleaner(

@@ -153,10 +153,15 @@ def _on_node(docker_host: str, run_dir: Path) -> Path | None:
     return _RUN / socket.relative_to(run_dir) if socket.is_relative_to(run_dir) else None
 
 
-def _probe(config: Config, results: CniResults) -> Callable[[Sequence[str]], Mapping[str, ProbeResult]]:
-    if config.probe == "off":
-        return lambda ips: dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
-    return lambda ips: probe.probe(ips, loop.clock, config.proc, results.read())
+def _probe(config: Config, results: CniResults) -> Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]:
+    def ask(ips: Sequence[str], send: bool) -> Mapping[str, ProbeResult]:
+        if config.probe == "off":
+            return dict.fromkeys(ips, ProbeResult("not probed: --probe=off")) if send else {}
+        if send:
+            return probe.probe(ips, loop.clock, config.proc, results.read())
+        return probe.known_unasked(ips, config.proc, results.read())
+
+    return ask
 
 
 def _networks(

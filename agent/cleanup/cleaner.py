@@ -3,7 +3,7 @@
 Off, dry run and apply are three classes, not a flag.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -53,9 +53,10 @@ class DryRunCleaner:
         self,
         session: CleanupSession,
         blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: (),
+        unasked: Callable[[Sequence[str]], Mapping[str, ProbeResult]] = lambda _: {},
     ) -> None:
-        """`blockers`: returns why nothing could be released here."""
-        self._session, self._blockers = session, blockers
+        """`blockers`: returns why nothing could be released here. `unasked`: what a probe knows before it asks."""
+        self._session, self._blockers, self._unasked = session, blockers, unasked
 
     def before_snapshot(self, now: datetime) -> None:
         self._session.read_journal(now)
@@ -64,9 +65,17 @@ class DryRunCleaner:
         self._session.observe(snapshots)
         context = self._session.context(report)
         decisions = guards.decide(context)
-        passed = [Outcome(request, Verdict.WOULD_RELEASE) for request, refusals in decisions if not refusals]
-        outcomes = (*passed, *_refused(decisions))
+        outcomes = (*self._passed([one for one, refusals in decisions if not refusals]), *_refused(decisions))
         return self._session.cleaning(report, outcomes, applied=False, blockers=self._blockers(context))
+
+    def _passed(self, requests: Sequence[ReleaseRequest]) -> Iterator[Outcome]:
+        known: Mapping[str, ProbeResult] = {}
+        with suppress(SourceError):  # --apply reports it
+            known = self._unasked([one.ip for request in requests for one in request.reservations])
+        for request in requests:
+            results = [known[one.ip] for one in request.reservations if one.ip in known]
+            why = "; ".join(result.why for result in results)
+            yield _objected(request, results) or Outcome(request, Verdict.WOULD_RELEASE, why=why)
 
 
 class ApplyingCleaner:

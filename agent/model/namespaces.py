@@ -1,6 +1,7 @@
 """Which sandboxes without a process still have their network namespace: it is mounted."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from agent.model.snapshot import CniResult
 
@@ -19,6 +20,18 @@ def mounted_by_sandbox(results: Iterable[CniResult], mounted: Iterable[str]) -> 
     places = {_name(place): place for place in mounted}
     named = ((one.container_id, _name(one.namespace)) for one in results if one.namespace)
     return {container_id: places[name] for container_id, name in named if name in places}
+
+
+def of_nobody(results: Iterable[CniResult], mounted: Iterable[str]) -> str:
+    """Return a mounted namespace of which no result tells whose it is; empty: there is none.
+
+    docker itself removes, when it starts, those of its own that belong to no container.
+    """
+    named = {_name(one.namespace) for one in results if one.namespace}
+    return next((place for place in mounted if _name(place) not in named and _DOCKER not in place), "")
+
+
+_DOCKER: Final = "/docker/netns/"
 
 
 def _name(path: str) -> str:

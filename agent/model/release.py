@@ -35,7 +35,8 @@ class Reason(StrEnum):
     Lifted by: nothing. Run `nodeleak explain unmanaged_address`."""
     PROBE_UNANSWERED = "probe_unanswered"
     """The probe could not tell whether the address is in use: nothing answered, and the node did not report it
-    unreachable. A firewall may drop the probe.
+    unreachable. A firewall may drop the probe. Or the address cannot be probed, and a network namespace is mounted
+    whose sandbox is not known.
     Lifted by: nothing. Run cleanup again. If it lasts, see the runbook NodeleakUnmanagedAddress."""
     PLUGIN_AT_WORK = "plugin_at_work"
     """A CNI plugin that may have reserved the address is still running: it outlives its runtime, and may yet give the
@@ -92,6 +93,8 @@ class ProbeResult:
 
     why: str
     objection: Reason | None = None
+    asked: bool = True
+    """Whether the address could be asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.model.namespaces import mounted_by_sandbox
-from agent.model.release import ProbeResult
+from agent.model.namespaces import mounted_by_sandbox, of_nobody
+from agent.model.release import ProbeResult, Reason
 from agent.sources.host import addresses, namespaces
 from agent.sources.host.cni_cache import CniResults
 
@@ -18,13 +18,22 @@ class NodeRecheck:
     checkpoint_exists: Callable[[str], bool]
     results: CniResults
     proc: Path
-    probe: Callable[[Sequence[str]], Mapping[str, ProbeResult]]
+    ask: Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]
+    """Probes addresses; False: without sending anything, and leaving out those that can be asked."""
 
     def has_container(self, container_id: str) -> bool:
         return self.container_exists(container_id)
 
     def has_checkpoint(self, container_id: str) -> bool:
         return self.checkpoint_exists(container_id)
+
+    def probe(self, ips: Sequence[str], *, send: bool = True) -> Mapping[str, ProbeResult]:
+        """Where an address cannot be asked, a namespace of which nobody knows the sandbox may have it."""
+        found = self.ask(ips, send)
+        if all(one.asked for one in found.values()):
+            return found
+        place = of_nobody(self.results.read(), namespaces.read_namespaces(self.proc))
+        return {ip: one if one.asked or not place else _doubtful(one, place) for ip, one in found.items()}
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         """Say which process has one of the addresses, or that the sandbox's network namespace is still mounted.
@@ -40,3 +49,8 @@ class NodeRecheck:
         named = [one for one in self.results.read() if one.namespace and one.container_id == container_id]
         mounted = mounted_by_sandbox(named, namespaces.read_namespaces(self.proc)) if named else {}
         return f"its network namespace is still mounted: {mounted[container_id]}" if mounted else ""
+
+
+def _doubtful(one: ProbeResult, place: str) -> ProbeResult:
+    why = f"{one.why}, and a network namespace is mounted whose sandbox is not known: {place}"
+    return ProbeResult(why, Reason.PROBE_UNANSWERED, asked=False)

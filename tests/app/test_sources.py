@@ -154,6 +154,28 @@ def test_a_disabled_probe_is_reported_as_one_that_was_not_made(
     }
 
 
+@pytest.mark.parametrize(
+    ("table", "objects"),
+    [
+        ("1 0 0:4 net:[4026532281] /run/netns/cni-10 rw - nsfs nsfs rw\n", True),
+        ("1 0 0:4 net:[4026532281] /run/netns/cni-9 rw - nsfs nsfs rw\n", False),
+        ("1 0 0:4 net:[4026532281] /run/docker/netns/default rw - nsfs nsfs rw\n", False),
+        ("", False),
+    ],
+    ids=["of nobody", "of a sandbox", "docker's", "none"],
+)
+@pytest.mark.parametrize("send", [True, False])
+def test_where_an_address_cannot_be_asked_a_namespace_of_nobody_objects(
+    wire: Callable[..., NodeSources], tmp_path: Path, table: str, objects: bool, send: bool
+) -> None:
+    pinned(tmp_path)
+    write_sockets(tmp_path / "proc")
+    (tmp_path / "proc/1/mountinfo").write_text(table)
+    (result,) = wire().recheck.probe(["203.0.113.9"], send=send).values()
+    assert "203.0.113.9 cannot be probed: the node has it on no link" in result.why
+    assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
+
+
 def test_without_processes_addresses_are_never_treated_as_free(sources: NodeRecheck) -> None:
     with pytest.raises(SourceError, match="shows its network namespace"):
         sources.holder_of(ID, ["10.244.1.9"])

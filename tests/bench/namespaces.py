@@ -180,7 +180,7 @@ def _released(directory: Path, releases: int) -> Iterator[tuple[float, float]]:
         made.mkdir(parents=True)
     for number in range(releases):
         (store / f"10.245.{number // 250}.{number % 250}").write_text(f"{number:064x}\r\neth0")
-    recheck = NodeRecheck(lambda _: False, lambda _: False, CniResults([cache]), _PROC, lambda _: {})
+    recheck = NodeRecheck(lambda _: False, lambda _: False, CniResults([cache]), _PROC, lambda *_: {})
     file_ops = NodeFiles(store.parent, [cache], 1.0, time.perf_counter)
     writer = EntryWriter(JournalStore(directory / "state"), "bench", lambda: datetime.now(UTC))
     for reservation in read_reservations(store.parent, _NETWORK).reading.known():

@@ -48,10 +48,10 @@ class Pinned:
         refusals = [f"{one['reason']}: {one['why']}" for one in release["refusals"]]
         return release["verdict"], refusals[0] if refusals else release["why"], done.seconds
 
-    def named_by_cache(self, namespace: str) -> None:
-        """Let libcni's cache name the namespace of the leaked sandbox."""
+    def named_by_cache(self, namespace: str, container_id: str = LEAKED) -> None:
+        """Let libcni's cache name the namespace of the leaked sandbox, or of another one."""
         result = {"ips": [{"address": f"{IP}/24"}], "interfaces": [{"name": "eth0", "sandbox": namespace}]}
-        (self.node.home / "cache" / f"kubenet-{LEAKED}-eth0").write_text(json.dumps(result))
+        (self.node.home / "cache" / f"kubenet-{container_id}-eth0").write_text(json.dumps(result))
 
     @property
     def reserved(self) -> bool:
@@ -114,7 +114,7 @@ def test_only_a_release_sends_a_probe(pinned: Pinned) -> None:
     assert pinned.net.udp_received("cni-9") == 1
 
 
-def test_an_address_on_no_link_is_released_without_a_datagram(pinned: Pinned) -> None:
+def test_an_address_on_no_link_is_released_if_it_is_known_whose_each_namespace_is(pinned: Pinned) -> None:
     # As in all other tests of commands, if this machine has no pods: then only a gateway leads to such an address.
     pinned.net.ip(
         "link delete cbr0", "netns add gateway", "link add up0 type veth peer name eth0 netns gateway",
@@ -122,9 +122,19 @@ def test_an_address_on_no_link_is_released_without_a_datagram(pinned: Pinned) ->
         "-n gateway addr add 198.18.0.1/24 dev eth0", "route add default via 198.18.0.1",
     )  # fmt: skip
     with sniffer(pinned.net, "gateway", "eth0") as arrived:
+        dry, why, _ = pinned.clean()
+        assert (dry, pinned.clean("--apply")[0]) == ("refused", "refused")
+        assert why.startswith(
+            f"probe_unanswered: probe: {IP} cannot be probed: the node has it on no link, and a network"
+        )
+        pinned.net.ip("netns delete cni-9")
+        for number, name in enumerate(("gateway", "cni-2")):
+            pinned.named_by_cache(f"/run/netns/{name}", f"{number:064x}")
+        dry, why, _ = pinned.clean()
+        assert (dry, why) == ("would_release", f"{IP} cannot be probed: the node has it on no link")
         verdict = pinned.clean("--apply")[0]
     assert (verdict, arrived) == ("released", [0])
-    assert pinned.evidence[-1] == f"{IP} was not probed: the node has it on no link"
+    assert pinned.evidence[-1] == f"{IP} cannot be probed: the node has it on no link"
 
 
 # What libcni's cache and the mount table show, without a probe

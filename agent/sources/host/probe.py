@@ -54,16 +54,21 @@ def probe(
 
     `clock`: seconds. `cached`: tells which plugin makes the interfaces of a network.
     """
-    _require_network_of_the_node(proc)
-    routes = {ip: find_route(ip) for ip in ips}
-    results = {ip: _by_route(ip, route) or _by_plugin(ip, cached) for ip, route in routes.items()}
-    asked = [ip for ip, result in results.items() if result is None]
-    probes = [_Probe(ip, routes[ip]) for ip in asked]
+    ips = tuple(ips)
+    results = known_unasked(ips, proc, cached)
+    probes = [_Probe(ip, find_route(ip)) for ip in ips if ip not in results]
     try:
         _ask_all(probes, clock)
     except OSError as error:
         raise SourceError(f"cannot probe addresses: {error}") from error
-    return {ip: result for ip, result in results.items() if result} | {one.ip: one.result() for one in probes}
+    return results | {one.ip: one.result() for one in probes}
+
+
+def known_unasked(ips: Iterable[str], proc: Path, cached: Collection[CniResult] = ()) -> dict[str, ProbeResult]:
+    """Return what is known without sending anything; an address that can be asked is left out. Raises as `probe`."""
+    _require_network_of_the_node(proc)
+    found = {ip: _by_route(ip, find_route(ip)) or _by_plugin(ip, cached) for ip in ips}
+    return {ip: result for ip, result in found.items() if result}
 
 
 def _by_route(ip: str, route: Route) -> ProbeResult | None:
@@ -72,7 +77,7 @@ def _by_route(ip: str, route: Route) -> ProbeResult | None:
         return ProbeResult(f"{ip} is an address of the node itself", Reason.ADDRESS_IN_USE)
     if route.alone:
         return ProbeResult(f"a route to {ip} alone leads to interface {route.link}", Reason.ADDRESS_IN_USE)
-    return None if route.link else ProbeResult(f"{ip} was not probed: the node has it on no link")
+    return None if route.link else ProbeResult(f"{ip} cannot be probed: the node has it on no link", asked=False)
 
 
 def _require_network_of_the_node(proc: Path) -> None:
@@ -90,7 +95,8 @@ def _require_network_of_the_node(proc: Path) -> None:
 def _by_plugin(ip: str, cached: Iterable[CniResult]) -> ProbeResult | None:
     """Return why nothing can be asked of a network; None: it can."""
     plugin = next((one.plugin for one in cached if one.plugin in _ISOLATING and covers(one.ranges, ip)), "")
-    return ProbeResult(f"{ip} was not probed: the node does not reach pods of {plugin}") if plugin else None
+    why = f"{ip} cannot be probed: the node does not reach pods of {plugin}"
+    return ProbeResult(why, asked=False) if plugin else None
 
 
 class _Probe:

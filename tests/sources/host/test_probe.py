@@ -236,7 +236,7 @@ def test_nothing_is_sent_off_the_link_and_nothing_is_waited_for(gateway: Network
     with sniffer(gateway, "gateway", "eth0") as arrived:
         found = probed(gateway, *OFF_LINK)
     assert found.objections == dict.fromkeys(OFF_LINK)
-    assert set(found.whys.values()) == {f"{ip} was not probed: the node has it on no link" for ip in OFF_LINK}
+    assert set(found.whys.values()) == {f"{ip} cannot be probed: the node has it on no link" for ip in OFF_LINK}
     assert (control, arrived) == ([1], [0])
     assert found.seconds < 2.5
 
@@ -257,7 +257,7 @@ def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Networ
     plugins = {"10.20.0.0/24": "macvlan", "10.244.1.0/24": "bridge"}
     found = probed(net, "10.20.0.9", "10.20.0.1", "10.244.1.20", plugins=plugins)
     assert found.objections == {"10.20.0.9": None, "10.20.0.1": IN_USE, "10.244.1.20": None}
-    assert found.whys["10.20.0.9"] == "10.20.0.9 was not probed: the node does not reach pods of macvlan"
+    assert found.whys["10.20.0.9"] == "10.20.0.9 cannot be probed: the node does not reach pods of macvlan"
     assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
 
 
