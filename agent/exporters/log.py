@@ -201,7 +201,8 @@ class LogExporter:
     def _findings(self, report: Report) -> None:
         confirmed = {one.finding.key: one for one in report.sorted_findings if one.confirmed}
         for key, tracked in confirmed.items():
-            if key not in self._open:
+            before = self._open.get(key)
+            if before is None or tracked.finding.severity.rank > before.finding.severity.rank:
                 self._opened(tracked)
         gone = {key: one for key, one in self._open.items() if key not in confirmed}
         kept = _not_gone(gone, report) if gone else {}

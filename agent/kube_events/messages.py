@@ -61,6 +61,8 @@ class EventSpec:
     """A network or a resource, where the object has several Events with one reason. Part of the Event's identity."""
     lasting: bool = True
     """Whether it is sent again while it is true; the others happened in this sync."""
+    critical: bool = False
+    """One that has become critical does not wait because it was sent before."""
 
     @property
     def namespace(self) -> str:
@@ -142,6 +144,7 @@ def _event_spec(node: str, about: About, detector: str, subject: str, findings: 
         type="Normal" if informational else "Warning",
         message=_message(subject, findings),
         subject=subject,
+        critical=any(finding.severity is Severity.CRITICAL for finding in findings),
     )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 from agent.model import rejections
 from agent.model.port_mapping import PortMapping
@@ -37,8 +36,10 @@ class Severity(StrEnum):
     CRITICAL = "critical"
     """Pods are broken, or will be within minutes."""
 
-
-_RANK: Final = {severity: rank for rank, severity in enumerate(reversed(Severity))}
+    @property
+    def rank(self) -> int:
+        """The higher, the more urgent."""
+        return list(Severity).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
     """Sort key: critical findings first, then the oldest first; numbers in subjects count as numbers."""
     finding = tracked.finding
     subject = [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d{1,18})", finding.subject)]
-    return _RANK[finding.severity], tracked.since, finding.detector, subject
+    return -finding.severity.rank, tracked.since, finding.detector, subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,14 @@ def test_a_confirmed_finding_is_logged_once_with_its_fields(daemon: Daemon) -> N
     assert [daemon.sync(leaking) for _ in range(3)] == [[]] * 3
 
 
+def test_a_finding_that_becomes_worse_is_logged_again(daemon: Daemon) -> None:
+    report = report_of(leak(9))
+    assert events(daemon.export(report)) == ["finding.opened"]
+    (line,) = daemon.export(report_of(leak(9, severity=Severity.CRITICAL)))
+    assert (line["event"], line["severity"]) == ("finding.opened", "critical")
+    assert daemon.export(report) == []
+
+
 def test_a_finding_that_is_gone_is_closed(daemon: Daemon) -> None:
     confirmed(daemon, node(LOST))
     assert daemon.sync(node()) == [

@@ -38,6 +38,14 @@ def test_an_event_that_returns_within_five_minutes_is_not_sent_again() -> None:
     assert len(limiter.due([about(1)], UPTIME + REPEAT_AFTER)[0]) == 1
 
 
+def test_an_event_that_has_become_critical_does_not_wait() -> None:
+    limiter, worse = RateLimiter(), replace(about(1), critical=True)
+    assert limiter.due([about(1)], UPTIME)[0]
+    assert limiter.due([worse], UPTIME + INTERVAL)[0] == [worse]
+    assert limiter.due([worse], UPTIME + INTERVAL * 2) == ([], 0)
+    assert limiter.due([about(1)], UPTIME + INTERVAL * 3) == ([], 0)
+
+
 def test_the_releases_of_every_sync_are_sent() -> None:
     limiter = RateLimiter()
     assert [len(limiter.due([RELEASED], UPTIME + INTERVAL * number)[0]) for number in range(3)] == [1, 1, 1]
