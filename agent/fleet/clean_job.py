@@ -5,7 +5,10 @@ The image, the mounts, the account and the settings are the cluster's own. Only 
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any, Final
+
+from agent.config import option, settings_of
 
 _STORE: Final = "/var/lib/cni"
 _DEADLINE: Final = 600
@@ -24,7 +27,7 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
         spec = deepcopy(daemon_set["spec"]["template"]["spec"])
         container = _agent(spec["containers"])
         namespace = daemon_set["metadata"]["namespace"]
-        container["args"] = ["clean", *options]
+        container["args"] = ["clean", *_settings(container, options), *options]
         if apply:
             container["args"] += ["--apply", *_networks(container, options)]
             _mount_writable(spec, container)
@@ -53,10 +56,26 @@ def _agent(containers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in named[0].items() if key not in _ONLY_DAEMON}
 
 
+def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]:
+    """Return the options of `run` that `clean` has too, and that are not given: without them guards may be weaker."""
+    given = {one.partition("=")[0] for one in options}
+    shared = {option(name) for name in settings_of("clean")} - given
+    kept: list[str] = []
+    for argument, following in pairwise([*(container.get("args") or ()), ""]):
+        name, equals, _ = argument.partition("=")
+        if name in shared:
+            kept += [argument] if equals else [argument, following]
+    return kept
+
+
 def _networks(container: Mapping[str, Any], options: Sequence[str]) -> list[str]:
-    """Without the overlay cleanup-exec, the DaemonSet does not say which networks may be cleaned."""
+    """Without the overlay cleanup-exec, the DaemonSet does not say which networks may be cleaned.
+
+    What `envFrom` names cannot be seen here, and may say it: then an option would allow more than the cluster does.
+    """
     names = {one["name"] for one in container.get("env") or ()}
-    given = "NODELEAK_CLEANUP_NETWORK" in names or any(one.startswith("--cleanup-network") for one in options)
+    named = any(one.startswith("--cleanup-network") for one in (*container["args"], *options))
+    given = named or "NODELEAK_CLEANUP_NETWORK" in names or container.get("envFrom")
     return [] if given else ["--cleanup-network=auto"]
 
 

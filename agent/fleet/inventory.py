@@ -20,7 +20,8 @@ _FIELDS: Final = (
     ".status.phase",
     '.status.conditions[?(@.type=="Ready")].status',
     ".spec.containers[*].name",
-    ".status.containerStatuses[*].state.waiting.reason",
+    '.status.containerStatuses[?(@.name=="nodeleak")].state.waiting.reason',
+    '.status.containerStatuses[?(@.name=="nodeleak")].state.running.startedAt',
 )
 _NAME: Final = _FIELDS.index(".metadata.name")
 _ADDRESS: Final = 5
@@ -133,6 +134,7 @@ def _agent(
     ready: str,
     containers: str,
     waiting: str,
+    running: str,
 ) -> Agent:
     names = containers.split()
     return Agent(
@@ -141,7 +143,8 @@ def _agent(
         pod=pod,
         container="nodeleak" if "nodeleak" in names else next(iter(names), ""),
         ready=ready == "True",
-        not_running=waiting or ("" if phase == "Running" else phase or "no status yet"),
+        # A sidecar may wait while the agent runs.
+        not_running="" if running else waiting or ("" if phase == "Running" else phase or "no status yet"),
         terminating=bool(deleted),
         created=created,
     )

@@ -147,11 +147,23 @@ def pod_line(
     ready: str = "True",
     deleted: str = "",
     waiting: str = "",
+    running: str = "",
     pod: str = "",
     containers: str = "nodeleak",
     created: str = "2026-03-26T19:00:00Z",
 ) -> str:
-    fields = (node, "kube-system", pod or f"nodeleak-{node}", created, deleted, phase, ready, containers, waiting)
+    fields = (
+        node,
+        "kube-system",
+        pod or f"nodeleak-{node}",
+        created,
+        deleted,
+        phase,
+        ready,
+        containers,
+        waiting,
+        running,
+    )
     return "\t".join(fields)
 
 

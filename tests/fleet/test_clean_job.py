@@ -1,5 +1,6 @@
 """The Job that cleans one node, from the DaemonSets of deploy/."""
 
+from copy import deepcopy
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
@@ -60,6 +61,21 @@ def test_the_command_names_the_networks_unless_the_daemon_set_does(
     name: str, options: tuple[str, ...], apply: bool, arguments: list[str]
 ) -> None:
     assert container(job(name, *options, apply=apply))["args"] == arguments
+
+
+def test_the_settings_of_the_daemon_set_hold_in_the_job() -> None:
+    source = deepcopy(daemon_set())
+    (agent,) = source["spec"]["template"]["spec"]["containers"]
+    agent["args"] = ["run", "--cleanup-network=cbr0", "--max-share", "10%", "--settle=1h", "--interval=5s"]
+    found = container(clean_job(source, "worker-1", ["--settle=2h"], apply=True))
+    assert found["args"] == ["clean", "--cleanup-network=cbr0", "--max-share", "10%", "--settle=2h", "--apply"]
+
+
+def test_a_job_does_not_allow_more_networks_than_an_environment_that_is_not_seen() -> None:
+    source = deepcopy(daemon_set())
+    (agent,) = source["spec"]["template"]["spec"]["containers"]
+    agent["envFrom"] = [{"configMapRef": {"name": "nodeleak"}}]
+    assert container(clean_job(source, "worker-1", (), apply=True))["args"] == ["clean", "--apply"]
 
 
 def test_the_job_is_not_taken_for_an_agent() -> None:

@@ -46,6 +46,11 @@ def test_an_agent_that_does_not_run_cannot_be_asked(line: str, why: str) -> None
     assert of(line)["worker-1"].unreachable == f"{pod}: {why}"
 
 
+def test_a_sidecar_that_waits_does_not_hide_an_agent_that_runs() -> None:
+    line = pod_line("worker-1", phase="Pending", ready="False", running="2026-03-26T20:00:00Z")
+    assert of(line)["worker-1"].unreachable == ""
+
+
 def test_an_agent_that_is_not_ready_can_be_asked() -> None:
     found = of(pod_line("worker-1", ready="False"))["worker-1"]
     assert found.agent is not None

@@ -225,6 +225,12 @@ def test_an_unknown_node_is_a_mistake(kubectl: FakeKubectl) -> None:
     assert kubectl.calls("exec") == []
 
 
+def test_a_node_that_cannot_be_cleaned_does_not_hide_one_that_was_not_read(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", code=6)
+    kubectl.node("worker-2", pod="")
+    assert kubectl.run("scan", "--all").code == 3
+
+
 def test_documents_are_merged(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-10", output=text(SCAN), code=3)
     kubectl.node("worker-2", output="not JSON", error="warning\nlast line\n", code=70)
