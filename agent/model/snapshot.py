@@ -162,6 +162,10 @@ class NetworkStore:
 
 SANDBOX_NOT_READY: Final = "not ready"
 """The state of a sandbox that CRI lists and that does not run."""
+SANDBOX_RECORDED: Final = "recorded but not listed"
+"""The state of a sandbox that only containerd's records have."""
+ENDED: Final = frozenset({SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"})
+"""The states of a sandbox that only waits for its teardown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ class Container:
     id: str
     state: str
     """As docker reports it: created, running, paused, restarting, removing, exited, dead. CRI's sandboxes:
-    `running`, `SANDBOX_NOT_READY`."""
+    `running`, `SANDBOX_NOT_READY`, `SANDBOX_RECORDED`."""
     created: int
     """Seconds since the epoch."""
     pod: str

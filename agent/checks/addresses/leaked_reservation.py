@@ -18,14 +18,14 @@ from datetime import datetime, timedelta
 from heapq import nsmallest
 from typing import Final
 
-from agent.checks.addresses.classify import made_at
+from agent.checks.addresses.classify import CLOCK_SLACK, made_at
 from agent.checks.addresses.leak_cause import LeakEvidence, first_observation
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, LeakCause, Severity, TrackedFinding
 from agent.model.leak import Leak, Leaks
 from agent.model.port_mapping import PortMapping
 from agent.model.ranges import numbered
-from agent.model.snapshot import NotRequested, Reservation, Snapshot, Unavailable, known_or
+from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, Unavailable, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"
@@ -61,7 +61,7 @@ def check_sources(snapshot: Snapshot) -> None:
     assessment = Assessment(snapshot, ())
     for network in assessment.networks:
         assessment.of(network)
-    snapshot.containers.known()
+    _check_clock(snapshot, {one.id for one in snapshot.containers.known()})
     _check_evidence(snapshot)
 
 
@@ -142,6 +142,15 @@ def _others(leaks: Leaks, listed: Collection[Reservation]) -> Iterator[TrackedFi
             count=count,
         )
         yield TrackedFinding(finding, first_seen, confirmed=True)
+
+
+def _check_clock(snapshot: Snapshot, listed: Collection[str]) -> None:
+    """Raise InsufficientData if a reservation without a container is newer than the clock: its age says nothing."""
+    newest = (snapshot.taken_at + CLOCK_SLACK).timestamp() * 1e9
+    for store in snapshot.reservations:
+        for one in known_or(store.reading, ()):
+            if one.mtime_ns > newest and one.container_id not in listed:
+                raise InsufficientData(f"reservations: file {one.key} is newer than the node's clock, which was set")
 
 
 def _check_evidence(snapshot: Snapshot) -> None:

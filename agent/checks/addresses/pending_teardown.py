@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from agent.model.assessment import Assessment, ClassifiedReservation, PendingTeardown, State
 from agent.model.snapshot import (
-    SANDBOX_NOT_READY,
+    ENDED,
     Container,
     Damage,
     DamagedResult,
@@ -26,10 +26,8 @@ def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) 
     snapshot = assessment.snapshot
     if not any(isinstance(store.reading, Known) for store in snapshot.reservations):
         return dict(earlier)
-    # CRI lists a sandbox until its teardown is completed.
-    stopped = {
-        one.id: one for one in known_or(snapshot.containers, ()) if one.sandbox and one.state == SANDBOX_NOT_READY
-    }
+    # A runtime lists a sandbox, or has its record, until its teardown is completed.
+    stopped = {one.id: one for one in known_or(snapshot.containers, ()) if one.sandbox and one.state in ENDED}
     pending: dict[Reservation, Since] = {}
     for one in assessment.reservations:
         sandbox = stopped.get(one.container_id)

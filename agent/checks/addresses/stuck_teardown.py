@@ -5,11 +5,12 @@ or plugin binary was removed, or kubenet has no pod CIDR. After a power cut, lib
 empty: containerd before 2.0 then cannot stop the sandbox.
 
 Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity info) or an hour
-(warning). With containerd and CRI-O, its sandbox is listed and has not been ready for an hour (info) or a day
-(warning).
+(warning). Or its sandbox has ended an hour (info) or a day (warning) ago, and the runtime still lists it or has its
+record.
 Do: find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and repair what its teardown fails
 on. If libcni's cached result is damaged, remove that file. The kubelet then releases the address itself. Never remove
-the sandbox with `ctr`: its address would leak.
+the sandbox with `ctr`: its address would leak. One that the runtime has recorded but does not list is unknown to the
+kubelet: restart the runtime, which loads its records again.
 """
 
 from collections.abc import Iterator, Mapping

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_numbers
-from agent.model.snapshot import SANDBOX_NOT_READY, Container
+from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus
 from agent.sources.runtime.grpc_unary import LARGEST_MESSAGE, Code, GrpcConnection, GrpcError
@@ -39,7 +39,6 @@ _BATCH: Final = 100
 """A filter has 70 bytes; a request fits into one frame of HTTP/2."""
 _SANDBOX_STATES: Final = {0: "running", 1: SANDBOX_NOT_READY}
 _CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown"}
-_RECORDED: Final = "recorded but not listed"
 """It is being created, or what a failure has left of it."""
 _BEING_CREATED: Final = "being created"
 _OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
@@ -227,7 +226,7 @@ def _recorded(session: _Session, ids: Sequence[str]) -> Collection[Container]:
 
 def _container_records(session: _Session, requests: Sequence[bytes]) -> Iterator[Container]:
     for namespace in session.namespaces():
-        state = _RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
+        state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
         for request in requests:
             for one in session.containerd_list(f"{_CONTAINERS}/List", namespace, request):
                 yield _record(one, state, labels=2, created=8)
@@ -237,7 +236,7 @@ def _sandbox_records(session: _Session, runtime: ContainerRuntime, requests: Seq
     try:
         for request in requests:
             for one in session.containerd_list(f"{_SANDBOXES}/List", _KUBERNETES, request):
-                yield _record(one, _RECORDED, labels=4, created=5)
+                yield _record(one, SANDBOX_RECORDED, labels=4, created=5)
     except GrpcError as error:
         if not _without_sandbox_store(error, runtime):
             raise

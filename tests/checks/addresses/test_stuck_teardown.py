@@ -13,6 +13,7 @@ from agent.model.report import Report
 from agent.model.runtime import CONTAINERD, ContainerRuntime
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
+    SANDBOX_RECORDED,
     Checkpoint,
     Container,
     Damage,
@@ -117,12 +118,15 @@ def with_damage(snapshot: Snapshot, network: str = "kubenet") -> Snapshot:
     return replace(snapshot, damaged_results=(DamagedResult(network, GONE, "eth0", Damage.EMPTY),))
 
 
-def test_a_sandbox_that_is_not_ready_for_an_hour_is_for_information_and_for_a_day_a_warning() -> None:
-    assert severities(after(on_cri(), on_cri(later=59 * MINUTE))) == []
-    late = [on_cri(), on_cri(later=HOUR), on_cri(later=HOUR + MINUTE)]
+@pytest.mark.parametrize("state", [SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"])
+def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a_warning(state: str) -> None:
+    def at(later: timedelta) -> Snapshot:
+        return on_cri(later=later, container=sandbox(GONE, "shop/cart", state))
+
+    assert severities(after(at(0 * HOUR), at(59 * MINUTE))) == []
+    late = [at(0 * HOUR), at(HOUR), at(HOUR + MINUTE)]
     assert severities(after(*late)) == [(Severity.INFO, True)]
-    stuck = [on_cri(later=24 * HOUR), on_cri(later=24 * HOUR + MINUTE)]
-    assert severities(after(*late, *stuck)) == [(Severity.WARNING, True)]
+    assert severities(after(*late, at(24 * HOUR), at(24 * HOUR + MINUTE))) == [(Severity.WARNING, True)]
 
 
 def test_the_finding_names_the_sandbox_and_its_pod() -> None:
@@ -140,10 +144,9 @@ def test_the_finding_names_the_sandbox_and_its_pod() -> None:
         sandbox(GONE, "shop/cart"),
         sandbox(GONE, "shop/cart", "being created"),
         sandbox(GONE, "shop/cart", "in another namespace of containerd"),
-        sandbox(GONE, "shop/cart", "exited"),
         replace(STOPPED, sandbox=False),
     ],
-    ids=["ready", "being created", "of nerdctl", "of docker", "a container"],
+    ids=["ready", "being created", "of nerdctl", "a container"],
 )
 def test_others_that_do_not_run_are_no_finding(container: Container) -> None:
     assert severities(after(on_cri(container=container), on_cri(later=25 * HOUR, container=container))) == []
