@@ -16,7 +16,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
-from agent.model.ranges import covers
+from agent.model.ranges import covers, usable
 from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import CniResult
 from agent.sources.host.routes import Route, find_route
@@ -93,10 +93,11 @@ def _require_network_of_the_node(proc: Path) -> None:
 
 
 def _by_plugin(ip: str, cached: Iterable[CniResult]) -> ProbeResult | None:
-    """Return why nothing can be asked of a network; None: it can."""
-    plugin = next((one.plugin for one in cached if one.plugin in _ISOLATING and covers(one.ranges, ip)), "")
+    """Return why nothing can be asked of a network; None: it can. Of several, the network with the smallest range."""
+    found = [(usable(one.ranges), one.plugin not in _ISOLATING, one.plugin) for one in cached if covers(one.ranges, ip)]
+    _, can_be_asked, plugin = min(found, default=(0, True, ""))
     why = f"{ip} cannot be probed: the node does not reach pods of {plugin}"
-    return ProbeResult(why, asked=False) if plugin else None
+    return None if can_be_asked else ProbeResult(why, asked=False)
 
 
 class _Probe:

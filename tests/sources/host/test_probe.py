@@ -258,6 +258,8 @@ def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Networ
     found = probed(net, "10.20.0.9", "10.20.0.1", "10.244.1.20", plugins=plugins)
     assert found.objections == {"10.20.0.9": None, "10.20.0.1": IN_USE, "10.244.1.20": None}
     assert found.whys["10.20.0.9"] == "10.20.0.9 cannot be probed: the node does not reach pods of macvlan"
+    wide = probed(net, "10.244.1.20", plugins={"10.0.0.0/8": "macvlan", "10.244.1.0/24": "bridge"})
+    assert wide.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
     assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
 
 
