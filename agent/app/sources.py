@@ -85,7 +85,7 @@ def node_sources(
     }
     recheck = NodeRecheck(
         lambda container_id: in_time(lambda: runtimes.has(container_id)),
-        lambda container_id: runtimes.asks_docker and checkpoints.has(container_id),
+        lambda container_id: checkpoints.has(container_id) if runtimes.asks_docker else None,
         results,
         config.proc,
         _probe(config, results),

@@ -45,7 +45,10 @@ class Recheck(Protocol):
     """Live questions about a sandbox or an address. Each raises SourceError if there is no definite answer."""
 
     def has_container(self, container_id: str) -> bool: ...
-    def has_checkpoint(self, container_id: str) -> bool: ...
+    def has_checkpoint(self, container_id: str) -> bool | None:
+        """None: the kubelet of this node keeps none."""
+        ...
+
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         """Say who has one of the addresses; empty if nobody has. `container_id`: empty if it is not known."""
         ...
@@ -132,8 +135,9 @@ def release(
     evidence: Sequence[str] = (),
 ) -> Generator[Step, None, Outcome]:
     """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here."""
+    asked: list[str] = []
     try:
-        if refusal := (yield from _recheck(request, recheck)):
+        if refusal := (yield from _recheck(request, recheck, asked)):
             return Outcome(request, Verdict.REFUSED, (refusal,))
         files = [_read(reservation, file_ops) for reservation in request.reservations]
         cached = file_ops.cached(request)
@@ -149,7 +153,7 @@ def release(
     try:
         # Not under the lock, because a disk can be slow, and every ADD on the node would wait for it. What is
         # compared under the lock is, to the byte, what is journaled here.
-        entry = writer.begin(request, (*files, *cached), (*_EVIDENCE, *evidence))
+        entry = writer.begin(request, (*files, *cached), (*asked, *evidence))
     except OSError as error:
         reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
         return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
@@ -163,15 +167,6 @@ def release(
     except OSError as error:
         why = join(why, f"the journal does not record the outcome: {describe_error(error)}")
     return replace(outcome, why=why, entry=entry, waited=None if outcome.waited is None else waited + outcome.waited)
-
-
-_EVIDENCE = (
-    "the container runtime answered that there is no such container",
-    "the kubelet has no checkpoint of the sandbox",
-    "no process has the address configured",
-    "no mounted network namespace is that of the sandbox, as far as libcni's cache names it",
-    "under host-local's locks the file was the one stored in this entry",
-)
 
 
 class _RaceLost(Exception):
@@ -194,17 +189,26 @@ def join(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _recheck(request: ReleaseRequest, recheck: Recheck) -> Generator[Step, None, Refusal | None]:
-    """Ask again for owners of this sandbox alone. An empty file names no sandbox: then only the kernel is asked."""
+def _recheck(request: ReleaseRequest, recheck: Recheck, asked: list[str]) -> Generator[Step, None, Refusal | None]:
+    """Ask again for owners of this sandbox alone, and add each answer to `asked`.
+
+    An empty file names no sandbox: then only the kernel is asked.
+    """
     if container_id := request.container_id:
         if recheck.has_container(container_id):
             return Refusal(Reason.CONTAINER_EXISTS, "recheck: the container runtime has the container")
+        asked.append("the container runtime answered that there is no such container")
         yield Step.ASKED_RUNTIME
-        if recheck.has_checkpoint(container_id):
+        if checkpoint := recheck.has_checkpoint(container_id):
             return Refusal(Reason.TEARDOWN_PENDING, "recheck: the sandbox has a checkpoint")
+        if checkpoint is not None:
+            asked.append("the kubelet has no checkpoint of the sandbox")
         yield Step.ASKED_KUBELET
     if holder := recheck.holder_of(container_id, [reservation.ip for reservation in request.reservations]):
         return Refusal(Reason.ADDRESS_IN_USE, f"recheck: {holder}")
+    asked.append("no process has the address configured")
+    if container_id:
+        asked.append("no mounted network namespace is that of the sandbox, as far as libcni's cache names it")
     yield Step.ASKED_KERNEL
     return None
 

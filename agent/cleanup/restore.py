@@ -216,7 +216,7 @@ def _complete(entry: Entry, file_ops: RestoreOperations) -> tuple[Verdict | None
     """Put back the rest of a sandbox that is partly in place. Return None if all of it is in place then."""
     missing = _missing(entry, file_ops)
     if len(missing) == len(entry.reservations):
-        return Verdict.RELEASED, "; no reservation is in place"
+        return Verdict.RELEASED, "; no reservation is in place: it or another process removed them"
     if any(file_ops.taken(image) for image in missing):
         return Verdict.FAILED, ", and a removed address is reserved again"
     _put_back(missing, file_ops)

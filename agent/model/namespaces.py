@@ -1,5 +1,6 @@
 """Which sandboxes without a process still have their network namespace: it is mounted."""
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -28,10 +29,10 @@ def of_nobody(results: Iterable[CniResult], mounted: Iterable[str]) -> str:
     docker itself removes, when it starts, those of its own that belong to no container.
     """
     named = {_name(one.namespace) for one in results if one.namespace}
-    return next((place for place in mounted if _name(place) not in named and _DOCKER not in place), "")
+    return next((place for place in mounted if _name(place) not in named and not _DOCKER.search(place)), "")
 
 
-_DOCKER: Final = "/docker/netns/"
+_DOCKER: Final = re.compile(r"/docker[^/]*/netns/")
 
 
 def _name(path: str) -> str:

@@ -15,7 +15,7 @@ class NodeRecheck:
     """Each method raises SourceError where there is no definite answer."""
 
     container_exists: Callable[[str], bool]
-    checkpoint_exists: Callable[[str], bool]
+    checkpoint_exists: Callable[[str], bool | None]
     results: CniResults
     proc: Path
     ask: Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]
@@ -24,7 +24,7 @@ class NodeRecheck:
     def has_container(self, container_id: str) -> bool:
         return self.container_exists(container_id)
 
-    def has_checkpoint(self, container_id: str) -> bool:
+    def has_checkpoint(self, container_id: str) -> bool | None:
         return self.checkpoint_exists(container_id)
 
     def probe(self, ips: Sequence[str], *, send: bool = True) -> Mapping[str, ProbeResult]:

@@ -440,6 +440,23 @@ def test_a_cleanup_finishes_a_restoration_that_was_killed(incident: Incident) ->
     assert (second["addresses"], second["restored"], second["outcome"]) == ([ip], None, "released")
 
 
+def test_a_release_that_failed_half_way_can_be_restored(incident: Incident) -> None:
+    ips = incident.leaks[:3]
+    assert incident.clean("--apply", "--max=3").code == 0
+    lines = [json.loads(line) for line in incident.journal_file.read_text().splitlines()]
+    began = [line for line in lines if "began" in line]
+    began[1]["files"] += began[2]["files"]  # as if they were one sandbox
+    ended = next(line for line in lines if line["entry"] == began[1]["entry"] and "began" not in line)
+    ended["outcome"] = "failed"
+    lines = [line for line in lines if line["entry"] != began[2]["entry"]]
+    assert incident.restore(ips[2], "--apply").code == 0  # the part that is in place
+    incident.journal_file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for which in ("--last", ips[1]):
+        assert f"would restore: {ips[1]}" in incident.restore(which).out
+    assert incident.restore("--last", "--apply").code == 0
+    assert incident.file(ips[1])
+
+
 def test_a_journal_of_the_version_before_is_read(incident: Incident) -> None:
     """It has no line for the beginning of a restoration."""
     ips = incident.leaks[:2]
