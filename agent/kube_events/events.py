@@ -46,10 +46,10 @@ class EventSeries:
 
         The agent has no right to read Events, so the answers to writes say which exist.
         """
-        # Forgotten until the answer: without one, nobody knows whether the Event exists.
-        count = self._counts.pop(spec.name, None)
+        count = self._counts.get(spec.name)
         if count is not None and self._patched(spec, at, server, count + 1):
             return
+        self._counts.pop(spec.name, None)
         if self._created(spec, at, server):
             return
         # An earlier process of the agent created it, with a count that is not known here.

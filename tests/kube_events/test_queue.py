@@ -257,6 +257,19 @@ def test_a_throttled_request_is_retried_after_the_given_time(agent: Start) -> No
     assert (len(server.requests), one.dropped, one.warned) == (2, {}, [])
 
 
+def test_a_throttled_patch_is_retried_alone(agent: Start) -> None:
+    store, busy = Store(), [no("429 Too Many Requests", "slow down", "Retry-After: 0")]
+    with (
+        FakeServer(lambda request: [busy.pop()] if busy and request.method == "PATCH" else store(request)) as server,
+        agent(server.url) as one,
+    ):
+        one.export(leak(2))
+        until(lambda: one.sent() == 1, "it is created")
+        one.export(leak(2), later=LATER)
+        until(lambda: one.sent() == 2, "it is patched")
+    assert [request.method for request in server.requests] == ["POST", "PATCH", "PATCH"]
+
+
 def test_a_request_throttled_twice_is_dropped(agent: Start) -> None:
     answer = no("429 Too Many Requests", "slow down", "Retry-After: 0")
     with FakeServer(lambda _: [answer]) as server, agent(server.url) as one:
