@@ -48,7 +48,7 @@ def test_only_what_differs_each_time_is_left_out_of_the_comparison() -> None:
     old = "kubenet    10.253.6.229  1m1s  kubelet_restart  beaa17b3d978  released  20261122T152124.189457Z-beaa17b3d978"
     new = "kubenet  10.253.6.9  56s  kubelet_restart  0eaa17b3d978  released  20261122T162124.189457Z-0eaa17b3d978"
     assert comparable(old) == comparable(new) == "kubenet  ADDRESS  AGE  kubelet_restart  ID  released  ENTRY"
-    assert comparable("ID  default/e2e-7f-0    x") == "ID  default/POD  x"
+    assert comparable("ID  default/e2e-7f-0    x") == comparable("ID  default/e2e-781d-0  x") == "ID  default/POD  x"
     named, unnamed = "a  beaa17b3d978  default/e2e-7f-0    x", "a  beaa17b3d978  -  x"
     assert comparable(named) == comparable(unnamed) == "a  ID  POD  x"
     assert comparable("3 released, 119/125 free") == "3 released, 119/125 free"

@@ -26,8 +26,8 @@ _PLACEHOLDERS: Final = (
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( ?Z| UTC)", "TIME"),
     (r"\b\d+\.\d+\.\d+\.\d+\b", "ADDRESS"),
     (r"\b\d+\.\d+\.\d+\b", "VERSION"),
+    (r"\be2e-[0-9a-z-]+\b", "POD"),  # before the ages: a name may have one in it
     (r"\b(\d+(ms|[smhd]))+\b", "AGE"),
-    (r"\be2e-[0-9a-z-]+\b", "POD"),
     (r"\bnodeleak-clean-[0-9a-z]{5}\b", "JOB"),
     (r" {2,}", "  "),
     (r"(?<=  ID  )(default/POD|-)(?=  )", "POD"),  # kubenet: known unless the agent restarted, as on a slow machine

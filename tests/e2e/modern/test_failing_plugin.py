@@ -96,7 +96,7 @@ def test_the_plugin_is_named_before_the_leaks_that_it_makes(
 
 
 def _ask_for(node: ModernNode, count: int) -> list[str]:
-    pods = [pod_with(node.cluster, f"e2e-failing-{number}", {}) for number in range(count)]
+    pods = [pod_with(node.cluster, f"e2e-{node.profile}-failing-{number}", {}) for number in range(count)]
     for number, pod in enumerate(pods):
         (container,) = pod["spec"]["containers"]
         container["ports"] = [{"containerPort": 80, "hostPort": 8080 + number}]

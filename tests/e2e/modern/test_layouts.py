@@ -70,6 +70,8 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
     names = node.ask_for(2)
     node.ready(names)
     before = set(node.scan().states)
+    if node.profile == "crio":
+        pytest.skip("DID NOT RUN: CRI-O frees at its start what libcni's cache names, and its namespace with it")
     node.leak("ghosts")
     if "nsfs" not in node.run("cat", "/proc/mounts"):
         pytest.skip("DID NOT RUN: docker's namespaces lie in /run/docker, and are lost with its state")
@@ -77,6 +79,8 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
     states = node.scan(*_EAGER).states
     assert before <= states.keys()
     assert {states[ip] for ip in before} == {"unmanaged"}, states
+    assert "released" not in node.clean("--apply").verdicts.values()
+    node.run("rm", "-rf", "/var/lib/cni/results", "/var/lib/cni/cache")  # now only the addresses themselves tell
     assert "released" not in node.clean("--apply").verdicts.values()
     node.run("sh", "-c", "awk '$3 == \"nsfs\" {print $2}' /proc/mounts | xargs -r umount")
     left = before & node.scan(*_EAGER).states.keys()

@@ -63,7 +63,7 @@ def multus(node: ModernNode) -> Iterator[ModernNode]:
 
 
 def _ask_for(node: ModernNode, count: int) -> list[str]:
-    names = [f"e2e-multus-{number}" for number in range(count)]
+    names = [f"e2e-{node.profile}-multus-{number}" for number in range(count)]
     pods = [pod_with(node.cluster, name, {}) for name in names]
     for pod in pods:
         pod["metadata"]["annotations"] = {f"{_GROUP.replace('cni.', 'v1.cni.')}/networks": "storage, lan"}
