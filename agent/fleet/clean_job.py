@@ -3,12 +3,10 @@
 The image, the mounts, the account and the settings are the cluster's own. Only what a release needs is different.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise
 from typing import Any, Final
-
-from agent.config import option, settings_of
 
 _STORE: Final = "/var/lib/cni"
 _DEADLINE: Final = 600
@@ -21,13 +19,18 @@ _LABELS: Final = {"app.kubernetes.io/name": "nodeleak-clean", "app.kubernetes.io
 """What selects the agent's pods does not select this one."""
 
 
-def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], *, apply: bool) -> dict[str, Any]:
-    """Return the Job. `options`: of `nodeleak clean`. Raises ValueError if it is not the agent's DaemonSet."""
+def clean_job(
+    daemon_set: Mapping[str, Any], node: str, options: Sequence[str], known: Collection[str], *, apply: bool
+) -> dict[str, Any]:
+    """Return the Job. `options`: of `nodeleak clean`. Raises ValueError if it is not the agent's DaemonSet.
+
+    `known`: the names of all settings of `clean`, such as `--settle`.
+    """
     try:
         spec = deepcopy(daemon_set["spec"]["template"]["spec"])
         container = _agent(spec["containers"])
         namespace = daemon_set["metadata"]["namespace"]
-        container["args"] = ["clean", *_settings(container, options), *options]
+        container["args"] = ["clean", *_settings(container, options, known), *options]
         if apply:
             container["args"] += ["--apply", *_networks(container, options)]
             _mount_writable(spec, container)
@@ -56,10 +59,10 @@ def _agent(containers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in named[0].items() if key not in _ONLY_DAEMON}
 
 
-def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]:
+def _settings(container: Mapping[str, Any], options: Sequence[str], known: Collection[str]) -> list[str]:
     """Return the options of `run` that `clean` has too, and that are not given: without them guards may be weaker."""
     given = {one.partition("=")[0] for one in options}
-    shared = {option(name) for name in settings_of("clean")} - given
+    shared = set(known) - given
     kept: list[str] = []
     for argument, following in pairwise([*(container.get("args") or ()), ""]):
         name, equals, _ = argument.partition("=")

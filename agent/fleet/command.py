@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]
 from agent.cli import prepare_output, report_error, version
 from agent.cli.exit_codes import DONE, UNAVAILABLE
 from agent.cli.output import write
-from agent.config import UsageError
+from agent.config import UsageError, option, settings_of
 from agent.fleet.clean_job import clean_job
 from agent.fleet.cleaning import apply_on_nodes
 from agent.fleet.inventory import LABELS
@@ -81,7 +81,7 @@ def _print_job(arguments: argparse.Namespace) -> int:
         hint = "choose one with --namespace"
         raise UsageError(f"expected one DaemonSet with the labels {LABELS}, found: {names}", hint)
     try:
-        job = clean_job(found[0], target.node, arguments.rest, apply=arguments.apply)
+        job = clean_job(found[0], target.node, arguments.rest, _cleaning_options(), apply=arguments.apply)
     except ValueError as error:
         raise UsageError(str(error)) from error
     namespace = job["metadata"]["namespace"]
@@ -89,3 +89,7 @@ def _print_job(arguments: argparse.Namespace) -> int:
     write(f"# until kubectl -n {namespace} logs -f $JOB; do sleep 2; done\n")
     write(yaml.dump(job, Dumper=_Dumper, sort_keys=False))
     return DONE
+
+
+def _cleaning_options() -> frozenset[str]:
+    return frozenset(map(option, settings_of("clean")))
