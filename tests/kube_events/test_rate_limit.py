@@ -46,6 +46,23 @@ def test_an_event_that_has_become_critical_does_not_wait() -> None:
     assert limiter.due([about(1)], UPTIME + INTERVAL * 3) == ([], 0)
 
 
+def test_a_less_severe_event_does_not_replace_one_that_is_critical_again() -> None:
+    limiter, worse = RateLimiter(), replace(about(1), critical=True)
+    syncs = [worse, about(1), worse, about(1)]
+    sent = [limiter.due([one], UPTIME + INTERVAL * number)[0] for number, one in enumerate(syncs)]
+    assert sent == [[worse], [], [], []]
+    assert limiter.due([about(1)], UPTIME + REPEAT_AFTER)[0] == [about(1)]
+    assert limiter.due([worse], UPTIME + REPEAT_AFTER + INTERVAL)[0] == [worse]
+
+
+def test_an_event_that_has_become_critical_is_sent_before_those_that_were_sent_longer_ago() -> None:
+    limiter, events = RateLimiter(), [about(number) for number in range(BURST)]
+    limiter.due(events[1:], UPTIME)
+    limiter.due(events[:1], UPTIME + INTERVAL)
+    due, _ = limiter.due([*events[1:], replace(events[0], critical=True)], UPTIME + REPEAT_AFTER)
+    assert due[0] == replace(events[0], critical=True)
+
+
 def test_the_releases_of_every_sync_are_sent() -> None:
     limiter = RateLimiter()
     assert [len(limiter.due([RELEASED], UPTIME + INTERVAL * number)[0]) for number in range(3)] == [1, 1, 1]
