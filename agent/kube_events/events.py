@@ -14,6 +14,7 @@ from agent.sources.kube.client import ApiError
 _NOT_FOUND: Final = 404
 _EXISTS: Final = 409
 _MOST_REMEMBERED: Final = 1000
+_UNKNOWN: Final = 0
 
 
 class EventExporter:
@@ -42,33 +43,32 @@ class EventSeries:
         self._counts: dict[str, int] = {}
 
     def send(self, spec: EventSpec, at: datetime, server: Server) -> None:
-        """Create the Event, or patch the existing one; raises SourceError.
+        """Create the Event, or patch the existing one; raises SourceError. The next attempt goes on from here.
 
         The agent has no right to read Events, so the answers to writes say which exist.
         """
-        count = self._counts.get(spec.name)
-        if count is not None and self._patched(spec, at, server, count + 1):
+        if spec.name not in self._counts and self._created(spec, at, server):
             return
-        self._counts.pop(spec.name, None)
-        if self._created(spec, at, server):
-            return
-        # An earlier process of the agent created it, with a count that is not known here.
-        if not self._patched(spec, at, server, None):
-            # It expired between the two requests.
-            server.create(spec.path, spec.event(at))
-            self._remember(spec, 1)
+        if not self._patched(spec, at, server):
+            # It has expired.
+            del self._counts[spec.name]
+            self._created(spec, at, server)
 
     def _created(self, spec: EventSpec, at: datetime, server: Server) -> bool:
         try:
             server.create(spec.path, spec.event(at))
         except ApiError as error:
-            if error.status == _EXISTS:
-                return False
-            raise
+            if error.status != _EXISTS:
+                raise
+            # An earlier process of the agent created it.
+            self._remember(spec, _UNKNOWN)
+            return False
         self._remember(spec, 1)
         return True
 
-    def _patched(self, spec: EventSpec, at: datetime, server: Server, count: int | None) -> bool:
+    def _patched(self, spec: EventSpec, at: datetime, server: Server) -> bool:
+        known = self._counts[spec.name]
+        count = None if known == _UNKNOWN else known + 1
         try:
             answer = server.patch(f"{spec.path}/{spec.name}", spec.changes(at, count))
         except ApiError as error:

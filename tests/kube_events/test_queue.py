@@ -270,6 +270,16 @@ def test_a_throttled_patch_is_retried_alone(agent: Start) -> None:
     assert [request.method for request in server.requests] == ["POST", "PATCH", "PATCH"]
 
 
+def test_an_event_of_an_earlier_agent_is_created_once_also_if_its_patch_is_throttled(agent: Start) -> None:
+    store, busy = Store(), [no("429 Too Many Requests", "slow down", "Retry-After: 0")]
+    with FakeServer(lambda request: [busy.pop()] if busy and request.method == "PATCH" else store(request)) as server:
+        for _ in range(2):
+            with agent(server.url) as one:
+                one.export(leak(2))
+                until(lambda: one.sent() == 1, "it is sent")
+    assert methods(server) == ["POST", "POST", "PATCH", "PATCH"]
+
+
 def test_a_request_throttled_twice_is_dropped(agent: Start) -> None:
     answer = no("429 Too Many Requests", "slow down", "Retry-After: 0")
     with FakeServer(lambda _: [answer]) as server, agent(server.url) as one:
