@@ -109,7 +109,7 @@ class _Run:
         self.report, self.agents, self.stop = report, agents, stop
         self.quiet = False
         """Whether no result is printed as it arrives."""
-        self._file = StateFile(path.absolute(), lambda why: note(f"cannot write the report: {why}"))
+        self._file = StateFile(path.resolve(), lambda why: note(f"cannot write the report: {why}"))
 
     def save(self) -> bool:
         return self._file.write(f"{json.dumps(self.report.document(), indent=1)}\n".encode())

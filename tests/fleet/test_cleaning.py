@@ -145,6 +145,23 @@ def test_a_second_run_with_the_same_report_is_refused(kubectl: FakeKubectl) -> N
     assert kubectl.run("clean", "--apply", "--yes", "--continue", REPORT).err == "nodeleak: no node to clean\n"
 
 
+def test_a_report_that_is_continued_by_a_link_is_locked_until_the_end(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", pod="")
+    add(kubectl, clean("released"))
+    assert kubectl.run(*APPLY).code == 3
+    link, flag, go = kubectl.home / "link.json", kubectl.home / "flag", kubectl.home / "go"
+    link.symlink_to(REPORT)
+    kubectl.node("worker-1", flag=str(flag), until=str(go), output=text(clean("released")))
+    child = kubectl.start("clean", "--apply", "--yes", "--continue", "link.json")
+    until(flag.exists, "worker-1 is asked", 60)
+    for name in (REPORT, "link.json"):
+        assert "is used by another run" in kubectl.run("clean", "--apply", "--yes", "--continue", name).err
+    go.touch()
+    child.communicate(timeout=60)
+    assert link.is_symlink()
+    assert states(kubectl) == {"worker-1": "done", "worker-2": "done"}
+
+
 def test_a_node_that_is_gone_is_left_out_when_it_goes_on(kubectl: FakeKubectl) -> None:
     add(kubectl, clean("failed"), clean("released"), clean("released"))
     assert kubectl.run(*APPLY, "--max-nodes=1").code == 4
