@@ -5,11 +5,22 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any
 
 from agent.cli import turn
 
 _STANDARD_ERROR = 2
+
+
+class _StandardError(FileIO):
+    """Perhaps nobody reads it: the command matters more, and its exit code."""
+
+    def write(self, text: Any) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,8 +92,9 @@ def prepare_output() -> None:
     os.close(handle)
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is sys.__stderr__:
+        errors = BufferedWriter(_StandardError(_STANDARD_ERROR, "w", closefd=False))
+        sys.stderr = TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
     # File names have any characters, and a terminal may be limited to ASCII.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

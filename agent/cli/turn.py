@@ -58,7 +58,7 @@ def state_dir(arguments: Sequence[str]) -> str:
 
 
 def _wait(handle: int) -> None:
-    _say(f"{WAITING} (at most {SECONDS} s)")
+    print(f"{WAITING} (at most {SECONDS} s)", file=sys.stderr)
     before = signal.signal(signal.SIGALRM, _end_wait)
     try:
         signal.alarm(SECONDS)
@@ -67,16 +67,9 @@ def _wait(handle: int) -> None:
         finally:
             signal.alarm(0)
     except _WaitedEnough:
-        _say(f"nodeleak: the other command is still running after {SECONDS} s: starting beside it")
+        print(f"nodeleak: the other command is still running after {SECONDS} s: starting beside it", file=sys.stderr)
     finally:
         signal.signal(signal.SIGALRM, before)
-
-
-def _say(text: str) -> None:
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except OSError:
-        return  # nobody reads it, and the command matters more
 
 
 def _end_wait(_signal: int, _frame: object) -> None:

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
@@ -155,7 +155,8 @@ def _stopping() -> Iterator[Event]:
     def interrupted(_signal: int, _frame: object) -> None:
         stop.set()
         # Not with print: the signal may have interrupted one.
-        os.write(sys.stderr.fileno(), b"nodeleak: interrupted: waiting for the nodes of this wave\n")
+        with suppress(OSError):  # nobody reads it
+            os.write(sys.stderr.fileno(), b"nodeleak: interrupted: waiting for the nodes of this wave\n")
 
     before = {one: signal.signal(one, interrupted) for one in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -460,6 +460,20 @@ def test_a_broken_pipe_is_no_error(node: SmallNode, command: str) -> None:
     assert (node.home / "code").read_text() == "0\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "code"), [(["scan", "--interval"], 2), (["scan", "-o", "name"], 3), (["clean", "-o", "name"], 3)]
+)
+def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode, command: list[str], code: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    options = [*command, *node.options, f"--docker-host=unix://{node.home}/missing.sock"]
+    done = subprocess.run(  # noqa: S603 (ours)
+        [*AGENT, *options], stdout=subprocess.PIPE, stderr=writer, check=False, env=environment({"NODELEAK_API": "off"})
+    )
+    os.close(writer)
+    assert done.returncode == code
+
+
 @pytest.mark.parametrize("arguments", [["explain"], ["--help"]])
 def test_a_closed_standard_output_is_no_bug(arguments: list[str]) -> None:
     done = nodeleak(*arguments, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))

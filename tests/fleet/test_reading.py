@@ -231,6 +231,14 @@ def test_a_node_that_cannot_be_cleaned_does_not_hide_one_that_was_not_read(kubec
     assert kubectl.run("scan", "--all").code == 3
 
 
+def test_a_node_that_was_not_read_counts_also_if_nobody_reads_the_errors(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", pod="")
+    with kubectl.start("scan", "--all") as child:
+        assert child.stderr is not None
+        child.stderr.close()
+    assert child.returncode == 3
+
+
 def test_documents_are_merged(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-10", output=text(SCAN), code=3)
     kubectl.node("worker-2", output="not JSON", error="warning\nlast line\n", code=70)
