@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ _WAITED: Final = ("nodeleak: another command is running", "nodeleak: the other c
 """A command that had to wait says so before anything else."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
     """What a command on a node printed."""
 
@@ -42,8 +43,9 @@ class Answer:
             return "its output is not the expected document"
         return truncate(lines[-1], _LONGEST) if lines else f"exit code {self.exit_code} without a message"
 
+    @cached_property
     def document(self) -> dict[str, Any] | None:
-        """Return the JSON document; None if there is none. Whatever is in it can be written as JSON again."""
+        """The JSON document; None if there is none. Whatever is in it can be written as JSON again."""
         try:
             tree = json.loads(self.output, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
         except (ValueError, RecursionError):
@@ -53,7 +55,7 @@ class Answer:
     def entry(self) -> dict[str, Any]:
         """Return its part of the merged document."""
         known: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
-        document = None if self.exit_code is None else self.document()
+        document = None if self.exit_code is None else self.document
         if document is None:
             return known | {"error": self.reason}
         return known | {"document": document}
@@ -72,7 +74,7 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
 
 def _is_whole(answer: Answer) -> bool:
     """Every command prints something, and only a document begins with a brace."""
-    return answer.document() is not None if answer.output.startswith("{") else bool(answer.output.strip())
+    return answer.document is not None if answer.output.startswith("{") else bool(answer.output.strip())
 
 
 def _finite(text: str) -> float:

@@ -36,7 +36,7 @@ def _asked(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
 
 
 def _status_entry(status: NodeStatus) -> dict[str, Any]:
-    if status.answer is None or status.answer.document() is None:
+    if status.answer is None or status.answer.document is None:
         code = status.answer.exit_code if status.answer else None
         return {"node": status.target.node, "exit_code": code, "error": status.text}
     return status.answer.entry()

@@ -71,7 +71,7 @@ def node_status(target: Target, answer: Answer | None) -> NodeStatus:
 
 def answered(target: Target, answer: Answer) -> NodeStatus:
     """Interpret what the agent answered, or a Prometheus in its place."""
-    document = None if answer.exit_code is None else answer.document()
+    document = None if answer.exit_code is None else answer.document
     if document is None:
         return _without_document(target, answer)
     if (schema := document.get("schema")) != SCHEMA:

@@ -98,7 +98,7 @@ def judge(answer: Answer) -> tuple[State, str]:
     if answer.exit_code is None:
         text = f"{answer.reason}; it is not known what it released: kubectl nodeleak journal {answer.node}"
         return State.SURPRISE, text
-    document = answer.document()
+    document = answer.document
     if document is None:
         return State.SURPRISE, answer.reason
     if (schema := document.get("schema")) != CLEAN_SCHEMA:

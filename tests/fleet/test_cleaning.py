@@ -185,6 +185,19 @@ def test_the_output_can_be_one_document(kubectl: FakeKubectl) -> None:
     }
 
 
+def test_an_answer_is_parsed_once(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(kubectl, clean("released"))
+    parsed, loads = list[str](), json.loads
+
+    def counted(given: str, **options: Any) -> Any:
+        parsed.append(given)
+        return loads(given, **options)
+
+    monkeypatch.setattr(json, "loads", counted)
+    assert kubectl.run(*APPLY, "-o", "json").code == 0
+    assert parsed.count(text(clean("released"))) == 1
+
+
 def test_the_document_is_printed_also_if_no_node_can_be_asked(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1", pod="")
     done = kubectl.run(*APPLY, "-o", "json")
