@@ -38,6 +38,7 @@ VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 VERSIONS_WITH_POLICIES = ("1.30", "1.33", "1.37")
 """Of ValidatingAdmissionPolicy v1."""
 
+WITHOUT_DOCKER = "overlays/without-docker"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 BASE_RULES = {
@@ -98,7 +99,8 @@ def test_every_path_that_the_agent_reads_is_mounted(name: str) -> None:
     config = load("run", {}, {variable("node"): "worker-1"})
     assert isinstance(config, Config)
     assert config.device_plugins_dir is not None
-    read = [config.cni_networks_dir, *config.cni_cache_dir, *config.checkpoint_dir, config.device_plugins_dir]
+    checkpoints = () if name == WITHOUT_DOCKER else config.checkpoint_dir
+    read = [config.cni_networks_dir, *config.cni_cache_dir, *checkpoints, config.device_plugins_dir]
     for path in (*read, config.state_dir):
         assert any(path.is_relative_to(one["mountPath"]) and one["mountPath"] == at for at, one in mounts(name).items())
     socket = environment(name)[variable("docker_host")].removeprefix("unix://")
@@ -127,6 +129,14 @@ def test_the_data_directory_of_kind_is_writable_where_the_agent_looks_for_it() -
     assert writable(name) == {"/var/lib/nodeleak", "/var/lib/cni", "/run/cni-ipam-state"}
     seen = mounted_path(Path("/run/cni-ipam-state"), Path(environment(name)[variable("run_dir")]))
     assert mounts(name)["/run/cni-ipam-state"]["mountPath"] == str(seen)
+
+
+def test_without_docker_its_directories_are_not_created_on_the_node() -> None:
+    of_docker = {"/var/lib/dockershim", "/var/lib/cri-dockerd"}
+    assert mounts(WITHOUT_DOCKER) == {path: one for path, one in mounts("base").items() if path not in of_docker}
+    assert [one["name"] for one in pod_spec(WITHOUT_DOCKER)["volumes"]] == [
+        one["name"] for one in pod_spec("base")["volumes"] if one["hostPath"]["path"] not in of_docker
+    ]
 
 
 def test_only_one_overlay_cleans_automatically() -> None:
