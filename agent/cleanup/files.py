@@ -1,8 +1,9 @@
-"""THE ONLY MODULE THAT CHANGES THE NODE. Everything that this agent can destroy is in this file.
+"""THE ONLY MODULE THAT CHANGES FILES OF HOST-LOCAL AND LIBCNI. The agent's others write only what is its own.
 
-It removes files and puts them back, relative to an open directory, and never follows a link. It changes host-local's
-directories only under host-local's own locks: `flock` on the directory (host-local <= 0.6) and on the file `lock` in it
-(>= 0.7). host-local has no other locks.
+It removes files and puts them back, relative to an open directory, and follows no link in it. It creates two others:
+host-local's `lock` where it is missing, and `.nodeleak-restoring` where no file can be without a name. It changes a
+network's directory only under host-local's own locks: `flock` on the directory (host-local <= 0.6) and on the file
+`lock` in it (>= 0.7). host-local has no other locks.
 """
 
 import errno
