@@ -128,7 +128,7 @@ class Replica(Generic[_T]):
     def _update(self, uid: str, version: int, item: Mapping[str, Any]) -> None:
         if version <= self._began or uid in self._tombstones:
             self.on_evidence(Evidence.REPLAYED, self.version, version)
-        if version <= self.version:
+        if version <= max(self._began, self._highest):
             return  # older than this copy
         if uid in self._tombstones:
             raise Regressed(f"API server: an update of a deleted object at version {version}")

@@ -190,6 +190,14 @@ def test_a_dropped_watch_resumes_from_its_version(tmp_path: Path) -> None:
         assert +scripted.reflector.restarts == {RestartCause.BROKEN: 3}
 
 
+def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(tmp_path: Path) -> None:
+    late = [event("ADDED", thing("b", 98)), event("MODIFIED", thing("a", 99, "A")), event("MODIFIED", thing("b", 97))]
+    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", thing("a", 100, "old"))), lasting()]
+    with playing(tmp_path, [listed(90, thing("a", 7))], watches) as scripted:
+        scripted.until_requested("list 0", "watch 90", "watch 100", "watch 100")
+        scripted.until_seen("A", "b")
+
+
 def test_a_deletion_with_an_old_version_does_not_lower_the_known_version(tmp_path: Path) -> None:
     replay = [event("DELETED", thing("a", 7)), event("ADDED", thing("a", 7))]
     with playing(tmp_path, [listed(40, thing("a", 7), thing("b", 8))], [streamed(*replay), lasting()]) as scripted:
