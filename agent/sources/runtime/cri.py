@@ -37,6 +37,8 @@ _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)
 _ID: Final = re.compile("[0-9a-f]{64}")
 _BATCH: Final = 100
 """A filter has 70 bytes; a request fits into one frame of HTTP/2."""
+_MOST_AT_ONCE: Final = 32
+"""Requests for one sandbox each. All annotations of a pod have up to 256 KiB, which an answer of 512 may have."""
 _SANDBOX_STATES: Final = {0: "running", 1: SANDBOX_NOT_READY}
 _CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown"}
 """It is being created, or what a failure has left of it."""
@@ -99,7 +101,7 @@ class Cri:
         if not _ID.fullmatch(container_id):
             raise SourceError(f"{self._endpoint}: {truncate(repr(container_id))} is no id of a container")
         with self._session() as session:
-            if session.sandbox(container_id) or session.find(partial(session.cri, "ContainerStatus"), container_id):
+            if session.sandboxes([container_id]) or session.find(partial(session.cri, "ContainerStatus"), container_id):
                 return True
             runtime = session.identify()
             return runtime.name == CONTAINERD and _has_record(session, runtime, container_id)
@@ -173,10 +175,19 @@ class _Session:
         answer = self.cri("Version")
         return ContainerRuntime(answer.text(2), answer.text(3))
 
-    def sandbox(self, container_id: str) -> Container | None:
-        """Return a sandbox by its status, which of CRI-O shows those that are being created as well."""
+    def sandboxes(self, ids: Sequence[str]) -> list[Container]:
+        """Return sandboxes by their status, which of CRI-O shows those that are being created as well.
+
+        All are requested before the first answer is awaited: a busy CRI-O takes its time for each.
+        """
+        answers = [self._cri("PodSandboxStatus", encode((1, one)), LARGEST_MESSAGE // len(ids)) for one in ids]
+        for answer in answers:
+            next(answer)
+        return [found for one, answer in zip(ids, answers, strict=True) if (found := self._sandbox(one, answer))]
+
+    def _sandbox(self, container_id: str, answer: Iterator[bytes]) -> Container | None:
         try:
-            found = self.find(partial(self.cri, "PodSandboxStatus"), container_id)
+            found = self.find(lambda _: DecodedMessage(b"".join(answer)), container_id)
         except GrpcError as error:
             if error.code == Code.NOT_FOUND and container_id in error.message and _NOT_CREATED in error.message:
                 return Container(container_id, _BEING_CREATED, 0, "", "", sandbox=True)
@@ -215,9 +226,10 @@ def _denies(message: str, container_id: str) -> bool:
 def _recorded(session: _Session, ids: Sequence[str]) -> Collection[Container]:
     """Return those of these ids that CRI does not list, and the runtime has a record of."""
     runtime = session.identify()
+    size = _BATCH if runtime.name == CONTAINERD else _MOST_AT_ONCE
+    batches = [ids[start : start + size] for start in range(0, len(ids), size)]
     if runtime.name != CONTAINERD:
-        return [found for one in ids if (found := session.sandbox(one))]
-    batches = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
+        return [found for batch in batches for found in session.sandboxes(batch)]
     requests = [encode(*((1, f"id=={one}") for one in batch)) for batch in batches]
     asked = frozenset(ids)
     records = (*_container_records(session, requests), *_sandbox_records(session, runtime, requests))

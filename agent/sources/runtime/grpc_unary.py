@@ -48,11 +48,12 @@ class _InvalidAnswer(Exception):
 
 
 class GrpcConnection:
-    """One connection, for calls one after the other. After a SourceError that is no GrpcError it cannot be used."""
+    """One connection, for the calls of one thread. After a SourceError that is no GrpcError it cannot be used."""
 
     def __init__(self, path: Path, timeout: float, clock: Callable[[], float]) -> None:
         """`timeout`: seconds for each call, measured with `clock`, from the request to the end of the answer."""
         self._path, self._timeout, self._clock = path, timeout, clock
+        self._answers: dict[int, _Answer] = {}
 
     def __enter__(self) -> Self:
         """Connect; raises SourceError."""
@@ -83,14 +84,16 @@ class GrpcConnection:
     def read(self, method: str, request: bytes, metadata: Mapping[str, str] | None, most: int) -> Iterator[bytes]:
         """Yield the encoded response as it arrives; raises as `call`, also at its end: before, nothing of it counts.
 
-        `most`: how many bytes it may have.
+        `most`: how many bytes it may have. The first piece is empty: the request is on its way, and so may be others.
         """
         from h2.exceptions import H2Error
 
         where = f"{self._path}: {method.rpartition('/')[2]}"
         try:
-            answer = _Answer(self._send(method, request, metadata or {}), most)
+            stream = self._send(method, request, metadata or {})
+            answer = self._answers[stream] = _Answer(most)
             yield from self._receive(answer)
+            del self._answers[stream]
             code = answer.code()
             if code == Code.OK:
                 return answer.check()
@@ -122,6 +125,7 @@ class GrpcConnection:
 
     def _receive(self, answer: "_Answer") -> Iterator[bytes]:
         end = self._clock() + self._timeout
+        yield b""
         while not answer.complete:
             self._wait_until(end)
             # A server that closed the connection may have said why: that is still to be read.
@@ -132,8 +136,9 @@ class GrpcConnection:
             if not received:
                 raise _InvalidAnswer("the server closed the connection")
             for event in self._h2.receive_data(received):
-                self._take(event, answer)
+                self._take(event)
             yield answer.take_content()
+        yield answer.take_content()  # it may have arrived before the answer to another call
 
     def _wait_until(self, end: float) -> None:
         remaining = end - self._clock()
@@ -141,17 +146,18 @@ class GrpcConnection:
             raise TimeoutError
         self._socket.settimeout(remaining)
 
-    def _take(self, event: Any, answer: "_Answer") -> None:
+    def _take(self, event: Any) -> None:
         from h2 import events
 
-        if answer.complete:
-            return
         if isinstance(event, events.ConnectionTerminated):
+            if all(answer.complete for answer in self._answers.values()):
+                return
             raise _InvalidAnswer(f"the server ends the connection ({_reason(event.error_code, event.additional_data)})")
         if isinstance(event, events.DataReceived):
             # The server may send as much again, on this stream and on the connection.
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-        if getattr(event, "stream_id", None) != answer.stream:
+        answer = self._answers.get(getattr(event, "stream_id", 0))
+        if answer is None or answer.complete:
             return
         match event:
             case events.ResponseReceived() | events.TrailersReceived():
@@ -169,8 +175,8 @@ class GrpcConnection:
 class _Answer:
     """What arrived on the stream of one call."""
 
-    def __init__(self, stream: int, most: int) -> None:
-        self.stream, self.complete = stream, False
+    def __init__(self, most: int) -> None:
+        self.complete = False
         self._most, self._size = most, 0
         self._prefix, self._content = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}

@@ -234,6 +234,27 @@ def test_a_sandbox_of_cri_o_is_being_created_by_its_own_words(serve: Serve, cri:
     assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "PodSandboxStatus", "PodSandboxStatus"]
 
 
+def test_cri_o_is_asked_about_many_sandboxes_at_once_in_whatever_order_it_answers(serve: Serve, cri: Cri) -> None:
+    ids = [f"{number:064x}" for number in range(70)]
+    finished = [sandbox(ids[3]), sandbox(ids[69], fake.NOT_READY)]
+    runtime = FakeRuntime(name="cri-o", version="1.35.6", sandboxes=finished, unborn={ids[40]})
+    asked: list[Call] = []
+
+    def together(call: Call) -> None:
+        asked.append(call)
+        if len(asked) in {32, 64, 70}:  # whoever waits for the first answer before the last request waits for ever
+            for one in reversed(asked[(len(asked) - 1) // 32 * 32 :]):
+                runtime.answer(one)
+
+    instead: dict[str, Answers] = {"ListPodSandbox": lambda call: call.answer(b""), "PodSandboxStatus": together}
+    with serve(FakeRuntime(name="cri-o", version="1.35.6", instead=instead)) as server:
+        found = cri.containers(ids)
+    assert [(one.id, one.state) for one in found] == [
+        (ids[3], "running"), (ids[40], "being created"), (ids[69], "not ready"),
+    ]  # fmt: skip
+    assert (server.connections, len(asked)) == (1, 70)
+
+
 def test_a_sandbox_of_cri_o_that_was_finished_meanwhile_is_found(serve: Serve, cri: Cri) -> None:
     runtime = FakeRuntime(name="cri-o", version="1.35.6", sandboxes=[sandbox(A, fake.NOT_READY)])
     runtime.instead["ListPodSandbox"] = lambda call: call.answer(b"")
