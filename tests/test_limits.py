@@ -142,7 +142,7 @@ def cached(**more: object) -> str:
     [
         ({"netns": "/" * 512}, {"netns": "/" * 513}),
         ({"netns": "/" + "é" * 127}, {"netns": "/" + "é" * 128}),
-        ({"result": {"ips": [ADDRESS] * 1000}}, {"result": {"ips": [ADDRESS] * 1001}}),
+        ({"result": {"ips": [ADDRESS] * 150}}, {"result": {"ips": [ADDRESS] * 151}}),
     ],
 )
 def test_a_cached_result_with_too_much_in_it_is_told(
@@ -154,6 +154,18 @@ def test_a_cached_result_with_too_much_in_it_is_told(
     path.write_text(cached(**too_much))
     results = CniResults([tmp_path])
     assert (results.read(), [one.damage for one in results.damaged]) == ((), [Damage.TOO_LARGE])
+
+
+@pytest.mark.parametrize("ports", [150, 1000])
+def test_the_forwarded_ports_of_a_nodes_pods_cost_at_most_their_own_results(tmp_path: Path, ports: int) -> None:
+    # Each pod may name any ports that no other pod of the node has.
+    config = base64.b64encode(json.dumps({"type": "portmap", "capabilities": {"portMappings": True}}).encode()).decode()
+    forwarded = {"portMappings": [{"hostPort": port} for port in range(1, ports + 1)]}
+    for number in range(110):
+        text = cached(containerId=f"{number:064x}", config=config, capabilityArgs=forwarded)
+        (tmp_path / f"kubenet-{number:064x}-eth0").write_text(text)
+    results = CniResults([tmp_path])
+    assert (len(results.read()), len(results.damaged)) == ((110, 0) if ports <= 150 else (0, 110))
 
 
 def test_cached_results_with_too_many_ranges_together_are_not_read(

@@ -47,8 +47,8 @@ _POD_CIDR = '"usePodCidr'
 """In place of a subnet, with `IPv6` behind it for the other family."""
 
 
-_MOST_PARTS: Final[InputLimit] = 1000
-"""Ranges of a result, and its forwarded ports."""
+_MOST_PARTS: Final[InputLimit] = 150
+"""Ranges of a result, and its forwarded ports: those of a full node's pods stay within the limit of all results."""
 _MOST_PARTS_OF_ALL: Final[InputLimit] = 20_000
 """Likewise of all results; equal ranges of many results count once. Each takes some hundred bytes."""
 _MOST_SHARED: Final = 256
