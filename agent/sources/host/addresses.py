@@ -9,12 +9,13 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
 from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Address
+from agent.model.text import truncate
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
@@ -132,8 +133,9 @@ def _own_inodes(proc: Path) -> frozenset[int]:
 
 def _unread_addresses(net: str, inode: int | None, files: _Files) -> set[str]:
     """Return the addresses in a thread's namespace that were not read yet. `inode`: of its first file."""
-    ipv4, if_inet6 = files.unread(f"{net}/{_IPV4}", inode), f"{net}/{_IPV6}"
-    return _ipv4_addresses(ipv4) | _ipv6_addresses(files.unread(if_inet6, _inode(if_inet6)), if_inet6)
+    fib_trie, if_inet6 = f"{net}/{_IPV4}", f"{net}/{_IPV6}"
+    ipv4 = _ipv4_addresses(files.unread(fib_trie, inode), fib_trie)
+    return ipv4 | _ipv6_addresses(files.unread(if_inet6, _inode(if_inet6)), if_inet6)
 
 
 def _inode(file: str) -> int | None:
@@ -179,8 +181,11 @@ def _threads_of(task: str, pid: int) -> Sequence[str | int]:
         return ()
 
 
-def _ipv4_addresses(fib_trie: bytes) -> set[str]:
-    return {ip.decode() for ip in _LOCAL4.findall(fib_trie) if not ip.startswith(b"127.")}
+def _ipv4_addresses(fib_trie: bytes, file: str) -> set[str]:
+    try:
+        return {str(IPv4Address(ip.decode())) for ip in _LOCAL4.findall(fib_trie) if not ip.startswith(b"127.")}
+    except ValueError as error:
+        raise SourceError(f"cannot parse {file}: {truncate(error)}") from error
 
 
 def _ipv6_addresses(if_inet6: bytes, file: str) -> set[str]:
@@ -189,7 +194,7 @@ def _ipv6_addresses(if_inet6: bytes, file: str) -> set[str]:
         fields = [line.split(b" ", 4) for line in if_inet6.split(b"\n") if line]
         return {str(IPv6Address(int(one[0], 16))) for one in fields if one[3] not in _LINK_OR_LOOPBACK}
     except (IndexError, ValueError) as error:
-        raise SourceError(f"cannot parse {file}: {error}") from error
+        raise SourceError(f"cannot parse {file}: {truncate(error)}") from error
 
 
 def _command(proc: Path, pid: int) -> str:

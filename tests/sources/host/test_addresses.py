@@ -244,6 +244,14 @@ def test_no_handle_is_left_open_after_an_error(tmp_path: Path) -> None:
     assert handles() == before
 
 
+@pytest.mark.parametrize("text", ["99999999.0.0.1", "10.9.6", "10.9.6.6.6", "1..2", "9" * 5000])
+def test_text_in_place_of_an_address_is_unavailable_and_no_address(tmp_path: Path, text: str) -> None:
+    process(tmp_path, 2, ONE_LEAF.replace("10.9.6.6", text))
+    with pytest.raises(SourceError, match=r"cannot parse .*fib_trie: ") as raised:
+        addresses.read_addresses(tmp_path)
+    assert len(str(raised.value)) < 400
+
+
 def test_a_process_that_ends_between_question_and_reading_hides_no_other(tmp_path: Path) -> None:
     process(tmp_path, 1, FIB_TRIE)
     process(tmp_path, 2, ONE_LEAF)
