@@ -262,6 +262,17 @@ def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, content: str | None) 
     assert len(done.err.splitlines()) == 1
 
 
+def test_of_several_kubeconfigs_the_invalid_one_is_named(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    both = f"{first}:{second}"
+    missing = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
+    assert f": cannot read {both}: no such file or directory; use --api=off" in missing.err
+    second.write_text("not: [valid")
+    done = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert f'cannot read {both}: while parsing a flow sequence in "{second}", line 1' in done.err
+
+
 def test_an_invalid_docker_host_is_reported() -> None:
     done = nodeleak("scan", "--api", "off", DOCKER_HOST="nonsense://x")
     assert (done.code, done.out) == (2, "")

@@ -168,8 +168,9 @@ def _why_unusable(where: str | Path, error: Exception) -> str:
         # It may be a file that the kubeconfig names.
         other = f"{error.filename}: " if error.filename and str(error.filename) != str(where) else ""
         return f"{other}{describe_os_error(error)}"
-    # The client reports a file that does not exist as an invalid one.
-    return truncate(str(error)) if Path(where).exists() else "no such file or directory"
+    # The client reports a file that does not exist as an invalid one, and passes over it where it is one of several.
+    exists = any(path and Path(path).expanduser().exists() for path in str(where).split(os.pathsep))
+    return truncate(str(error)) if exists else "no such file or directory"
 
 
 def _load(kubeconfig: str | None, settings: client.Configuration) -> None:
