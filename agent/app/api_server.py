@@ -39,23 +39,23 @@ def asked_once(config: Config) -> Sources:
         api = server.first_connection()
     except SourceError as error:
         return _unavailable(str(error))
-    request_version = server.version.asking(server.deadline)
+    # One for all requests: no other thread may use the connection before a late answer has ended.
+    within = Deadline("API server", server.deadline)
     # Once for each command, and after the first answer, so that a silent server is waited for once.
-    on_answer = cache(lambda: request_version(api))
+    on_answer = cache(lambda: within(lambda: server.version.request(api)))
 
     def listed(
         source: str, path: str, query: "Query", parse: Callable[[Mapping[str, Any]], _T]
     ) -> Callable[[], Reading[tuple[_T, ...]]]:
         from agent.sources.kube.list_watch import list_once
 
-        within = Deadline("API server", server.deadline)
-
         def read() -> Reading[tuple[_T, ...]]:
             try:
                 items = within(lambda: list_once(api, path, query, parse))
             except SourceError as error:
                 return Unavailable(source, str(error))
-            on_answer()
+            with suppress(SourceError):
+                on_answer()
             return Known(items)
 
         return read
@@ -95,7 +95,7 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
             stale_after=config.stale_after.total_seconds(),
             restores=restores,
             on_evidence=monitor.record,
-            on_connect=server.version.asking(server.timeout),
+            on_connect=server.version.request,
         )
 
     of_pods = reflector("pods", pods.PODS_PATH, pods.pods_query(config.node), pods.parse_pod)

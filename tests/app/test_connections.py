@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,13 +15,13 @@ import pytest
 
 from agent.app import api_server
 from agent.config import load
-from agent.model.snapshot import Known
-from agent.sources.collector import Sources
+from agent.model.snapshot import Known, Unavailable
+from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.kube import etcd_restore
-from tests.builders import node
+from tests.builders import NOW, UPTIME, node
 from tests.fakes.apiserver import apiserver
 from tests.fakes.nodes import healthy
-from tests.wire import established, kubeconfig, until
+from tests.wire import Answer, FakeServer, Request, established, kubeconfig, until
 
 _REFERENCE = Path(__file__).parents[2] / "docs/reference.md"
 _WATCH = "2s"
@@ -42,6 +43,24 @@ def watching(url: str, home: Path) -> Iterator[Sources]:
         stop.set()
         for thread in running:
             thread.join()
+
+
+def test_while_an_answer_is_late_a_command_sends_nothing_on_its_connection(tmp_path: Path) -> None:
+    def answers(request: Request) -> Answer:
+        assert request.path == "/api/v1/pods"
+        yield b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
+        while not server.closing.wait(0.1):
+            yield b" "
+
+    server: FakeServer = FakeServer(answers)
+    with server:
+        path = kubeconfig(tmp_path / "kubeconfig", server.url)
+        given = {"node": "worker-1", "kubeconfig": str(path), "api_timeout": "300ms"}
+        sources = api_server.asked_once(load("scan", given, {}))
+        snapshot = take_snapshot(sources, "worker-1", Moment(NOW, UPTIME), time.perf_counter)
+        assert snapshot.pods == Unavailable("pods", "API server: no complete response within 0.36 s")
+        assert snapshot.node == Unavailable("node", "API server: still waiting for an earlier response")
+        assert len(server.requests) == 1
 
 
 def documented() -> int:

@@ -2,9 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
 
-from agent.sources.deadline import Deadline
 from agent.sources.kube.client import Api
 from agent.sources.source_error import SourceError
 
@@ -20,17 +18,12 @@ class ServerVersion:
         self.value = ""
         """Empty: not known."""
 
-    def asking(self, seconds: float) -> Callable[[Api], None]:
-        """Return a function that requests it, for one thread. If the server refuses or is late, it is not known."""
-        within = Deadline("API server", seconds)
-
-        def ask(api: Api) -> None:
-            try:
-                self.value = parse_version(within(lambda: api.get(_PATH)))
-            except SourceError:
-                self.value = ""
-
-        return ask
+    def request(self, api: Api) -> None:
+        """Request it. If the server refuses, or does not answer in time, it is not known."""
+        try:
+            self.value = parse_version(api.get(_PATH))
+        except SourceError:
+            self.value = ""
 
 
 def parse_version(body: bytes) -> str:

@@ -82,7 +82,7 @@ class Ours:
         self.reflector = Reflector(
             "pods", lambda: Api(path, 5), "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
             clock=lambda: 0.0, stale_after=120, restores=restores,
-            on_evidence=self.monitor.record, on_connect=self.version.asking(5),
+            on_evidence=self.monitor.record, on_connect=self.version.request,
         )  # fmt: skip
 
     def _now(self) -> Moment:

@@ -21,7 +21,7 @@ def asked(directory: Path, answers: Answers, before: str = "v1.9.2") -> str:
     version.value = before
     with FakeServer(answers) as server:
         api = Api(kubeconfig(directory / "kubeconfig", server.url), 5)
-        version.asking(0.3)(api)
+        version.request(api)
         assert server.requested("") == ["/version"]
         server.closing.set()
         api.close()
@@ -51,10 +51,7 @@ def test_a_server_that_hangs_times_out(tmp_path: Path) -> None:
     server: FakeServer = FakeServer(lambda _: hang(server))
     version = ServerVersion()
     with server:
-        api = Api(kubeconfig(tmp_path / "kubeconfig", server.url), 5)
-        ask = version.asking(0.2)
-        ask(api)
-        ask(api)  # the first answer is still awaited
+        version.request(Api(kubeconfig(tmp_path / "kubeconfig", server.url), 0.2))
         assert version.value == ""
         server.closing.set()
 
