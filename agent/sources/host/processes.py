@@ -44,6 +44,8 @@ MAX_COMMAND_LINE_BYTES: Final[InputLimit] = 2 * 1024 * 1024
 """What the kernel allows by default. A process may name any part of its memory as its command line."""
 MOST_WORDS: Final[InputLimit] = 4096
 """Of a command line. Any process can call itself kubelet, and fill its command line with empty words."""
+_MOST_VAIN = 40
+"""Searches, ten minutes of syncs: a daemon that restarts is back by then, and one that was removed costs no more."""
 _ENDED = frozenset({"Z", "X"})
 _START = 18
 """Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the state, which follows the command."""
@@ -64,7 +66,9 @@ class ProcessTable:
         self._proc = proc
         self._known: tuple[_Process, ...] = ()
         self._kinds: frozenset[str] = frozenset()
-        """The commands of all that were ever found."""
+        """The commands that are looked for: of all that were found, until they are given up."""
+        self._vain = 0
+        """How often in a row one of them was looked for and not found."""
 
     def read(self, *, complete: bool = True, plugins: Collection[str] = ()) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's.
@@ -77,8 +81,7 @@ class ProcessTable:
             booted = _boot_time((self._proc / "stat").read_text())
             boot_id = (self._proc / "sys/kernel/random/boot_id").read_text().strip()
             if complete or not self._unchanged():
-                self._known, at_work = self._search(_PLUGINS.union(plugins))
-                self._kinds = self._kinds.union(one.command for one in self._known)
+                at_work = self._search(_PLUGINS.union(plugins))
         except OSError as error:
             raise SourceError(cannot_read(error.filename, error)) from error
         except (ValueError, IndexError, OverflowError) as error:
@@ -144,7 +147,7 @@ class ProcessTable:
         return {name: value for name in names if (value := flag(name, words)) is not None}
 
     def _unchanged(self) -> bool:
-        """Return whether all remembered processes still run, and of every kind that was ever found there is one."""
+        """Return whether all remembered processes still run, and there is one of every kind that is looked for."""
         kinds = {one.command for one in self._known}
         complete = kinds == self._kinds and all(kinds & names for names in (_KUBELET, _ANY_RUNTIME))
         return complete and all(map(self._runs, self._known))
@@ -152,14 +155,17 @@ class ProcessTable:
     def _runs(self, process: _Process) -> bool:
         return _process(self._proc, process.pid) == process
 
-    def _search(self, names: Collection[str]) -> tuple[tuple[_Process, ...], tuple[_Process, ...]]:
-        """Return the processes of the node, and the CNI plugins at work; `names`: those of all plugins."""
+    def _search(self, names: Collection[str]) -> tuple[_Process, ...]:
+        """Remember the processes of the node, and return the CNI plugins at work; `names`: those of all plugins."""
         plugins = frozenset(name[:_COMMAND_LENGTH] for name in names)
         named = [process for process in _all(self._proc) if process.command in _NODE | plugins]
         # A pod may have its own `bridge`.
         found = [process for process in named if not _nested(self._proc, process.pid)]
-        node = tuple(process for process in found if process.command in _NODE)
-        return node, tuple(process for process in found if _is_plugin(self._proc, process, plugins))
+        self._known = tuple(process for process in found if process.command in _NODE)
+        kinds = frozenset(process.command for process in self._known)
+        self._vain = 0 if kinds >= self._kinds else self._vain + 1
+        self._kinds = kinds if self._vain > _MOST_VAIN else kinds | self._kinds
+        return tuple(process for process in found if _is_plugin(self._proc, process, plugins))
 
     def _network_plugin(self) -> str | None:
         """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd.

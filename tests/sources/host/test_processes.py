@@ -495,6 +495,21 @@ def test_a_second_runtime_that_ended_is_looked_for_until_it_returns(proc: Path) 
     assert table.read(complete=False).docker == after(50)
 
 
+def test_a_second_runtime_that_does_not_return_is_no_longer_looked_for(proc: Path) -> None:
+    for pid, command in ((70, "containerd"), (71, "crio"), (80, "kubelet")):
+        process(proc, pid, command, 20)
+    table = ProcessTable(proc)
+    table.read()
+    end(proc, 71)
+    for _ in range(41):
+        table.read(complete=False)
+    process(proc, 95, "kubelet", 900)  # it would be seen if all were read again
+    assert table.read(complete=False).kubelet == after(20)
+    end(proc, 95)
+    process(proc, 72, "crio", 50)
+    assert table.read().crio == after(50)
+
+
 # CNI plugins at work
 
 
