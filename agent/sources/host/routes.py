@@ -5,8 +5,10 @@ import fcntl
 import os
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from agent.sources.source_error import SourceError
@@ -23,6 +25,8 @@ _HEADER, _ROUTE, _ATTRIBUTE = struct.Struct("IHHII"), struct.Struct("8BI"), stru
 _NO_ROUTE: Final = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL}
 """Also for the routes of the types unreachable, prohibit and blackhole."""
 _TIMEOUT: Final = 5.0
+_TABLE: Final = Path("/proc/net/route")
+"""The main table of IPv4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Route:
     alone: bool = False
     """The route is for this address alone, as each pod has one with ptp and Calico."""
     prefix: int = 0
-    """Of the route, in bits. A kernel before 4.13 names that of the address."""
+    """Of the route, in bits; of one that is not known, all bits."""
 
 
 def find_route(ip: str) -> Route:
@@ -46,13 +50,28 @@ def find_route(ip: str) -> Route:
         if found.kind == _LOCAL:
             return Route(local=True)
         name = socket.if_indextoname(found.device)
-        entry = _ask(ip, _RTM_F_FIB_MATCH)
+        entry, longest = _ask(ip, _RTM_F_FIB_MATCH), ip_address(ip).max_prefixlen
         # Where the flag is ignored, every answer is about the address alone.
-        alone = entry is not None and entry != found and entry.prefix == ip_address(ip).max_prefixlen
-        link = name if alone or _has_neighbors(name) else ""
-        return Route(link=link, alone=alone, prefix=entry.prefix if entry else ip_address(ip).max_prefixlen)
-    except (OSError, struct.error) as error:
+        prefix = _listed_prefix(ip, name) if entry == found else entry and entry.prefix
+        link = name if prefix == longest or _has_neighbors(name) else ""
+        return Route(link=link, alone=prefix == longest, prefix=longest if prefix is None else prefix)
+    except (OSError, struct.error, ValueError) as error:
         raise SourceError(f"cannot ask the kernel for the route to {ip}: {error}") from error
+
+
+def _listed_prefix(ip: str, link: str) -> int | None:
+    """Return the prefix of the route to an IPv4 address on that link, as /proc lists it; None: it does not."""
+    if ":" in ip:
+        return None
+    # The kernel writes addresses as the machine has their four bytes in memory.
+    address = int.from_bytes(ip_address(ip).packed, sys.byteorder)
+    routes = (line.split() for line in _TABLE.read_bytes().splitlines()[1:])
+    on_link = (
+        (int(to, 16), int(mask, 16))
+        for name, to, gateway, _, _, _, _, mask, *_ in routes
+        if name == os.fsencode(link) and not int(gateway, 16)
+    )
+    return max((mask.bit_count() for to, mask in on_link if address & mask == to), default=None)
 
 
 class _Found(NamedTuple):

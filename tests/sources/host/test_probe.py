@@ -21,8 +21,10 @@ CODE = """
 import dataclasses, json, sys, time
 from pathlib import Path
 from agent.sources.host.probe import probe
+from agent.sources.host import routes
 from tests.builders import cni_result
-proc, plugins, *ips = sys.argv[1:]
+proc, flag, plugins, *ips = sys.argv[1:]
+routes._RTM_F_FIB_MATCH = int(flag)
 cached = [dataclasses.replace(cni_result("a" * 64, "", one), plugin=name) for one, name in json.loads(plugins).items()]
 began = time.monotonic()
 results = probe(ips, time.monotonic, Path(proc), cached)
@@ -38,13 +40,22 @@ class Probed:
 
 
 def probed(
-    net: Network, *ips: str, within: tuple[str, ...] = (), plugins: Mapping[str, str] | None = None, proc: str = ""
+    net: Network,
+    *ips: str,
+    within: tuple[str, ...] = (),
+    plugins: Mapping[str, str] | None = None,
+    proc: str = "",
+    flag: int = 0x2000,
 ) -> Probed:
-    """`plugins`: by subnet, as libcni's cache has them. `proc`: by default that of a node with this network."""
+    """`plugins`: by subnet, as libcni's cache has them. `proc`: by default that of a node with this network.
+
+    `flag`: 0 is the same as an old kernel that ignores it.
+    """
     with tempfile.TemporaryDirectory() as fake:
         Path(fake).chmod(0o755)
         write_sockets(Path(fake))
-        seconds, results = json.loads(net.python(CODE, proc or fake, json.dumps(plugins or {}), *ips, within=within))
+        arguments = (proc or fake, str(flag), json.dumps(plugins or {}), *ips)
+        seconds, results = json.loads(net.python(CODE, *arguments, within=within))
     assert set(results) == set(ips)
     return Probed(seconds, {ip: one[0] for ip, one in results.items()}, {ip: one[1] for ip, one in results.items()})
 
@@ -203,6 +214,21 @@ def test_an_address_of_the_node_is_in_use(net: Network) -> None:
     assert found.objections == {BRIDGE4: IN_USE, BRIDGE6: IN_USE, "127.0.0.1": IN_USE}
     assert found.whys[BRIDGE4] == f"{BRIDGE4} is an address of the node itself"
     assert found.seconds < 2.5
+
+
+def test_a_kernel_before_4_13_lists_the_prefix_of_a_route_in_a_file(net: Network) -> None:
+    net.pod("ghost", 9)
+    net.ip(
+        "route add 10.244.0.0/16 via 10.244.1.3", "route add 10.244.1.77/32 dev h-ghost",
+        "link add other type veth peer name other2", "addr add 10.99.0.1/32 dev other", "link set other up",
+        "route add 10.245.1.0/24 dev cbr0 src 10.99.0.1",
+    )  # fmt: skip
+    known = {"10.244.1.9": IN_USE, "10.244.1.20": None, "10.244.1.77": IN_USE, "10.245.1.20": UNANSWERED}
+    for flag in (0, 0x2000):
+        found = probed(net, *known, flag=flag)
+        assert found.objections == known
+        assert found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
+        assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
 
 
 @pytest.fixture
