@@ -53,7 +53,7 @@ class RestoreDetector:
         """`node`: selects the own Node."""
         self._query = (*node, ("resourceVersion", ""))
         self._clock = clock
-        self._lock = Lock()
+        self._lock, self._asking = Lock(), Lock()
         self._highest = self._answers = 0
         self._pauses = {trigger: _Pause(*seconds) for trigger, seconds in _PAUSES.items()}
         self.last = Restore(0)
@@ -75,20 +75,22 @@ class RestoreDetector:
 
     def check(self, trigger: Trigger, since: WatchPosition, api: Api) -> bool:
         """Ask whether etcd was restored, unless this is known by now. Returns False if it remains unknown for now."""
-        with self._lock:
+        with self._asking:
             if self.progressed(since) or self._answers > since.answers:
                 return True
             return self._pauses[trigger].is_over(self._clock()) and self._ask(api)
 
     def _ask(self, api: Api) -> bool:
+        before = self._highest  # what is received during the list may be newer than its answer
         try:
             with list_all(api, NODES_PATH, self._query) as (revision, items):
                 deque(items, maxlen=0)  # read to the end, the connection can be used again
         except SourceError:
             return False  # the watch says whether the server answers
-        self._answers += 1
-        if revision < self._highest:
-            self._highest, self.last = revision, Restore(revision)
+        with self._lock:
+            self._answers += 1
+            if revision < before:
+                self._highest, self.last = revision, Restore(revision)
         return True
 
 

@@ -270,3 +270,34 @@ def test_the_agents_of_many_nodes_neither_ask_nor_list_at_once() -> None:
     assert max(questions.values()) < agents * 0.2, "they come back within 15 s, more of them at first"
     assert max(lists.values()) < agents * 0.06, "30 s come on top"
     assert max(lists) - min(lists) > 30
+
+
+@pytest.mark.parametrize(("revision", "restored", "highest"), [(100, 0, 120), (80, 80, 80)])
+def test_while_a_server_is_slow_to_list_the_node_other_watches_go_on(
+    revision: int, restored: int, highest: int
+) -> None:
+    asked, answer = Event(), Event()
+
+    class Slow(Api):
+        def __init__(self) -> None: ...
+
+        @contextmanager
+        def read(self, path: str, query: Query) -> Iterator[Iterator[bytes]]:  # noqa: ARG002 (there is one list)
+            asked.set()
+            answer.wait(30)
+            yield iter([listed("NodeList", revision, pod("node-1", 7))])
+
+    detector = RestoreDetector(node_query("worker-1"), lambda: 0.0)
+    detector.received(90, detector.last)
+    asking = Thread(target=detector.check, args=(Trigger.FAILED, detector.position(), Slow()))
+    other = Thread(target=detector.received, args=(120, detector.last))
+    asking.start()
+    try:
+        assert asked.wait(5)
+        other.start()
+        other.join(5)
+        assert not other.is_alive()
+    finally:
+        answer.set()
+        asking.join(5)
+    assert (detector.last.revision, detector.position().highest) == (restored, highest)
