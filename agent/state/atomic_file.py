@@ -7,10 +7,14 @@ import os
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from glob import escape
 from pathlib import Path
+from typing import Final
 
 from agent.sources.deadline import Within, ask
 from agent.sources.source_error import SourceError
+
+_TEMPORARY: Final = ".nodeleak"
 
 
 class StateFile:
@@ -43,7 +47,9 @@ class StateFile:
 def _replace(path: Path, content: bytes) -> None:
     """Replace the file by a private one. After a power cut, either version is there and complete."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    for left in path.parent.glob(f".{escape(path.name)}.*{_TEMPORARY}"):  # by a process that was killed
+        left.unlink(missing_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

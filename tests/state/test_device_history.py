@@ -2,6 +2,8 @@
 
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -101,6 +103,25 @@ def test_without_a_kubelet_nothing_is_stored(tmp_path: Path) -> None:
     empty = DevicePlugins(None, (), None, (), ())
     DeviceHistoryStore(tmp_path).export(report(node(device_plugins=empty)), 0.1)
     assert os.listdir(tmp_path) == []
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from agent.state.atomic_file import StateFile
+os.fsync = lambda _: os._exit(9)
+StateFile(Path(sys.argv[1]), print).write(b"half of it")
+"""
+
+
+def test_what_a_process_left_that_was_killed_is_removed_by_the_next_write(tmp_path: Path) -> None:
+    (tmp_path / f".{HISTORY_FILE}.original").touch()  # somebody else's
+    for _ in range(2):
+        command = (sys.executable, "-c", KILLED, str(tmp_path / HISTORY_FILE))
+        assert subprocess.run(command, check=False).returncode == 9  # noqa: S603 (a command of ours)
+    assert len(os.listdir(tmp_path)) == 2, "what the first left, the second removed"
+    DeviceHistoryStore(tmp_path).export(report(SEEN), 0.1)
+    assert sorted(os.listdir(tmp_path)) == [f".{HISTORY_FILE}.original", HISTORY_FILE]
 
 
 def test_an_unwritable_state_directory_is_logged_and_ends_nothing(tmp_path: Path) -> None:

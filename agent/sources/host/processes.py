@@ -161,11 +161,13 @@ class ProcessTable:
         named = [process for process in _all(self._proc) if process.command in _NODE | plugins]
         # A pod may have its own `bridge`.
         found = [process for process in named if not _nested(self._proc, process.pid)]
-        self._known = tuple(process for process in found if process.command in _NODE)
-        kinds = frozenset(process.command for process in self._known)
+        self._remember(tuple(process for process in found if process.command in _NODE))
+        return tuple(process for process in found if _is_plugin(self._proc, process, plugins))
+
+    def _remember(self, found: tuple[_Process, ...]) -> None:
+        self._known, kinds = found, frozenset(process.command for process in found)
         self._vain = 0 if kinds >= self._kinds else self._vain + 1
         self._kinds = kinds if self._vain > _MOST_VAIN else kinds | self._kinds
-        return tuple(process for process in found if _is_plugin(self._proc, process, plugins))
 
     def _network_plugin(self) -> str | None:
         """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd.
