@@ -60,7 +60,8 @@ class Entry:
 
     @property
     def released(self) -> bool:
-        return self.verdict is Verdict.RELEASED and self.restored is None and self.restoring is None
+        """Whether this agent removed reservations, or may have removed them before it was killed."""
+        return self.verdict in {Verdict.RELEASED, Verdict.INTERRUPTED} and not (self.restored or self.restoring)
 
     @property
     def unfinished(self) -> bool:

@@ -135,21 +135,19 @@ def release(
     evidence: Sequence[str] = (),
 ) -> Generator[Step, None, Outcome]:
     """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here."""
-    asked: list[str] = []
     try:
-        if refusal := (yield from _recheck(request, recheck, asked)):
-            return Outcome(request, Verdict.REFUSED, (refusal,))
+        if isinstance(asked := (yield from _recheck(request, recheck)), Refusal):
+            return Outcome(request, Verdict.REFUSED, (asked,))
         files = [_read(reservation, file_ops) for reservation in request.reservations]
         cached = file_ops.cached(request)
         yield Step.READ
         # A lock that is held for hours must not fill the journal.
-        waited = file_ops.try_lock(request.directories)
+        if (waited := file_ops.try_lock(request.directories)) is None:
+            return Outcome(request, Verdict.BUSY, why=LOCK_HELD)
     except _RaceLost as lost:
         return Outcome(request, lost.verdict, why=lost.why)
     except (SourceError, OSError) as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
-    if waited is None:
-        return Outcome(request, Verdict.BUSY, why=LOCK_HELD)
     try:
         # Not under the lock, because a disk can be slow, and every ADD on the node would wait for it. What is
         # compared under the lock is, to the byte, what is journaled here.
@@ -158,10 +156,12 @@ def release(
         reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
         return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
     yield Step.JOURNALED
-    outcome = yield from _under_lock(request, files, file_ops)
-    why = outcome.why
-    if outcome.verdict is Verdict.RELEASED:
-        why = join(why, (yield from _remove_cached(cached, file_ops)))
+    try:
+        outcome = yield from _under_lock(request, files, file_ops)
+    except OSError as error:  # the entry stays unfinished
+        return Outcome(request, Verdict.FAILED, why=describe_error(error), entry=entry)
+    left = (yield from _remove_cached(cached, file_ops)) if outcome.verdict is Verdict.RELEASED else ""
+    why = join(outcome.why, left)
     try:
         writer.end(entry, outcome.verdict, why)
     except OSError as error:
@@ -189,11 +189,12 @@ def join(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _recheck(request: ReleaseRequest, recheck: Recheck, asked: list[str]) -> Generator[Step, None, Refusal | None]:
-    """Ask again for owners of this sandbox alone, and add each answer to `asked`.
+def _recheck(request: ReleaseRequest, recheck: Recheck) -> Generator[Step, None, Refusal | list[str]]:
+    """Ask again for owners of this sandbox alone. Return each answer if none objects.
 
     An empty file names no sandbox: then only the kernel is asked.
     """
+    asked: list[str] = []
     if container_id := request.container_id:
         if recheck.has_container(container_id):
             return Refusal(Reason.CONTAINER_EXISTS, "recheck: the container runtime has the container")
@@ -210,7 +211,7 @@ def _recheck(request: ReleaseRequest, recheck: Recheck, asked: list[str]) -> Gen
     if container_id:
         asked.append("no mounted network namespace is that of the sandbox, as far as libcni's cache names it")
     yield Step.ASKED_KERNEL
-    return None
+    return asked
 
 
 def _read(reservation: Reservation, file_ops: FileOperations) -> FileImage:
@@ -256,21 +257,22 @@ def _under_lock(
     except _RaceLost as race:
         verdict, why = race.verdict, race.why
     except OSError as error:
-        verdict, why = Verdict.FAILED, join(describe_error(error), _undo(removed, file_ops))
+        verdict, why = Verdict.FAILED, describe_error(error)
+        _undo(removed, file_ops, why)
     finally:
         held = locked.unlock()
     yield Step.UNLOCKED
     return Outcome(request, verdict, why=why, waited=locked.waited, held=held)
 
 
-def _undo(removed: Sequence[FileImage], file_ops: FileOperations) -> str:
-    """Put back what was removed of a sandbox that cannot be released completely. Return what could not be."""
+def _undo(removed: Sequence[FileImage], file_ops: FileOperations, why: str) -> None:
+    """Put back what was removed of a sandbox that cannot be released completely. Raises OSError."""
     try:
         for image in removed:
             file_ops.put_back(image)
     except OSError as error:
-        return f"{describe_error(error)}: the sandbox is partly released, `nodeleak restore` can put it back"
-    return ""
+        partly = "the sandbox is partly released; the next cleanup or restore recovers it"
+        raise OSError(join(why, f"{describe_error(error)}: {partly}")) from error
 
 
 def _remove_cached(cached: Sequence[FileImage], file_ops: FileOperations) -> Generator[Step, None, str]:

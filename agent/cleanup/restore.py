@@ -44,14 +44,11 @@ def missing_of(entry: Entry, file_ops: RestoreOperations) -> tuple[FileImage, ..
     """
     if entry.verdict is None:
         raise RestoreError("the entry is unfinished, the next cleanup or restore recovers it")
-    if entry.verdict not in {Verdict.RELEASED, Verdict.FAILED}:
+    if entry.verdict not in {Verdict.RELEASED, Verdict.INTERRUPTED}:
         raise RestoreError(f"nothing was released: the outcome was {entry.verdict.value}")
     missing = _missing(entry, file_ops)
     if not missing and not (entry.released and entry.reservations):
         raise RestoreError("nothing is missing: all reservations are in place")
-    if entry.verdict is Verdict.FAILED and len(missing) == len(entry.reservations):
-        # A release that fails leaves a part of the sandbox in place.
-        raise RestoreError("the release failed and removed nothing: another process has released it since")
     for image in missing:
         if file_ops.taken(image):
             raise RestoreError(f"{image.name} of network {image.network} is reserved again")
@@ -112,8 +109,10 @@ def recover_and_restore(
     if why := unfinished.get(name):
         # If it began anew and failed, nobody would know that a part of it may be in place.
         raise RestoreError(f"the entry is unfinished, and cannot be recovered now: {why}")
-    if before.restoring and entry.restored:
-        return Restoration(entry, done=True, why="its restoration was interrupted, and is complete now")
+    if before.unfinished and not entry.released:
+        return Restoration(entry, done=True, why="it was interrupted, and all its reservations are in place now")
+    if before.verdict is None and entry.released:
+        raise RestoreError(entry.why)
     check_last(journal, entry)
     return restore(entry, file_ops, journal_store, now)
 
@@ -216,8 +215,9 @@ def _complete(entry: Entry, file_ops: RestoreOperations) -> tuple[Verdict | None
     """Put back the rest of a sandbox that is partly in place. Return None if all of it is in place then."""
     missing = _missing(entry, file_ops)
     if len(missing) == len(entry.reservations):
-        return Verdict.RELEASED, "; no reservation is in place: it or another process removed them"
+        unknown = "" if entry.verdict else ", and it is not known whether this release or another process removed them"
+        return entry.verdict or Verdict.INTERRUPTED, f"; no reservation is in place{unknown}"
     if any(file_ops.taken(image) for image in missing):
-        return Verdict.FAILED, ", and a removed address is reserved again"
+        return Verdict.INTERRUPTED, ", and a removed address is reserved again"
     _put_back(missing, file_ops)
     return None, "; all reservations are in place"

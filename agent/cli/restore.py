@@ -9,8 +9,9 @@ from agent.cli.output import write
 from agent.config import UsageError, quote
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agent.cleanup.journal import Entry, Journal
-    from agent.config import Config
 
 SUMMARY: Final = "undo a release: reserve the address again"
 OPERANDS: Final = "(ADDRESS | ENTRY | --last)"
@@ -49,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("no release given: expected an address, an entry of the journal, or --last", _LIST)
     config = config_of("restore", arguments)
     journal = cleaning.read_journal(config)
-    entry = _find(journal, arguments, config)
+    entry = _find(journal, arguments, config.state_dir)
     done = cleaning.restore_entry(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
     write(restoration_text(done, journal, applied=arguments.apply))
     return DONE if done.done else FAILED
@@ -58,40 +59,35 @@ def execute(arguments: argparse.Namespace) -> int:
 _LIST: Final = "run 'nodeleak journal' for a list of releases"
 
 
-def _find(journal: "Journal", arguments: argparse.Namespace, config: "Config") -> "Entry":
+def _find(journal: "Journal", arguments: argparse.Namespace, state_dir: "Path") -> "Entry":
     """Find the entry of the journal; an address or `--last` means the last release that was not restored."""
+    from agent.model.release import Verdict
+
     if not arguments.last:
-        return _find_named(journal, arguments.entry, config)
-    released = next((entry for entry in reversed(journal.entries) if _restorable(entry, config)), None)
-    if released is None:
-        raise _not_found(f"the journal in {config.state_dir} has no release that can be restored", journal)
-    return released
+        return _find_named(journal, arguments.entry, state_dir)
+    released = [entry for entry in journal.entries if _restorable(entry)]
+    if not released:
+        raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
+    last = released[-1]
+    if last.verdict is Verdict.INTERRUPTED:
+        raise UsageError(last.why, f"run 'nodeleak restore {last.name}' to restore it nevertheless")
+    return last
 
 
-def _find_named(journal: "Journal", name: str, config: "Config") -> "Entry":
+def _find_named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
     ip = _canonical(name)
     of_address = [entry for entry in journal.entries if ip in entry.ips]
     named = [entry for entry in journal.entries if entry.name == name]
-    if found := named or [entry for entry in of_address if _restorable(entry, config)]:
+    if found := named or [entry for entry in of_address if _restorable(entry)]:
         return found[-1]
     if restored := [entry for entry in of_address if entry.restored]:
         raise _not_found(f"{ip} is already restored, by entry {restored[-1].name}", journal)
-    raise _not_found(f"the journal in {config.state_dir} has no release of {quote(name)}", journal)
+    raise _not_found(f"the journal in {state_dir} has no release of {quote(name)}", journal)
 
 
-def _restorable(entry: "Entry", config: "Config") -> bool:
-    """An unfinished entry counts: without it, an older one would be restored that nobody means.
-
-    So does one that failed, if a part of its sandbox is missing.
-    """
-    from agent.app import cleaning
-    from agent.model.release import Verdict
-
-    return (
-        entry.released
-        or entry.unfinished
-        or (entry.verdict is Verdict.FAILED and cleaning.try_restore(config, entry).done)
-    )
+def _restorable(entry: "Entry") -> bool:
+    """An unfinished entry counts: without it, an older one would be restored that nobody means."""
+    return entry.released or entry.unfinished
 
 
 def _not_found(why: str, journal: "Journal") -> UsageError:

@@ -124,9 +124,10 @@ class Verdict(StrEnum):
     """Another process held a lock for longer than `--lock-timeout`. Nothing was changed.
     Do: try again. If it lasts, find that process (runbook NodeleakReleasesFailing)."""
     INTERRUPTED = "interrupted"
-    """A signal ended the run before this release began. Nothing was touched."""
+    """A signal ended the run before this release began. Nothing was touched. In the journal: the agent was killed
+    during the release, and a reservation is gone since; it is not known who removed it."""
     FAILED = "failed"
-    """The release failed. The reservation is where it was.
+    """The release failed. The reservation is where it was, or the next cleanup puts it back.
     Do: repair what the message names (runbook NodeleakReleasesFailing), then try again."""
 
 

@@ -429,11 +429,11 @@ def test_journal_damage_is_reported_and_does_not_stop_cleanup(tmp_path: Path) ->
 # Recovery
 
 
-def test_an_unfinished_entry_whose_file_is_gone_is_recovered_as_released_before_the_snapshot() -> None:
+def test_an_unfinished_entry_whose_file_is_gone_is_recovered_before_the_snapshot() -> None:
     journal_store = InMemoryJournal(entry(LEAK, None))
     daemon = Daemon(journal_store)
     cleaning = daemon.sync()
-    assert [one.verdict for one in journal_store.read().entries] == [Verdict.RELEASED]
+    assert [one.verdict for one in journal_store.read().entries] == [Verdict.INTERRUPTED]
     assert cleaning.warnings == ()
     assert daemon.sync(sandbox(THE_ID, "shop/gone")).halted != ""
 
@@ -463,7 +463,7 @@ def test_an_entry_that_cannot_be_recovered_does_not_prevent_others() -> None:
     daemon = Daemon(journal_store)
     daemon.files.broken = {"storage"}
     cleaning = daemon.sync()
-    assert [one.verdict for one in journal_store.read().entries] == [None, Verdict.RELEASED]
+    assert [one.verdict for one in journal_store.read().entries] == [None, Verdict.INTERRUPTED]
     assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",)
 
 

@@ -171,7 +171,7 @@ def test_a_missing_cache_directory_is_reported(store: Store) -> None:
     assert done.why == f"not restored to libcni's cache: {result.name}: {result.parent}: no such file or directory"
 
 
-@pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.REFUSED])
+@pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.FAILED])
 def test_an_entry_without_a_release_restores_nothing(store: Store, verdict: Verdict) -> None:
     store.release(store.reserve())
     with pytest.raises(RestoreError, match=f"nothing was released: the outcome was {verdict}"):
@@ -187,38 +187,10 @@ def test_what_another_process_released_after_a_failed_release_is_not_restored(st
     reserved = store.reserve()
     with immutable(store.network() / reserved.ip):
         assert store.release(reserved).verdict is Verdict.FAILED
-
     (store.network() / reserved.ip).unlink()  # the kubelet's own DEL
-
     done = put_back(store)
-    assert (done.done, done.why) == (
-        False, "the release failed and removed nothing: another process has released it since",
-    )  # fmt: skip
+    assert (done.done, done.why) == (False, "nothing was released: the outcome was failed")
     assert store.files() == {}
-
-
-def test_missing_files_of_a_failed_entry_are_restored(store: Store) -> None:
-    reserved = [store.reserve(), store.reserve(IP6)]
-    before = store.files()
-
-    def act() -> None:
-        refuse("os.link", 5, when=lambda _: True)
-        store.release(*reserved)
-
-    with immutable(store.network() / IP6):
-        in_child(act)
-    assert list(store.files()) == [f"kubenet/{IP6}"]
-    assert store.entry().verdict is Verdict.FAILED
-    assert put_back(store).done
-    assert store.files() == before
-
-
-def test_a_failed_entry_without_missing_files_restores_nothing(store: Store) -> None:
-    reserved = store.reserve()
-    with immutable(store.network() / IP):
-        store.release(reserved)
-    assert put_back(store).why == "nothing is missing: all reservations are in place"
-    assert store.find(IP) == reserved
 
 
 def test_if_the_second_file_cannot_be_restored_the_first_is_removed_again(store: Store) -> None:
@@ -318,13 +290,13 @@ def test_killed_between_two_removals_the_first_file_is_restored(store: Store) ->
     assert store.entry().verdict is Verdict.FAILED
 
 
-def test_killed_after_the_last_removal_it_is_released_and_can_be_restored(store: Store) -> None:
+def test_killed_after_the_last_removal_it_can_be_restored(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
     unfinished(store, REMOVED + 1, *reserved)
     store.start()
     assert store.files() == {}
-    assert store.entry().verdict is Verdict.RELEASED
+    assert store.entry().verdict is Verdict.INTERRUPTED
     assert put_back(store).done
     assert store.files() == before
 
@@ -374,7 +346,7 @@ def half_restored(store: Store) -> Entry:
 def test_an_interrupted_restoration_can_be_finished(store: Store) -> None:
     entry = half_restored(store)
     done = recover_and_restore(entry.name, store.file_ops(), store.journal_store, NOW)
-    assert (done.done, done.why) == (True, "its restoration was interrupted, and is complete now")
+    assert (done.done, done.why) == (True, "it was interrupted, and all its reservations are in place now")
     assert sorted(store.files()) == [f"kubenet/{IP}", f"kubenet/{IP6}"]
     assert [image.place for image in entry.reservations] == [RESERVATION] * 2
     assert store.entry().restored == NOW
@@ -387,7 +359,7 @@ def test_of_an_interrupted_restoration_an_address_reserved_since_is_not_touched(
     store.start()
     assert store.files() == before
     found = store.entry()
-    assert (found.verdict, found.restored, found.unfinished) == (Verdict.FAILED, None, False)
+    assert (found.verdict, found.restored, found.unfinished) == (Verdict.INTERRUPTED, None, False)
     assert found.why == "this restoration was interrupted, and a removed address is reserved again"
     done = recover_and_restore(entry.name, store.file_ops(), store.journal_store, NOW)
     assert (done.done, done.why) == (False, f"{IP6} of network kubenet is reserved again")

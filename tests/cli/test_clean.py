@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import io
 import itertools
@@ -24,7 +25,7 @@ from agent.cleanup.journal import Entry
 from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BYTES, JournalStore
 from agent.cli import main
 from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, USAGE
-from tests.cleanup.stores import in_child
+from tests.cleanup.stores import JournalWriter, Store, immutable, in_child, refuse
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
@@ -440,23 +441,6 @@ def test_a_cleanup_finishes_a_restoration_that_was_killed(incident: Incident) ->
     assert (second["addresses"], second["restored"], second["outcome"]) == ([ip], None, "released")
 
 
-def test_a_release_that_failed_half_way_can_be_restored(incident: Incident) -> None:
-    ips = incident.leaks[:3]
-    assert incident.clean("--apply", "--max=3").code == 0
-    lines = [json.loads(line) for line in incident.journal_file.read_text().splitlines()]
-    began = [line for line in lines if "began" in line]
-    began[1]["files"] += began[2]["files"]  # as if they were one sandbox
-    ended = next(line for line in lines if line["entry"] == began[1]["entry"] and "began" not in line)
-    ended["outcome"] = "failed"
-    lines = [line for line in lines if line["entry"] != began[2]["entry"]]
-    assert incident.restore(ips[2], "--apply").code == 0  # the part that is in place
-    incident.journal_file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    for which in ("--last", ips[1]):
-        assert f"would restore: {ips[1]}" in incident.restore(which).out
-    assert incident.restore("--last", "--apply").code == 0
-    assert incident.file(ips[1])
-
-
 def test_a_journal_of_the_version_before_is_read(incident: Incident) -> None:
     """It has no line for the beginning of a restoration."""
     ips = incident.leaks[:2]
@@ -662,6 +646,47 @@ def test_the_next_run_recovers_from_a_kill(incident: Incident) -> None:
     assert "6 released" in incident.clean("--apply").out
     assert "unfinished" not in incident.journal().out
     assert len(incident.reserved) == ALL - LEAKED
+
+
+def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(incident: Incident) -> None:
+    """On disk, a kill before the removal and the kubelet's own DEL look the same as a kill after the removal."""
+    ip = incident.leaks[0]
+    kept = incident.file(ip)
+    assert incident.clean("--apply", "--max=1").code == 0
+    begun, _ended = incident.journal_file.read_text().splitlines(keepends=True)
+    incident.journal_file.write_text(begun)
+    unknown = "it is not known whether this release or another process removed"
+    done = incident.restore("--last", "--apply")
+    assert done.code == FAILED
+    assert unknown in done.out
+    (entry,) = incident.entries()
+    assert (entry["outcome"], entry["restored"]) == ("interrupted", None)
+    assert unknown in entry["why"]
+    done = incident.restore("--last", "--apply")
+    assert (done.code, ip in incident.reserved) == (USAGE, False)
+    assert f"run 'nodeleak restore {entry['entry']}'" in done.err
+    assert incident.restore(ip, "--apply").code == 0
+    assert incident.file(ip) == kept
+
+
+def test_a_partly_released_sandbox_is_found_and_restored(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    where = f"--state-dir={store.state}", f"--cni-networks-dir={store.networks}", f"--cni-cache-dir={store.caches[0]}"
+    store.release(store.reserve("10.244.1.5", "5" * 64))
+    reserved = [store.reserve(), store.reserve("fd00:10::9")]
+    before = store.files()
+
+    def release() -> None:
+        refuse("os.link", errno.EIO, when=lambda _: True)
+        outcome = store.release(*reserved, writer=JournalWriter(store.journal_store, 9))
+        assert "the sandbox is partly released" in outcome.why
+
+    with immutable(store.network() / "fd00:10::9"):
+        in_child(release)
+    assert list(store.files()) == ["kubenet/fd00:10::9"]
+    assert "10.244.1.9, fd00:10::9 for container" in nodeleak("restore", "--last", *where).out
+    done = nodeleak("restore", "10.244.1.9", "--apply", *where)
+    assert (done.code, store.files()) == (DONE, before), done
 
 
 def test_a_read_only_mount_is_reported(incident: Incident) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from agent.cleanup.journal import Entry
+from agent.model.release import Verdict
 from tests.proof.world import Sandbox, World, unowned
 
 Law = Callable[[World], str]
@@ -64,7 +65,7 @@ def restored(world: World) -> str:
         mine = [one for one in world.files if entry.container_id and one.content == entry.container_id]
         if entry.restored and len(mine) < len(entry.reservations):
             return f"the sandbox {entry.container_id[:2]} is restored according to the journal, and is not in place"
-        if entry.released and mine:
+        if entry.released and entry.verdict is Verdict.RELEASED and mine:
             return f"the sandbox {entry.container_id[:2]} is released according to the journal, and is in place"
     return ""
 
