@@ -218,7 +218,7 @@ def _read(reservation: Reservation, file_ops: FileOperations) -> FileImage:
     found = file_ops.read(reservation)
     if found is None:
         raise _RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
-    if found[0] != reservation:
+    if found[0] != reservation or not found[1].name:  # it may vanish between two readings
         raise _RaceLost(Verdict.CHANGED, f"{reservation.ip} is not the file that was assessed")
     return found[1]
 

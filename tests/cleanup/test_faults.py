@@ -1,9 +1,11 @@
 """Faults of real nodes between any two steps of a release: nothing is touched that was not assessed."""
 
 import errno
+import itertools
 import os
 import resource
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -470,6 +472,23 @@ def test_if_the_second_file_cannot_be_removed_the_first_is_restored_byte_for_byt
     assert result.exists()
     assert store.unlocked()
     assert store.release(store.find(IP), store.find(IP6, network)).verdict is Verdict.RELEASED
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_not_journaled(store: Store) -> None:
+    reserved = store.reserve()
+
+    def act() -> str:
+        opened = itertools.count(1)
+
+        def vanish(event: str, arguments: tuple[object, ...]) -> None:
+            if event == "open" and arguments[0] == IP and next(opened) == 2:
+                (store.network() / IP).unlink()
+
+        sys.addaudithook(vanish)
+        return store.release(reserved).verdict.value
+
+    assert in_child(act) == "changed"
+    assert (store.journal().entries, store.journal().damage) == ((), ())
 
 
 def test_if_the_first_file_cannot_be_restored_the_journal_still_can(store: Store) -> None:
