@@ -44,8 +44,8 @@ class FileImage:
 class Recheck(Protocol):
     """Live questions about a sandbox or an address. Each raises SourceError if there is no definite answer."""
 
-    def has_container(self, container_id: str) -> bool: ...
-    def has_checkpoint(self, container_id: str) -> bool | None:
+    def has_container(self, container_id: str, /) -> bool: ...
+    def has_checkpoint(self, container_id: str, /) -> bool | None:
         """None: the kubelet of this node keeps none."""
         ...
 

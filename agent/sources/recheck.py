@@ -14,18 +14,13 @@ from agent.sources.host.cni_cache import CniResults
 class NodeRecheck:
     """Each method raises SourceError where there is no definite answer."""
 
-    container_exists: Callable[[str], bool]
-    checkpoint_exists: Callable[[str], bool | None]
+    has_container: Callable[[str], bool]
+    has_checkpoint: Callable[[str], bool | None]
+    """None: the kubelet of this node keeps none."""
     results: CniResults
     proc: Path
     ask: Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]
     """Probes addresses; False: without sending anything, and leaving out those that can be asked."""
-
-    def has_container(self, container_id: str) -> bool:
-        return self.container_exists(container_id)
-
-    def has_checkpoint(self, container_id: str) -> bool | None:
-        return self.checkpoint_exists(container_id)
 
     def probe(self, ips: Sequence[str], *, send: bool = True) -> Mapping[str, ProbeResult]:
         """Where an address cannot be asked, a namespace of which nobody knows the sandbox may have it."""

@@ -454,6 +454,24 @@ def test_a_journal_of_the_version_before_is_read(incident: Incident) -> None:
     assert f"would restore: {ips[1]} " in incident.restore("--last").out
 
 
+def test_the_evidence_of_a_release_is_what_was_asked(incident: Incident) -> None:
+    """An empty file names no sandbox: nobody can be asked about it."""
+    path = incident.host.store / incident.leaks[0]
+    made = path.stat().st_mtime_ns
+    path.write_bytes(b"")
+    os.utime(path, ns=(made, made))
+    assert "2 released" in incident.clean("--apply", "--max=2").out
+    lines = map(json.loads, incident.journal_file.read_text().splitlines())
+    empty, other = (line["evidence"][:-1] for line in lines if "began" in line)  # without the probe
+    assert empty == ["no process has the address configured"]
+    assert other == [
+        "the container runtime answered that there is no such container",
+        "the kubelet has no checkpoint of the sandbox",
+        "no process has the address configured",
+        "no mounted network namespace is that of the sandbox, as far as libcni's cache names it",
+    ]
+
+
 def test_an_unknown_entry_is_wrong_usage(incident: Incident) -> None:
     for what in ("10.253.6.130", "\x1b[2J", "20260326T200000.000000Z-999999999999"):
         done = incident.restore(what, "--apply")
