@@ -12,7 +12,7 @@ from agent import config
 from agent.config import Config, UsageError, load, option, settings_of, variable
 
 OFF = {"api": "off"}
-COMMANDS = ("run", "scan", "status", "record", "clean", "restore", "journal")
+COMMANDS = ("run", "scan", "status", "record", "clean", "restore", "resume", "journal")
 MISSING_NODE = (
     "--node (NODELEAK_NODE) is not set: "
     "give the name of this node's Node object, or --api=off to run without the API server"
@@ -290,7 +290,7 @@ def test_commands_that_use_the_api_server_need_a_node_name(command: str) -> None
     if "node" in settings_of(command):
         assert mistakes({}, command=command) == [MISSING_NODE]
     else:
-        assert command in {"restore", "journal", "status"}
+        assert command in {"restore", "resume", "journal", "status"}
         assert load(command, {}, {}).node == ""
 
 

@@ -128,7 +128,8 @@ def test_every_setting_is_in_the_reference_with_its_default_and_its_commands() -
     documented = rows("Settings")
     settings = settings_of("run")
     assert not any(
-        set(settings_of(command)) - set(settings) for command in ("scan", "record", "clean", "restore", "journal")
+        set(settings_of(command)) - set(settings)
+        for command in ("scan", "record", "clean", "restore", "resume", "journal")
     )
     assert list(documented) == [option(name) for name in settings]
     for name, setting in settings.items():
@@ -248,7 +249,7 @@ def test_every_reason_of_an_event_and_of_the_condition_is_in_the_reference() -> 
     } <= documented
 
 
-@pytest.mark.parametrize("command", ["scan", "status", "timeline", "record", "clean", "restore", "journal"])
+@pytest.mark.parametrize("command", ["scan", "status", "timeline", "record", "clean", "restore", "resume", "journal"])
 def test_options_without_a_variable_are_in_the_reference(command: str) -> None:
     documented = {
         name

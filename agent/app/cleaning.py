@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 from agent.app import loop
@@ -16,7 +17,6 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.release import describe_error
 from agent.cleanup.restore import Restoration
-from agent.cleanup.runtime_history import RuntimeHistory
 from agent.cleanup.session import Budget, CleanupSession
 from agent.cleanup.signals import deferred
 from agent.config import Config, UsageError, option, variable
@@ -148,14 +148,10 @@ def cleanup_status(config: Config, report: Report, within: Within = ask) -> Clea
 
 def _context(config: Config, report: Report, journal_store: JournalStore) -> GuardContext:
     """Return what a dry run would ask of this place. The history of the runtime is the cleaner's, and not here."""
-    return GuardContext(
-        report=report,
-        runtime_history=RuntimeHistory(),
-        limits=limits(config, "dry-run"),
-        halted=report.cleaning.halted if report.cleaning else "",
-        journal_trouble=journal_store.trouble(),
-        journal_room=journal_store.room(report.assessment.snapshot.taken_at),
-    )
+    session = CleanupSession(limits(config, "dry-run"), Budget(), journal_store, "clean")
+    session.read_journal(report.assessment.snapshot.taken_at)
+    context = session.context(report)
+    return replace(context, halted=report.cleaning.halted if report.cleaning else context.halted)
 
 
 def _unknown_networks(config: Config, context: GuardContext) -> str:
@@ -193,6 +189,19 @@ def restore_entry(config: Config, entry: Entry) -> Restoration:
             return restoring.recover_and_restore(entry.name, node_files(config), journal_store, loop.wall())
     except (Busy, OSError, restoring.RestoreError, SourceError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
+
+
+def resume(config: Config) -> tuple[Entry, ...]:
+    """Resume cleanup under the cleaner's lock. Return the releases that had halted it. Raises UsageError."""
+    journal_store = JournalStore(config.state_dir)
+    try:
+        with journal_store.exclusive(config.lock_timeout.total_seconds()):
+            halted = journal_store.read().halted()
+            for entry in halted:
+                journal_store.resumed(entry.name, loop.wall())
+    except (Busy, OSError, SourceError) as error:
+        raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {describe_error(error)}") from error
+    return halted
 
 
 def try_restore(config: Config, entry: Entry) -> Restoration:

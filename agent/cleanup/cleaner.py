@@ -60,6 +60,7 @@ class DryRunCleaner:
 
     def before_snapshot(self, now: datetime) -> None:
         self._session.read_journal(now)
+        self._session.reappeared = None  # it is not recorded here, so that nobody could resume
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         self._session.observe(snapshots)
@@ -110,6 +111,9 @@ class ApplyingCleaner:
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         self._session.observe(snapshots)
+        if self._session.reappeared:
+            with suppress(Busy, OSError, SourceError), self._journal_store.exclusive(self._lock_timeout):
+                self._session.record_halt(self._now())
         decisions = guards.decide(self._session.context(report))
         # A request that is not due failed in an earlier sync, and that was reported.
         due = [request for request, refusals in decisions if not refusals and self._session.due(request)]

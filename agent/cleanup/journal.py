@@ -49,6 +49,10 @@ class Entry:
     """When a restoration began that is unfinished."""
     restorations: int = 0
     """How many began. One that failed may have been seen half done."""
+    halted: datetime | None = None
+    """When a record of its container reappeared, which halted cleanup."""
+    resumed: datetime | None = None
+    """When cleanup was resumed since."""
 
     @property
     def ips(self) -> tuple[str, ...]:
@@ -67,6 +71,13 @@ class Entry:
     def unfinished(self) -> bool:
         return self.verdict is None or self.restoring is not None
 
+    @property
+    def reappearance(self) -> str:
+        return (
+            f"released container {self.container_id[:12]} reappeared "
+            f"(its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back)"
+        )
+
     # What the lines after the first change.
 
     def ended(self, verdict: Verdict, why: str) -> "Entry":
@@ -78,6 +89,9 @@ class Entry:
 
     def restoration_ended(self, at: datetime) -> "Entry":
         return replace(self, restored=at, restoring=None)
+
+    def halting(self, at: datetime) -> "Entry":
+        return replace(self, halted=at, resumed=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,10 @@ class Journal:
 
     def unfinished(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.unfinished)
+
+    def halted(self) -> tuple[Entry, ...]:
+        """Return the releases that halted cleanup, until somebody resumes it. One is enough."""
+        return tuple(entry for entry in self.entries if entry.halted and not entry.resumed)
 
     def named(self, name: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.name == name), None)
@@ -140,15 +158,12 @@ def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
 
 
 def ending(name: str, verdict: Verdict, why: str, at: datetime) -> dict[str, Any]:
-    return {"schema": JOURNAL_SCHEMA, "entry": name, "ended": _timestamp(at), "outcome": verdict.value, "why": why}
+    return event("ended", name, at) | {"outcome": verdict.value, "why": why}
 
 
-def restoration_beginning(name: str, at: datetime) -> dict[str, Any]:
-    return {"schema": JOURNAL_SCHEMA, "entry": name, "restoring": _timestamp(at)}
-
-
-def restoration_ending(name: str, at: datetime) -> dict[str, Any]:
-    return {"schema": JOURNAL_SCHEMA, "entry": name, "restored": _timestamp(at)}
+def event(what: str, name: str, at: datetime) -> dict[str, Any]:
+    """`what`: `restoring`, `restored`, `halted` or `resumed`."""
+    return {"schema": JOURNAL_SCHEMA, "entry": name, what: _timestamp(at)}
 
 
 def file_document(image: FileImage) -> dict[str, Any]:
@@ -236,6 +251,10 @@ def _continued(entry: Entry, line: dict[str, Any]) -> Entry:
         return entry.ended(Verdict(line["outcome"]), str(line["why"]))
     if "restoring" in line:
         return entry.restoration_began(_time(line["restoring"]))
+    if "halted" in line:
+        return entry.halting(_time(line["halted"]))
+    if "resumed" in line:
+        return replace(entry, resumed=_time(line["resumed"]))
     # The oldest journals have no line for the beginning of a restoration.
     return entry.restoration_ended(_time(line["restored"]))
 

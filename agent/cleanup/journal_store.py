@@ -176,11 +176,19 @@ class JournalStore:
 
     def restoring(self, name: str, at: datetime) -> None:
         """Begin a restoration, on disk before this returns. Raises OSError."""
-        self._write(lambda: self._append(journal.restoration_beginning(name, at)))
+        self._write(lambda: self._append(journal.event("restoring", name, at)))
 
     def restored(self, name: str, at: datetime) -> None:
         """Record that an entry was restored. Raises OSError."""
-        self._write(lambda: self._append(journal.restoration_ending(name, at)))
+        self._write(lambda: self._append(journal.event("restored", name, at)))
+
+    def halted(self, name: str, at: datetime) -> None:
+        """Record that the container of an entry reappeared. Raises OSError."""
+        self._write(lambda: self._append(journal.event("halted", name, at)))
+
+    def resumed(self, name: str, at: datetime) -> None:
+        """Record that cleanup was resumed. Raises OSError."""
+        self._write(lambda: self._append(journal.event("resumed", name, at)))
 
     def _write(self, write: Callable[[], None]) -> None:
         """Raises OSError: what is late may still be written."""

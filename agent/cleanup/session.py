@@ -54,8 +54,8 @@ class CleanupSession:
         self._journal = Journal()
         self._unreadable = ""
         self._now: datetime | None = None
-        self.halted = ""
-        """Why cleanup halted; empty if it did not. It stays halted."""
+        self.reappeared: Entry | None = None
+        """The release whose container reappeared, until the journal has recorded that."""
         self._failures: Counter[ReservationKey] = Counter()
         self._syncs = 0
 
@@ -76,7 +76,15 @@ class CleanupSession:
         self._syncs += 1
         for snapshot in snapshots:
             self._runtime_history = watch(self._runtime_history, snapshot)
-            self.halted = self.halted or self._reappeared(snapshot)
+            if not self.halted:
+                self.reappeared = self._find_reappeared(snapshot)
+
+    def record_halt(self, now: datetime) -> None:
+        """Let it outlive this process. Raises OSError."""
+        if found := self.reappeared:
+            self._journal_store.halted(found.name, now)
+            entries = (entry.halting(now) if entry.name == found.name else entry for entry in self._journal.entries)
+            self._journal, self.reappeared = replace(self._journal, entries=tuple(entries)), None
 
     def record(self, outcomes: Iterable[Outcome]) -> None:
         """Remember failures. Requests that failed go last, and wait longer each time.
@@ -92,6 +100,12 @@ class CleanupSession:
                     self._failures.pop(reservation.key, None)
 
     # These do not.
+
+    @property
+    def halted(self) -> str:
+        """Why cleanup halted; empty if it did not."""
+        entries = (*self._journal.halted(), self.reappeared)
+        return entries[0].reappearance if entries[0] else ""
 
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
@@ -145,24 +159,18 @@ class CleanupSession:
             warnings=(*_warnings(self._journal), *(() if self._limits.unattended else _failing(report))),
         )
 
-    def _reappeared(self, snapshot: Snapshot) -> str:
-        """Return which container has a record in the snapshot although its addresses were released before."""
+    def _find_reappeared(self, snapshot: Snapshot) -> Entry | None:
+        """Return the release of a container that has a record in the snapshot."""
         released = self._journal.released_from()
         if not _find_released(released, snapshot):
-            return ""
+            return None
         with suppress(SourceError):  # if it cannot be read again, what was read before the snapshot counts
             # The container may have been restored meanwhile, and even released once more.
             now = self._journal_store.read().released_from()
             released = {
                 container_id: entry for container_id, entry in released.items() if now.get(container_id) == entry
             }
-        entry = _find_released(released, snapshot)
-        if entry is None:
-            return ""
-        return (
-            f"released container {entry.container_id[:12]} reappeared "
-            f"(its address was {', '.join(entry.ips)}; `nodeleak restore {entry.name}` puts it back)"
-        )
+        return _find_released(released, snapshot)
 
 
 def _find_released(released: Mapping[str, Entry], snapshot: Snapshot) -> Entry | None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
-from agent.cli import clean, completion, explain, journal, record, restore, run, scan, status, timeline, version
+from agent.cli import clean, completion, explain, journal, record, restore, resume, run, scan, status, timeline, version
 from agent.cli.options import add_settings
 from agent.cli.output import reflow, width
 from agent.config import RENAMED, UsageError, all_settings, option, quote
@@ -47,6 +47,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "timeline": timeline,
     "clean": clean,
     "restore": restore,
+    "resume": resume,
     "journal": journal,
     "record": record,
     "run": run,

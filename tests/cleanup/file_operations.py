@@ -174,3 +174,8 @@ class InMemoryJournal(JournalStore):
 
     def restored(self, name: str, at: datetime) -> None:
         self.entries[name] = self.entries[name].restoration_ended(at)
+
+    def halted(self, name: str, at: datetime) -> None:
+        if self.unwritable:
+            raise OSError(errno.ENOSPC, self.unwritable)
+        self.entries[name] = self.entries[name].halting(at)

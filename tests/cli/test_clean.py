@@ -481,6 +481,39 @@ def test_an_unknown_entry_is_wrong_usage(incident: Incident) -> None:
     assert not incident.state.exists()
 
 
+def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup(incident: Incident) -> None:
+    kept = incident.file(incident.leaks[0])[0]
+    container_id = kept.decode().partition("\r\n")[0]
+    assert nodeleak("resume", f"--state-dir={incident.state}").code == USAGE, "nothing has halted"
+    incident.clean("--apply", "--max=1")
+    incident.checkpoint(kept)
+    before = incident.files()
+    assert "Cleanup halted: released container " in incident.clean().out
+    assert incident.files() == before, "a dry run records nothing"
+    assert "refused: halted" in incident.clean("--apply").out
+    (incident.host.checkpoints / container_id).unlink()
+    for arguments in ((), ("--apply",)):
+        assert f"Cleanup halted: released container {container_id[:12]} reappeared" in incident.clean(*arguments).out
+    quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0")
+    with running(*incident.options(), *quick, "--cleanup=auto", "--cleanup-network=auto") as agent:
+        port = agent.log_event("agent.started")["port"]
+        agent.log_event("cleanup.halted")
+        assert "nodeleak_cleanup_halted 1.0" in served(port, "/metrics")[1]
+        assert len(incident.reserved) == ALL - 1
+        done = nodeleak("resume", f"--state-dir={incident.state}")
+        assert (done.code, done.out.startswith(f"resumed: released container {container_id[:12]} ")) == (DONE, True), (
+            done
+        )
+        until(lambda: len(incident.reserved) == ALL - LEAKED, "cleanup goes on", 20)
+        assert agent.end()[0] == 0
+    first, *_ = incident.entries()
+    assert first["halted"] <= first["resumed"]
+    assert "halted" in incident.journal().out
+    incident.checkpoint(kept)
+    assert "Cleanup halted" in incident.clean("--apply").out, "again"
+    assert nodeleak("resume", f"--state-dir={incident.state}").code == DONE
+
+
 def test_cleanup_halts_if_a_released_sandbox_reappears(incident: Incident) -> None:
     ip = incident.leaks[0]
     kept = incident.file(ip)[0]

@@ -69,7 +69,9 @@ def test_the_help_has_examples_and_exit_codes(name: str, capsys: pytest.CaptureF
     assert "\nexit codes:\n  0  " in page
 
 
-@pytest.mark.parametrize("name", ["run", "scan", "status", "timeline", "record", "clean", "restore", "journal"])
+@pytest.mark.parametrize(
+    "name", ["run", "scan", "status", "timeline", "record", "clean", "restore", "resume", "journal"]
+)
 def test_the_full_help_has_every_setting_with_variable_and_default(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,6 +164,9 @@ class Nodeleak:
     def restore(self, *options: str, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> str:
         return run(*wrapped, NODELEAK, "restore", *options, codes=codes, env=self._settings).stdout
 
+    def resume(self) -> str:
+        return run(NODELEAK, "resume", env=self._settings).stdout
+
     def journal(self) -> list[dict[str, Any]]:
         """Return the entries of the journal, which must not be damaged."""
         document = json.loads(run(NODELEAK, "journal", "-o", "json", env=self._settings).stdout)

@@ -125,7 +125,10 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
         assert len(daemon.events("cleanup.halted")) == 1
         _holds({leaked, *new})
 
-    with nodeleak.running(*AUTO):
+    with nodeleak.running(*AUTO) as daemon:
+        _lets_syncs_pass(daemon)
+        _holds({leaked, *new})
+        assert reserved_before[back][:12] in nodeleak.resume()
         eventually(lambda: _holds(new))
 
 

@@ -59,8 +59,7 @@ _RECORDINGS: Final = (
 _LINES: Final = (
     journal.beginning(ENTRY, ("no container",)),
     journal.ending(ENTRY.name, Verdict.RELEASED, "", NOW),
-    journal.restoration_beginning(ENTRY.name, NOW),
-    journal.restoration_ending(ENTRY.name, NOW),
+    *(journal.event(what, ENTRY.name, NOW) for what in ("restoring", "restored", "halted", "resumed")),
 )
 
 

@@ -341,6 +341,10 @@ def restored(world: World, _who: str, name: str) -> Answers:
     yield None, _changed(world, name, lambda entry: entry.restoration_ended(START))
 
 
+def halted(world: World, _who: str, name: str) -> Answers:
+    yield None, _changed(world, name, lambda entry: entry.halting(START))
+
+
 def _changed(world: World, name: str, change: Callable[[Entry], Entry]) -> World:
     return world._replace(journal=tuple(change(one) if one.name == name else one for one in world.journal))
 
@@ -351,6 +355,6 @@ _OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
         moment, wait, reservations, checkpoints, containers, records, named_namespaces, processes, addresses, pods,
         has_container, has_record, has_checkpoint, holder_of, is_mounted, probe,
         read, lock, unlock, remove, put_back, present, addresses_of,
-        journal, number, exclusive, leave, room, begin, begin_anyway, end, restoring, restored,
+        journal, number, exclusive, leave, room, begin, begin_anyway, end, restoring, restored, halted,
     )
 }  # fmt: skip

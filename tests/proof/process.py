@@ -325,6 +325,9 @@ class InMemoryJournal(JournalStore):
     def restored(self, name: str, _at: datetime) -> None:
         self._ask("restored", name)
 
+    def halted(self, name: str, _at: datetime) -> None:
+        self._ask("halted", name)
+
 
 Parts = tuple[Sources, Recheck, RestoreOperations, InMemoryJournal]
 

@@ -97,5 +97,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "why": entry.why or None,
         "restored": rfc3339(entry.restored) if entry.restored else None,
         "restoring": rfc3339(entry.restoring) if entry.restoring else None,
+        "halted": rfc3339(entry.halted) if entry.halted else None,
+        "resumed": rfc3339(entry.resumed) if entry.resumed else None,
         "files": [file_document(image) for image in entry.files],
     }

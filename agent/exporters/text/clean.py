@@ -17,7 +17,7 @@ from agent.model.text import count_of, format_number, rfc3339
 
 WHEN_HALTED: Final = (
     "cordon the node; if the container is still there, `nodeleak restore ENTRY`, then with --apply; find out why "
-    "the container runtime did not list it; only then delete the agent's pod, which resumes cleanup "
+    "the container runtime did not list it; only then `nodeleak resume` in the agent's pod "
     "(runbook NodeleakCleanupHalted)"
 )
 """What to do when cleanup is halted."""
@@ -238,6 +238,10 @@ def _entry(entry: Entry) -> list[str]:
 
 def _outcome(entry: Entry) -> str:
     outcome = "unfinished" if entry.verdict is None else entry.verdict.value
+    if entry.halted:
+        outcome += f", halted cleanup {rfc3339(entry.halted)}"
+    if entry.resumed:
+        outcome += f", resumed {rfc3339(entry.resumed)}"
     if entry.restoring:
         return f"{outcome}, restoration unfinished"
     return f"{outcome}, restored {rfc3339(entry.restored)}" if entry.restored else outcome

@@ -162,6 +162,8 @@ def test_the_journal_has_every_byte() -> None:
                 "why": None,
                 "restored": "2026-03-26T19:00:00Z",
                 "restoring": None,
+                "halted": None,
+                "resumed": None,
             }
         ],
         "damage": ["line 3: no"],
