@@ -14,7 +14,7 @@ from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, ReservationKey, Snapshot
+from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, Snapshot
 from agent.sources.networks import cleanable
 
 MIN_SUSPECTS: Final = 8
@@ -35,8 +35,8 @@ class GuardContext:
     """Why the journal cannot be written; empty if it can."""
     journal_room: int
     """For how many addresses the journal has room."""
-    failures: Mapping[ReservationKey, int] = field(default_factory=dict)
-    """How often the release of an address failed."""
+    failures: Mapping[Reservation, int] = field(default_factory=dict)
+    """How often the release of a leak failed. The next one of its address starts anew."""
     spent: Mapping[str, int] = field(default_factory=dict)
     """How much of each allowance earlier syncs used, by setting."""
 

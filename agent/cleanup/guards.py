@@ -93,7 +93,7 @@ def _nothing_to_release(assessment: Assessment, ip: str) -> Iterator[PassedOver]
 
 
 def _turn(request: ReleaseRequest, context: GuardContext) -> tuple[int, int, ReservationKey]:
-    failed = max(context.failures.get(one.key, 0) for one in request.reservations)
+    failed = max(context.failures.get(one, 0) for one in request.reservations)
     return failed, request.oldest_ns, request.reservations[0].key
 
 

@@ -16,7 +16,7 @@ from agent.cleanup.runtime_history import RuntimeHistory, watch
 from agent.model.ranges import free
 from agent.model.release import Blocker, Cleaning, Limits, Outcome, Reason, ReleaseRequest, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, ReservationKey, Snapshot, known_or
+from agent.model.snapshot import InsufficientData, Reservation, ReservationKey, Snapshot, known_or
 from agent.sources.source_error import SourceError
 
 HOUR: Final = timedelta(hours=1)
@@ -56,7 +56,7 @@ class CleanupSession:
         self._now: datetime | None = None
         self.reappeared: Entry | None = None
         """The release whose container reappeared, until the journal has recorded that."""
-        self._failures: Counter[ReservationKey] = Counter()
+        self._failures: Counter[Reservation] = Counter()
         self._syncs = 0
 
     # These change the session.
@@ -95,9 +95,9 @@ class CleanupSession:
             in_use = any(refusal.reason in _MAY_LAST for refusal in outcome.refusals)
             for reservation in outcome.request.reservations:
                 if in_use or outcome.verdict in {Verdict.BUSY, Verdict.FAILED}:
-                    self._failures[reservation.key] += 1
+                    self._failures[reservation] += 1
                 elif outcome.verdict not in {Verdict.REFUSED, Verdict.INTERRUPTED}:
-                    self._failures.pop(reservation.key, None)
+                    self._failures.pop(reservation, None)
 
     # These do not.
 
@@ -124,7 +124,7 @@ class CleanupSession:
 
     def due(self, request: ReleaseRequest) -> bool:
         """Tell whether to try the request in this sync: what failed is tried less and less often."""
-        failed = max(self._failures[reservation.key] for reservation in request.reservations)
+        failed = max(self._failures[reservation] for reservation in request.reservations)
         return failed == 0 or self._syncs % 2 ** min(failed, _MAX_BACKOFF) == 0
 
     def restored_meanwhile(self) -> frozenset[str]:

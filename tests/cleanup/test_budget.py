@@ -36,8 +36,8 @@ def test_the_oldest_are_released_first_and_failed_ones_last() -> None:
     old, middle, new = leaks(3)
     context = guard_context(node(new, old, middle), limits=make_limits(allowances=(("--max", 2),)))
     assert passed(context) == [old.ip, middle.ip]
-    assert passed(replace(context, failures={old.key: 1})) == [middle.ip, new.ip]
-    failures = {old.key: 2, middle.key: 1, new.key: 1}
+    assert passed(replace(context, failures={old: 1})) == [middle.ip, new.ip]
+    failures = {old: 2, middle: 1, new: 1}
     assert list(verdicts(replace(context, failures=failures))) == [middle.ip, new.ip, old.ip]
 
 
@@ -45,7 +45,7 @@ def test_a_sandbox_has_the_age_of_its_oldest_address_and_failures_of_any() -> No
     dual = [reservation(THE_IP, age=timedelta(hours=9)), reservation("fd00::9", age=timedelta(hours=1))]
     context = guard_context(node(*leaks(1), *dual, **DUAL))
     assert list(verdicts(context)) == [f"{THE_IP} fd00::9", "10.244.1.11"]
-    failed = replace(context, failures={dual[1].key: 1})
+    failed = replace(context, failures={dual[1]: 1})
     assert list(verdicts(failed)) == ["10.244.1.11", f"{THE_IP} fd00::9"]
 
 

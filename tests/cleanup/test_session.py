@@ -261,6 +261,16 @@ def test_failed_releases_are_retried_last() -> None:
     assert rounds.count([(first.ip, Verdict.RELEASED)]) == 1, "a failed release is tried in every other sync"
 
 
+def test_a_failure_does_not_hold_up_the_next_leak_of_the_address() -> None:
+    daemon, after = Daemon(), reservation(THE_IP, "8" * 64)
+    daemon.files.broken = {THE_IP}
+    for _ in range(5):
+        daemon.sync(LEAK)
+    daemon.files.broken = set()
+    daemon.sync(after)
+    assert verdicts_of(daemon.sync(after)) == [(THE_IP, Verdict.RELEASED)]
+
+
 def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
     session = CleanupSession(make_limits(), NONE, InMemoryJournal(), "run")
     request = ReleaseRequest((LEAK,))
@@ -273,7 +283,7 @@ def test_a_failure_is_forgotten_when_the_address_is_released() -> None:
         (Verdict.GONE, 0),
     ):
         session.record([Outcome(request, verdict)])
-        assert session.context(scanned(node())).failures.get(LEAK.key, 0) == failed
+        assert session.context(scanned(node())).failures.get(LEAK, 0) == failed
 
 
 def test_a_sandbox_with_one_file_that_cannot_be_removed_keeps_all() -> None:
