@@ -31,8 +31,8 @@ def plain(value: Any) -> Any:
     match value:
         case Known(known):
             return {"known": plain(known)}
-        case Unavailable(source, why):
-            return {"unavailable": {"source": source, "why": why}}
+        case Unavailable(source, why, missing):
+            return {"unavailable": {"source": source, "why": why, "missing": missing}}
         case NotRequested(source, why):
             return {"not_requested": {"source": source, "why": why}}
         case datetime():
@@ -124,8 +124,8 @@ def _reading(kind: Any, tree: Any, place: str) -> Reading[Any]:
     match tree:
         case {"known": value}:
             return Known(_value(kind, value, place))
-        case {"unavailable": {"source": str(source), "why": str(why)}}:
-            return Unavailable(source, why)
+        case {"unavailable": {"source": str(source), "why": str(why), **more}}:
+            return Unavailable(source, why, more.get("missing") is True)
         case {"not_requested": {"source": str(source), "why": str(why)}}:
             return NotRequested(source, why)
         case _:

@@ -45,6 +45,8 @@ class Unavailable:
 
     source: str
     why: str
+    missing: bool = False
+    """It does not exist."""
 
     def known(self) -> NoReturn:
         raise InsufficientData(f"{self.source}: {self.why}")
@@ -71,9 +73,7 @@ def known_or(reading: Reading[_T], default: _T) -> _T:
 
 def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
     """Return whether nothing could be read because it does not exist."""
-    if not isinstance(reading, Unavailable):
-        return False
-    return " does not exist: " in reading.why or reading.why.startswith("none of these exists")
+    return isinstance(reading, Unavailable) and reading.missing
 
 
 class ReservationKey(NamedTuple):

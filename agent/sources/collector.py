@@ -26,7 +26,7 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.sources import crosscheck
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import NotFound, SourceError
 
 Reader: TypeAlias = Callable[[Snapshot], Any]
 """Reads one source, given what was read before it. Returns the value, or a `Reading`; raises SourceError."""
@@ -119,7 +119,7 @@ class _Reading:
         try:
             value = self._readers[name](snapshot)
         except SourceError as error:
-            return Unavailable(name, str(error))
+            return Unavailable(name, str(error), isinstance(error, NotFound))
         if name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested)):
             return value  # type: ignore[no-any-return]
         return Known(value)

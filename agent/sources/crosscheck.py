@@ -238,8 +238,8 @@ def device_plugins(
 
 
 def _why_not_the_kubelets(reading: Reading[DevicePlugins], runtime: _Containers) -> str:
-    if isinstance(reading, Unavailable):
-        return reading.why if reading.why.endswith(" does not exist") else ""
+    if is_missing(reading):
+        return reading.why
     if not isinstance(reading, Known) or not isinstance(runtime, Known):
         return ""
     empty = not (reading.value.kubelet_socket or reading.value.sockets or reading.value.checkpoint_written)

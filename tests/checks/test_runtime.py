@@ -178,7 +178,7 @@ def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
     assert states == {"10.244.1.2": State.IN_USE, "10.244.1.3": State.IN_USE, OLD: State.LEAKED}
 
 
-MISSING = Unavailable("checkpoints", "none of these exists: /var/lib/dockershim/sandbox (check --checkpoint-dir)")
+MISSING = Unavailable("checkpoints", "none of these exists: /var/lib/dockershim/sandbox (check --checkpoint-dir)", True)
 UNREADABLE = Unavailable("checkpoints", "cannot read /var/lib/dockershim/sandbox: permission denied")
 NONE = NotRequested("checkpoints", "a kubelet with containerd has none")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.checks import engine
+from agent.model.anonymize import anonymous
 from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
 from agent.model.port_mapping import PortMapping
@@ -16,7 +17,16 @@ from agent.model.recording import Recording, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Removal, Taint
 from agent.model.report import Report
 from agent.model.setting_values import Expected
-from agent.model.snapshot import Damage, DamagedResult, Node, NodeDevices, NotRequested, Snapshot
+from agent.model.snapshot import (
+    Damage,
+    DamagedResult,
+    Node,
+    NodeDevices,
+    NotRequested,
+    Snapshot,
+    Unavailable,
+    is_missing,
+)
 from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
@@ -203,6 +213,14 @@ def test_a_long_value_is_truncated_in_the_error() -> None:
     with pytest.raises(Damaged) as raised:
         loads(changed(put("snapshots", 0, "pods", value="x" * 5000)))
     assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_it_is_recorded_whether_a_source_is_missing(missing: bool) -> None:
+    snapshot = replace(node(), checkpoints=Unavailable("checkpoints", "no such directory", missing))
+    read = loads(dumps(recording(snapshot)))
+    for one in (*read.snapshots, *loads(dumps(anonymous(read))).snapshots):
+        assert is_missing(one.checkpoints) is missing
 
 
 # Device plugins

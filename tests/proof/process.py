@@ -44,7 +44,7 @@ from agent.model.snapshot import (
     UnrecognizedEntry,
 )
 from agent.sources.collector import Moment, Reader, Sources, take_snapshot
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import NotFound, SourceError
 from tests.proof.operations import (
     START,
     UPTIME,
@@ -100,7 +100,7 @@ class Answered:
         if isinstance(answer, Broken):
             raise OSError(5, "Input/output error", "the disk")
         if isinstance(answer, NoDirectory):
-            raise SourceError("none of these exists: the checkpoint directories")
+            raise NotFound("none of these exists: the checkpoint directories")
         if isinstance(answer, Unanswered):
             raise SourceError("unavailable")
         if isinstance(answer, Taken):

@@ -184,7 +184,7 @@ def test_the_pods_of_a_deleted_node_make_nothing_leaked() -> None:
     assert builders.state(read(RecordedSources(node(ORPHAN))), "10.244.1.9") is State.LEAKED
 
 
-MISSING = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
+MISSING = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist", missing=True)
 
 
 def test_the_device_plugin_directory_may_be_missing_if_not_needed() -> None:

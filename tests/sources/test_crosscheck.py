@@ -49,7 +49,7 @@ from tests.builders import (
 SILENT = Unavailable("containers", "timed out")
 NO_CONTAINERS: Reading[tuple[Container, ...]] = Known(())
 NO_DIRECTORY: Reading[tuple[Checkpoint, ...]] = Unavailable(
-    "checkpoints", "none of these exists: /var/lib/dockershim/sandbox"
+    "checkpoints", "none of these exists: /var/lib/dockershim/sandbox", missing=True
 )
 
 NO_API = NotRequested("pods", "--api=off")
@@ -163,7 +163,7 @@ def plugged(plugin: str | None) -> Reading[ProcessStartTimes]:
 DOCKER, CONTAINERD = of_runtime("docker://20.10.24"), of_runtime("containerd://1.6.20")
 REFUSED = Unavailable("containers", "docker: connection refused")
 NO_STORE = NetworkStore(
-    "kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet does not exist: no pod of it ran here")
+    "kubenet", Unavailable("reservations", "/var/lib/cni/networks/kubenet does not exist", missing=True)
 )
 KUBENET, CNI = plugged("kubenet"), plugged("cni")
 NOT_SELECTED = "no kubenet on this node: neither its kubelet nor cri-dockerd has --network-plugin=kubenet"
@@ -285,14 +285,14 @@ def test_without_docker_missing_checkpoints_are_empty_and_existing_ones_stay() -
     assert crosscheck.checkpoints(NO_DIRECTORY, no_docker, ()) == NotRequested("checkpoints", no_docker.why)
     assert crosscheck.checkpoints(Known(CHECKPOINTS), no_docker, ()) == Known(CHECKPOINTS)
     closed: Reading[tuple[Checkpoint, ...]] = Unavailable(
-        "checkpoints", "/var/lib/dockershim/sandbox: Permission denied"
+        "checkpoints", "cannot read /srv/what does not exist: permission denied"
     )
     assert crosscheck.checkpoints(closed, no_docker, ()) == closed
 
 
 def test_without_a_network_a_missing_cni_cache_is_empty() -> None:
     no_cache: Reading[tuple[CniResult, ...]] = Unavailable(
-        "cni_results", "none of these exists: /var/lib/cni/cache/results"
+        "cni_results", "none of these exists: /var/lib/cni/cache/results", missing=True
     )
     no_kubenet = NetworkStore("kubenet", NotRequested("reservations", "no kubenet on this node"))
     assert crosscheck.cni_results(no_cache, (no_kubenet,)) == NotRequested("cni_results", "no kubenet on this node")
@@ -358,7 +358,9 @@ def test_a_checkpoint_directory_with_some_running_sandboxes_is_accepted() -> Non
 
 # Device plugins
 
-MISSING: Reading[DevicePlugins] = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist")
+MISSING: Reading[DevicePlugins] = Unavailable(
+    "device_plugins", "/var/lib/kubelet/device-plugins does not exist", missing=True
+)
 EMPTY: Reading[DevicePlugins] = Known(device_plugins(kubelet_socket=None))
 NO_NODE_OBJECT: Reading[Node | None] = NotRequested("node", "--api=off")
 

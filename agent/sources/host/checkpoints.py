@@ -16,7 +16,7 @@ from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Checkpoint, Container
 from agent.sources.host.directory import LONGEST_TEXT, check_total, names_in
 from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import NotFound, SourceError
 
 _LARGEST: Final[InputLimit] = 64 * 1024
 """Bytes; the kubelet writes some hundred."""
@@ -49,9 +49,7 @@ class CheckpointDirectories:
         """
         found = {path: one for path in self._directories if (one := _read_one(path)) is not None}
         if not found:
-            raise SourceError(
-                f"none of these exists: {', '.join(map(str, self._directories))} (check --checkpoint-dir)"
-            )
+            raise NotFound(f"none of these exists: {', '.join(map(str, self._directories))} (check --checkpoint-dir)")
         left_over = _left_over(found, containers, now)
         self._left_over = frozenset(path / one for path in left_over for one in found[path].ids)
         return tuple(one for path, each in found.items() if path not in left_over for one in each.checkpoints)

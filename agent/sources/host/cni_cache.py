@@ -25,7 +25,7 @@ from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
 from agent.sources.host.directory import LONGEST_TEXT, check_total, names_in
 from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import NotFound, SourceError
 
 _LARGEST: Final[InputLimit] = 256 * 1024
 """Bytes; libcni writes one or two thousand."""
@@ -92,7 +92,7 @@ class CniResults:
             finally:
                 os.close(handle)
         if not existing and not all(map(self._is_missing, self._directories)):
-            raise SourceError(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
+            raise NotFound(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
         self._parsed = parsed
         self.damaged = tuple(result for _, result in parsed.values() if isinstance(result, DamagedResult))
         return tuple(result for _, result in parsed.values() if isinstance(result, CniResult))

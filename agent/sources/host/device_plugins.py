@@ -20,7 +20,7 @@ from agent.sources.host.cached_file import CachedFile
 from agent.sources.host.device_checkpoint import DeviceCheckpoint
 from agent.sources.host.directory import names_in
 from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import NotFound, SourceError
 
 KUBELET = "kubelet.sock"
 CANONICAL = Path("/var/lib/kubelet/device-plugins")
@@ -38,7 +38,7 @@ class DeviceManager:
         try:
             handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise SourceError(f"{self._directory} does not exist") from error
+            raise NotFound(f"{self._directory} does not exist") from error
         except OSError as error:
             raise SourceError(cannot_read(self._directory, error)) from error
         try:

@@ -136,10 +136,10 @@ def _read(
     if one.data_dir != networks_dir and isinstance(store.reading, Known):
         found = (it if it.data_dir else replace(it, data_dir=store.data_dir) for it in store.reading.value)
         store = replace(store, reading=Known(tuple(found)))
-    if one.named == "runtime" and isinstance(store.reading, Unavailable) and " does not exist: " in store.reading.why:
+    if one.named == "runtime" and isinstance(store.reading, Unavailable) and store.reading.missing:
         if is_missing(one.above / one.network):
             return replace(store, absent=True)
         if one.data_dir != networks_dir:
             mount = f"network {one.network} has the dataDir {one.data_dir}, which must be mounted"
-            return replace(store, reading=Unavailable("reservations", f"{one.above} does not exist: {mount}"))
+            return replace(store, reading=Unavailable("reservations", f"{one.above} does not exist: {mount}", True))
     return store

@@ -65,7 +65,7 @@ def read_reservations(
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        reading = Unavailable("reservations", _why_unavailable(directory, error))
+        reading = Unavailable("reservations", _why_unavailable(directory, error), error.errno == errno.ENOENT)
         # Whatever else is there, host-local makes this one for the first pod.
         absent = error.errno == errno.ENOENT and any(map(is_directory, (networks_dir, networks_dir.parent)))
         return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)

@@ -112,6 +112,7 @@ def test_a_data_directory_that_is_not_mounted_is_a_gap(tmp_path: Path) -> None:
     assert one.reading == Unavailable(
         "reservations",
         f"{tmp_path}/host/data/cni does not exist: network cbr0 has the dataDir /data/cni, which must be mounted",
+        missing=True,
     )
     assert not one.absent
 
