@@ -12,7 +12,7 @@ node_ip() { echo "10.254.0.$NUMBER"; }
 # PROFILE: print the pid of the first process of its node, as it is seen from outside
 node_pid() {
   local unshare
-  unshare=$(recorded "$1") && pgrep -P "$unshare"
+  unshare=$(recorded "$1") && pgrep -P "$unshare" -f '^bash [^-].*/node-init ' # not what made its cgroups
 }
 
 unit_pid() {

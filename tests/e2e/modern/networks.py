@@ -6,7 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 from tests.e2e.node import environment, eventually
 
@@ -64,12 +66,10 @@ def _replace(node: ModernNode, files: dict[str, str]) -> None:
 @contextmanager
 def flanneld(node: ModernNode) -> Iterator[None]:
     """Run flanneld on the node during the block. It writes /run/flannel/subnet.env."""
-    allow(node)
     node.write("/etc/kube-flannel/net-conf.json", json.dumps(_FLANNEL))
     command = ("flanneld", "--kube-subnet-mgr", "--kubeconfig-file=/etc/kubernetes/kubelet.conf", "--iface=eth0")
-    with subprocess.Popen(  # noqa: S603 (on the node of the tests)
-        [*node.inside, *command], env=environment(NODE_NAME=node.cluster.node), stderr=subprocess.PIPE, text=True
-    ) as daemon:
+    options: Any = {"env": environment(NODE_NAME=node.cluster.node), "stderr": subprocess.PIPE, "text": True}
+    with allowed(node), subprocess.Popen([*node.inside, *command], **options) as daemon:  # noqa: S603 (on the node)
         try:
             eventually(lambda: _has_subnet(node, daemon))
             yield
@@ -79,18 +79,27 @@ def flanneld(node: ModernNode) -> Iterator[None]:
 
 
 def _has_subnet(node: ModernNode, daemon: subprocess.Popen[str]) -> None:
-    assert daemon.poll() is None, daemon.stderr and daemon.stderr.read()
+    if daemon.poll() is not None:
+        pytest.fail(f"flanneld: {daemon.stderr and daemon.stderr.read()}")
     node.run("test", "-s", "/run/flannel/subnet.env")
 
 
-def allow(node: ModernNode) -> None:
-    """Let the nodes' accounts do what flannel and Multus need."""
-    role = {"kind": "ClusterRole", "metadata": {"name": "nodeleak-e2e-nodes"}, "rules": NODES_MAY}
+@contextmanager
+def allowed(node: ModernNode) -> Iterator[None]:
+    """Let the node's account do what flannel and Multus need, and list Events, during the block."""
+    account, name = f"system:node:{node.cluster.node}", f"e2e-{node.cluster.node}"
+    role = {"kind": "ClusterRole", "metadata": {"name": name}, "rules": NODES_MAY}
     binding = {
         "kind": "ClusterRoleBinding",
-        "metadata": {"name": "nodeleak-e2e-nodes"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nodeleak-e2e-nodes"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}],
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": account}],
     }
     for one in (role, binding):
         node.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "rbac.authorization.k8s.io/v1", **one}))
+    try:
+        # The server learns of them a moment later.
+        eventually(lambda: node.kubectl("auth", "can-i", "list", "events", f"--as={account}"))
+        yield
+    finally:
+        node.kubectl("delete", "clusterrole,clusterrolebinding", name)

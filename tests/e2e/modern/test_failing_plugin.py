@@ -11,7 +11,7 @@ from tests.e2e.agent import BOLD, Daemon
 from tests.e2e.node import eventually, pod_with
 
 from .layouts import LAYOUTS
-from .networks import allow, configured
+from .networks import allowed, configured
 from .node import ModernNode
 
 pytestmark = [pytest.mark.e2e]
@@ -76,8 +76,7 @@ def test_the_plugin_is_named_before_the_leaks_that_it_makes(
 ) -> None:
     if node.profile not in runtimes:
         pytest.skip(f"DID NOT RUN: {node.profile} loses no address then")
-    allow(node)  # to list Events
-    with configured(node, _PTP):
+    with allowed(node), configured(node, _PTP):
         with failing(node):
             names = _ask_for(node, _PODS)
             report = eventually(lambda: _told(node), 150)

@@ -10,7 +10,7 @@ from tests.e2e.agent import Report
 from tests.e2e.node import eventually, pod_with
 
 from .layouts import MULTUS
-from .networks import allow, configured
+from .networks import allowed, configured
 from .node import ModernNode
 from .tested import record
 
@@ -46,8 +46,7 @@ def _attachment(name: str, plugin: dict[str, Any], **ipam: str) -> dict[str, Any
 @pytest.fixture
 def multus(node: ModernNode) -> Iterator[ModernNode]:
     """A node with Multus, whose attachment `storage` has five addresses."""
-    with configured(node, MULTUS):
-        allow(node)
+    with configured(node, MULTUS), allowed(node):
         node.kubectl("apply", "-f", "-", text=json.dumps(_DEFINITION))
         storage = _attachment(
             "storage", {"type": "bridge", "bridge": "storage0"}, subnet=f"10.254.{node.number}.248/29"
