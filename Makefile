@@ -32,6 +32,7 @@ lint: $(READY) ## only linters, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
+	hack/measure --check
 
 unit: $(READY) host-local ## only unit and property tests
 	$(PYTEST) -m "not e2e and not proof"

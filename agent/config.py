@@ -212,10 +212,10 @@ class Config:
     state_dir: Path = _setting("/var/lib/nodeleak", path, PATHS, "DIR", commands=_STATE, help=
         "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
         "cleanup at a time, the device history, and the last known Node object")
-    max_reservations: int = _setting("32768", positive, PATHS, "N", help=
+    max_reservations: int = _setting("16384", positive, PATHS, "N", help=
         "maximum number of files in the directories of all networks; the reservations of the network that exceeds it "
-        "count as unavailable. A leaked one takes 700 bytes of memory, and 2 KiB with cleanup: to raise it in a pod, "
-        "raise the container's memory limit as well")
+        "count as unavailable. A leaked one takes about 2 KiB of memory: to raise it in a pod, raise the container's "
+        "memory limit as well")
     grace: timedelta = _setting("5m", duration, DETECTION, "DURATION", common=True, help=
         "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, containerd "
         "(since 1.5.15 and 1.6.9) and CRI-O, which record the sandbox before its address is reserved")
@@ -247,6 +247,9 @@ class Config:
         "maximum number of addresses released in one sync, oldest first")
     max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help=
         "maximum number of addresses released in one hour")
+    release_host_ports: str = _setting("off", one_of("on", "off"), CLEANUP, "on|off", commands=_RUN, help=
+        "with --cleanup=auto, release also an address to which rules in iptables or nftables may still forward host "
+        "ports: they then lead to the next pod that gets it. clean --apply releases it anyway, and warns")
     probe: str = _setting("on", one_of("on", "off"), CLEANUP, "on|off", commands=_CLEANING, help=
         "before a release, probe the address with a UDP datagram to port 9: if anything answers, it is not released. A "
         "network namespace that has no process left still answers. Only clean --apply and --cleanup=auto send it, only "

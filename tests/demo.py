@@ -252,7 +252,7 @@ def _get(port: int, path: str) -> str | None:
 
 
 def _log(host: Host) -> str:
-    return (host.root / "run.log").read_text(errors="replace")[-2000:]
+    return "\n".join((host.root / "run.log").read_text(errors="replace").splitlines()[-20:])
 
 
 def _first_finding(host: Host) -> str:

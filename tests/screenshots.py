@@ -16,7 +16,6 @@ from typing import Final
 from playwright.sync_api import Browser, Error, sync_playwright
 from prometheus_client import CollectorRegistry
 
-from agent.app import loop
 from agent.checks import engine
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import LINKS, HttpExporter
@@ -121,7 +120,7 @@ def _without_sources(snapshot: Snapshot) -> Snapshot:
 def serving(report: Report) -> Iterator[str]:
     """Serve a report as the daemon does; yield the URL."""
     page = Page(lambda: ((), ()), LINKS, "0.1.0", "off")
-    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, page, clock=loop.clock)
+    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, page)
     exporter.export(report, 0.1)
     exporter.start()
     try:

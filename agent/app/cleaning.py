@@ -24,7 +24,6 @@ from agent.model.release import Cleaning, CleanupStatus, Limits
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import Unavailable
-from agent.sources.deadline import Within, ask
 from agent.sources.host.reservations import describe_networks
 from agent.sources.os_error import describe_os_error
 from agent.sources.recheck import NodeRecheck
@@ -39,13 +38,9 @@ def cleaner(
     limits: Limits,
     budget: Budget,
     beat: Callable[[], None] = lambda: None,
-    within: Within = ask,
 ) -> Cleaner:
-    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `beat`: see ApplyingCleaner.
-
-    `within`: bounds reading the journal.
-    """
-    journal_store = JournalStore(config.state_dir, within)
+    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `beat`: see ApplyingCleaner."""
+    journal_store = JournalStore(config.state_dir)
     session = CleanupSession(limits, budget, journal_store, by)
     match mode:
         case "off":
@@ -77,6 +72,7 @@ def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Lim
         settle=config.settle,
         max_share=config.max_share,
         only=only,
+        release_host_ports=config.release_host_ports == "on",
     )
 
 
@@ -127,12 +123,9 @@ def clean_once(
     return cleaning
 
 
-def cleanup_status(config: Config, report: Report, within: Within = ask) -> CleanupStatus:
-    """Return whether anything could be released from here now. It promises no release: each is checked on its own.
-
-    `within`: bounds reading the journal.
-    """
-    context = _context(config, report, JournalStore(config.state_dir, within))
+def cleanup_status(config: Config, report: Report) -> CleanupStatus:
+    """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
+    context = _context(config, report, JournalStore(config.state_dir))
     blockers = find_blockers(context, node_files(config).check_writable, _no_network(config))
     obstacles = [one.why for one in blockers if not one.network]
     if missing := dict.fromkeys(one.source for one in context.snapshot.unavailable_about_addresses()):
@@ -172,10 +165,10 @@ def read_journal(config: Config) -> Journal:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {error}") from error
 
 
-def releases(config: Config, within: Within = ask) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
+def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
     """Return the entries of the journal for the timeline, or why it cannot be read, and its damaged lines."""
     try:
-        journal = JournalStore(config.state_dir, within).read()
+        journal = JournalStore(config.state_dir).read()
     except SourceError as error:
         return Unavailable("journal", str(error)), ()
     return journal.entries, journal.damage

@@ -5,7 +5,6 @@ import os
 import threading
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
@@ -17,10 +16,6 @@ from agent.cleanup.cleaner import Cleaner
 from agent.cleanup.session import Budget
 from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.setting_values import AUTO
-from agent.sources.deadline import Within, ask
-from agent.sources.host.state_directory import StateDirectory
-from agent.sources.source_error import SourceError
-from agent.state import command_lock
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -50,23 +45,20 @@ def run_daemon(config: Config) -> int:
     threading.excepthook = _exit_with_thread
     stop = threading.Event()
     log = configure(config.log_format)
-    state = StateDirectory(config.state_dir)
-    within = state.within
-    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why), within)
+    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why))
     api, watches = api_server.watched(config)
-    sources = node_sources(config, api, history.read, state)
+    sources = node_sources(config, api, history.read, keeps_state=True)
     heartbeat = _heartbeat(config)
-    cleaner = _cleaner(config, sources, heartbeat, within)
+    cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
-    status = _status(config, heartbeat, within)
-    http = http_exporter(config, registry, heartbeat, status, within)
+    status = _status(config, heartbeat)
+    http = http_exporter(config, registry, heartbeat, status)
     queue, cluster_exporters = _cluster_exporters(config, registry, log)
-    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log, within), history]
+    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), history]
     exporters += [status, http]
     exporters += cluster_exporters
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
-    _let_commands_take_turns(config, within)
     mode = MODES[config.cleanup]
     log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
     _enable_garbage_collection()
@@ -88,15 +80,15 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
     return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
 
 
-def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat, within: Within) -> Cleaner:
+def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner:
     budget = Budget(
         per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
     )
     limits = replace(cleaning.limits(config, config.cleanup), unattended=True)
-    return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat, within)
+    return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat)
 
 
-def _status(config: Config, heartbeat: loop.Heartbeat, within: Within) -> "StatusExporter":
+def _status(config: Config, heartbeat: loop.Heartbeat) -> "StatusExporter":
     from importlib.metadata import version
 
     from agent.exporters.json.status import StatusExporter
@@ -104,7 +96,7 @@ def _status(config: Config, heartbeat: loop.Heartbeat, within: Within) -> "Statu
     return StatusExporter(
         version("nodeleak"),
         config.interval.total_seconds(),
-        lambda report: cleaning.cleanup_status(config, report, within),
+        lambda report: cleaning.cleanup_status(config, report),
         lambda: heartbeat.alive,
         loop.clock,
     )
@@ -115,7 +107,6 @@ def http_exporter(
     registry: "CollectorRegistry",
     heartbeat: loop.Heartbeat,
     status: "StatusExporter | None" = None,
-    within: Within = ask,
 ) -> "HttpExporter":
     from importlib.metadata import version
 
@@ -125,16 +116,16 @@ def http_exporter(
     host, port = config.listen
     page = None
     if config.page == "on":
-        page = Page(lambda: cleaning.releases(config, within), LINKS, version("nodeleak"), config.cleanup)
+        page = Page(lambda: cleaning.releases(config), LINKS, version("nodeleak"), config.cleanup)
     try:
-        return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status, clock=loop.clock)
+        return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status)
     except OSError as error:
         setting = f"{option('listen')} ({variable('listen')})"
         raise UsageError(f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
 
 
 def _exporters(
-    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger, within: Within
+    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger
 ) -> Sequence[loop.Exporter]:
     from agent.cleanup.journal_store import JournalStore
     from agent.exporters.metrics import MetricsExporter
@@ -147,9 +138,9 @@ def _exporters(
             MODES[config.cleanup],
             watches,
             commit=commit() or "unknown",
-            journal_size=JournalStore(config.state_dir, within).size,
+            journal_size=JournalStore(config.state_dir).size,
         ),
-        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why), within),
+        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why)),
     )
 
 
@@ -181,11 +172,6 @@ def _start_threads(watches: "Sequence[Reflector[Any]]", queue: "DeliveryQueue | 
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if queue is not None:
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
-
-
-def _let_commands_take_turns(config: Config, within: Within) -> None:
-    with suppress(OSError, SourceError):  # without a state directory they do not
-        within(lambda: command_lock.make(config.state_dir))
 
 
 def _enable_garbage_collection() -> None:

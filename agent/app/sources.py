@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -16,10 +16,10 @@ from agent.model.registration import Registration
 from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER, RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import NetworkStore, NotRequested, Reading, Snapshot, known_or
+from agent.model.snapshot import CniResult, NetworkStore, NotRequested, Reading, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
-from agent.sources.deadline import Deadline, Within, ask
+from agent.sources.deadline import Deadline
 from agent.sources.host import addresses, flannel, mounts, namespaces, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
@@ -27,7 +27,7 @@ from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.host.mount_table import is_missing_on_node
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
-from agent.sources.host.state_directory import StateDirectory
+from agent.sources.host.state_directory import read_disk
 from agent.sources.recheck import NodeRecheck
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.runtime import Runtime
@@ -52,21 +52,20 @@ def for_command(config: Config) -> NodeSources:
 
 
 def node_sources(
-    config: Config, api: Sources, history: Callable[[], StoredHistory], state: StateDirectory | None = None
+    config: Config, api: Sources, history: Callable[[], StoredHistory], *, keeps_state: bool = False
 ) -> NodeSources:
-    """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins.
-
-    `state`: of the daemon, which goes on without it.
-    """
+    """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
     runtimes, only_docker = _runtimes(config), config.runtime == DOCKER
     # A little more than the timeout of one answer, which bounds silence and has the better message.
-    in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2, runtimes.abort)
+    in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(is_missing_on_node, proc=config.proc)
     results, processes = CniResults(config.cni_cache_dir, is_missing), ProcessTable(config.proc)
+    networks = partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
+    last = LastNetworks(networks, _reservations(config, is_missing))
     host = {
-        "networks": lambda _: _networks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config),
-        "reservations": _reservations(config, is_missing),
+        "networks": last.read_networks,
+        "reservations": last.read_reservations,
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
         ),
@@ -80,15 +79,15 @@ def node_sources(
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
         "mounted_namespaces": lambda _: namespaces.read_namespaces(config.proc),
         "mounts": _mounts(config.kubelet_dir, config.proc),
-        "state": lambda _: state.read() if state else NotRequested("state", "a single command keeps no state"),
-        "registration": _registration(config, api, processes, state.within if state else ask),
+        "state": lambda _: read_disk(config.state_dir) if keeps_state else NotRequested("state", "no daemon"),
+        "registration": _registration(config, api, processes),
     }
     recheck = NodeRecheck(
         lambda container_id: in_time(lambda: runtimes.has(container_id)),
         lambda container_id: checkpoints.has(container_id) if runtimes.asks_docker else None,
         results,
         config.proc,
-        _probe(config, results),
+        _probe(config, results, last),
     )
     return NodeSources(replace(api, readers={**host, **api.readers}, damaged_results=lambda: results.damaged), recheck)
 
@@ -97,13 +96,9 @@ def _plugins(snapshot: Snapshot) -> set[str]:
     return {name for network in known_or(snapshot.networks, ()) for name in (*network.plugins, network.ipam) if name}
 
 
-def _registration(
-    config: Config, api: Sources, processes: ProcessTable, within: Within
-) -> Callable[[Snapshot], Reading[Registration]]:
+def _registration(config: Config, api: Sources, processes: ProcessTable) -> Callable[[Snapshot], Reading[Registration]]:
     name, flags = displayed_name(config), processes.kubelet_flags
-    tracker = RegistrationTracker(
-        name, config.provider_id, config.state_dir, flags, config.proc, api.latest_node, within
-    )
+    tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, api.latest_node)
     return lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at)
 
 
@@ -153,15 +148,56 @@ def _on_node(docker_host: str, run_dir: Path) -> Path | None:
     return _RUN / socket.relative_to(run_dir) if socket.is_relative_to(run_dir) else None
 
 
-def _probe(config: Config, results: CniResults) -> Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]:
+def _probe(
+    config: Config, results: CniResults, last: "LastNetworks"
+) -> Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]:
     def ask(ips: Sequence[str], send: bool) -> Mapping[str, ProbeResult]:
         if config.probe == "off":
             return dict.fromkeys(ips, ProbeResult("not probed: --probe=off")) if send else {}
-        if send:
-            return probe.probe(ips, loop.clock, config.proc, results.read())
-        return probe.known_unasked(ips, config.proc, results.read())
+        cached = results.read()
+        if not send:
+            return probe.known_unasked(ips, config.proc, cached)
+        found = probe.probe(ips, loop.clock, config.proc, cached)
+        return {ip: last.qualified(ip, one, cached) for ip, one in found.items()}
 
     return ask
+
+
+class LastNetworks:
+    """The networks of the last snapshot, and what is reserved in them."""
+
+    def __init__(
+        self,
+        networks: Callable[[], tuple[RuntimeNetwork, ...] | NotRequested],
+        reservations: Callable[[Snapshot], tuple[NetworkStore, ...]],
+    ) -> None:
+        self._of_networks, self._of_reservations = networks, reservations
+        self._networks: tuple[RuntimeNetwork, ...] = ()
+        self._stores: tuple[NetworkStore, ...] = ()
+
+    def read_networks(self, _: Snapshot) -> tuple[RuntimeNetwork, ...] | NotRequested:
+        self._networks = ()
+        found = self._of_networks()
+        self._networks = () if isinstance(found, NotRequested) else found
+        return found
+
+    def read_reservations(self, snapshot: Snapshot) -> tuple[NetworkStore, ...]:
+        self._stores = self._of_reservations(snapshot)
+        return self._stores
+
+    def qualified(self, ip: str, found: ProbeResult, cached: Iterable[CniResult]) -> ProbeResult:
+        """Return the result of a probe: silence proves nothing if the node may not reach the pods of the network."""
+        plugins = self._plugins_of(ip, cached)
+        if found.objection or (plugins and plugins <= probe.REACHED):
+            return found
+        which = ", ".join(sorted(plugins)) or "a plugin that is not known"
+        return replace(found, why=f"{found.why}, which proves nothing for pods of {which}", asked=False)
+
+    def _plugins_of(self, ip: str, cached: Iterable[CniResult]) -> set[str]:
+        """Return the plugins that make the interfaces in the networks in which an address is reserved."""
+        names = {one.network for one in self._stores if any(each.ip == ip for each in known_or(one.reading, ()))}
+        configured = {one.plugins[0] for one in self._networks if one.name in names and one.plugins}
+        return configured | {one.plugin for one in cached if one.network in names and one.plugin}
 
 
 def _networks(
@@ -177,22 +213,8 @@ def _networks(
 
 def _reservations(config: Config, is_missing: Callable[[Path], bool]) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
     mounted = partial(mounted_path, run_dir=config.run_dir)
-    last: tuple[NetworkStore, ...] = ()
-
-    def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:
-        nonlocal last
-        last = network_directories.read_all(
-            config.network,
-            snapshot.networks,
-            config.cni_networks_dir,
-            mounted,
-            last,
-            config.max_reservations,
-            is_missing,
-        )
-        return last
-
-    return read
+    where = config.cni_networks_dir, mounted, config.max_reservations, is_missing
+    return lambda snapshot: network_directories.read_all(config.network, snapshot.networks, *where)
 
 
 def _device_plugins(

@@ -40,7 +40,7 @@ class ConfirmationState:
     leaks: Leaks = field(default_factory=dict)
     """The reservations without an owner, and those that were confirmed leaks before their detector had a gap."""
     reservations: Sequence[ClassifiedReservation] = ()
-    """Those of the report, so that the next one can have the same objects. They decide nothing."""
+    """Those of the report: the next one has to know which had an owner."""
 
 
 def clock_stepped(before: ConfirmationState | None, taken_at: datetime, uptime: timedelta) -> bool:

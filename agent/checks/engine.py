@@ -51,7 +51,6 @@ def run(
     """
     provisional = provisional_states(snapshot, grace, before.pods if before else pods)
     assessment, observed = _with_confirmed_leaks(provisional, before, confirm_after)
-    del provisional  # as large as what follows, on a node with 65,000 leaks
     pending = pending_since(assessment, before.pending if before else {})
     assessment = with_durations(assessment, pending)
     leaks = list[TrackedFinding]()
@@ -117,12 +116,9 @@ def _with_confirmed_leaks(
             if observer.observe(reservation, evidence):
                 states[place] = provisional.states[place]
         leaked_reservation.check_sources(snapshot)
-    remembered = observer.remembered(_undecided(provisional) if gaps else None)
-    observed = _ObservedLeaks(remembered, observer.newly_confirmed, gaps)
-    leaks = observer.confirmed()
-    del observer  # its index is large, too
-    shared = before.reservations if before and observed.remembered else ()  # a healthy node has too few to pay for it
-    return provisional.assessment(states, leaks, shared), observed
+    remembered = observer.remembered(_undecided(provisional) if gaps else lambda _: False)
+    leaks = {one: leak for one, leak in observer.seen.items() if leak.confirmed}
+    return provisional.assessment(states, leaks), _ObservedLeaks(remembered, observer.newly_confirmed, gaps)
 
 
 def _undecided(provisional: ProvisionalStates) -> Callable[[Reservation], bool]:

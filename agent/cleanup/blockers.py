@@ -33,7 +33,7 @@ def _journal(context: GuardContext) -> Blocker | None:
         why = f"{context.journal_trouble}: nothing is released without a journal, which is in --state-dir"
         return Blocker(BlockedBy.JOURNAL_UNWRITABLE, f"cannot use the journal: {why}")
     if not context.journal_room:
-        why = "the journal is full: wait until its oldest file is 24 hours old"
+        why = "the journal is full: wait until its oldest entry is 24 hours old"
         return Blocker(BlockedBy.JOURNAL_FULL, why)
     return None
 

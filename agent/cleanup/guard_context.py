@@ -7,9 +7,11 @@ from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses.failing_plugin import Treadmill, treadmills
+from agent.checks.addresses.leaked_reservation import host_ports
 from agent.cleanup.runtime_history import RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.namespaces import mounted_by_sandbox, named_sandboxes
+from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
@@ -123,6 +125,12 @@ class GuardContext:
     def treadmills(self) -> Mapping[str, Treadmill]:
         """The networks in which each retry of a pod takes another address."""
         return treadmills(self.assessment)
+
+    @cached_property
+    def host_ports(self) -> Mapping[Reservation, tuple[PortMapping, ...] | None]:
+        """The ports of the node that may still be forwarded to each leaked address; None: not known."""
+        leaked = [one for one, classified in self.classified.items() if classified.state is State.LEAKED]
+        return host_ports(self.snapshot, leaked)
 
     @cached_property
     def shares(self) -> Mapping[str, float]:

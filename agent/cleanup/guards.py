@@ -13,6 +13,7 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import made_at
+from agent.checks.addresses.leaked_reservation import describe_rules
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
 from agent.model.assessment import Assessment, ClassifiedReservation, State
@@ -309,6 +310,14 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
     return None
 
 
+def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """A release leaves the rules that forward them, and they would lead to the next pod."""
+    if not context.limits.unattended or context.limits.release_host_ports:
+        return None
+    ports = {one.ip: ports for one in request.reservations if (ports := context.host_ports.get(one))}
+    return Refusal(Reason.HOST_PORTS, describe_rules(ports), "--release-host-ports=on") if ports else None
+
+
 def journal_writable(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """No journal, no release."""
     return Refusal(Reason.JOURNAL_UNWRITABLE, context.journal_trouble) if context.journal_trouble else None
@@ -331,6 +340,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     settled,
     plausible_share,
     plugin_works,
+    no_host_ports,
     journal_writable,
 )
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
@@ -366,5 +376,5 @@ def _over_room(wanted: int, queued: int, context: GuardContext) -> tuple[Refusal
     if wanted <= context.journal_room:
         return ()
     room = count_of(context.journal_room, "address", "addresses")
-    why = f"the journal has room for {room} until its oldest file is 24 hours old; this is number {queued} in line"
+    why = f"the journal has room for {room} until its oldest entry is 24 hours old; this is number {queued} in line"
     return (Refusal(Reason.JOURNAL_FULL, why),)

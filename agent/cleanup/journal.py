@@ -1,15 +1,16 @@
-"""The journal of releases: what was removed, byte for byte, so that it can be restored. Readable JSON lines.
+"""The journal of releases: what was removed, byte for byte, so that it can be restored. One readable JSON file each.
 
-A release has a line that begins it, on disk before anything is removed, and a line that ends it; so has a restoration.
-An entry whose last line is a beginning is unfinished: the agent died, or its disk hung. Then either the file is in
-place or the journal has what restores it. `journal_store.py` reads and writes the lines.
+A release is in the journal, on disk, before anything is removed, and its outcome is added at the end; so it is with a
+restoration. An entry that has begun and not ended is unfinished: the agent died. Then either the file is in place or
+the journal has what restores it. `journal_store.py` reads and writes the files.
 """
 
 import base64
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,21 +18,20 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from agent.cleanup.release import RESERVATION, FileImage
-from agent.model.input_limit import InputLimit
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.text import truncate
 from agent.model.times import from_mtime
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 
-MOST_DAMAGED: Final[InputLimit] = 100
-"""Damaged lines that are described; all of them are counted."""
+DAMAGE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+"""What reading anything but an entry raises."""
 _LARGEST_ID, _LATEST_NS = 2**32 - 2, 2**63 * 10**9 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One release, as its lines describe it."""
+    """One release."""
 
     name: str
     at: datetime
@@ -78,7 +78,7 @@ class Entry:
             f"(its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back)"
         )
 
-    # What the lines after the first change.
+    # What may happen to it.
 
     def ended(self, verdict: Verdict, why: str) -> "Entry":
         """End a release, or a restoration that restored nothing."""
@@ -99,9 +99,7 @@ class Journal:
     entries: tuple[Entry, ...] = ()
     """Oldest first."""
     damage: tuple[str, ...] = ()
-    """Lines that cannot be read: where, and why, of the first ones. They stay in the file."""
-    damaged: int = 0
-    """How many lines cannot be read."""
+    """Files that are no entry, and why. They are kept."""
 
     def released_from(self) -> dict[str, Entry]:
         """Return the last release of each sandbox, by container ID. No record of these must ever reappear."""
@@ -128,22 +126,22 @@ class Journal:
         return sum(len(entry.ips) for entry in self.entries if entry.released and entry.by == by and entry.at > since)
 
 
-def _timestamp(at: datetime) -> str:
+def timestamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def entry_name(at: datetime, request: ReleaseRequest) -> str:
     """Return a name that sorts by time, is easy to type, and is unique for two sandboxes at the same time."""
     first = request.reservations[0]
-    sandbox = request.container_id[:12] or f"{first.network}-{first.ip}"
-    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{sandbox}"
+    sandbox = request.container_id[:12] or f"{first.network[:100]}-{first.ip}"
+    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{re.sub(r'[^A-Za-z0-9.:_-]', '_', sandbox)}"
 
 
 def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
     return {
         "schema": JOURNAL_SCHEMA,
         "entry": entry.name,
-        "began": _timestamp(entry.at),
+        "began": timestamp(entry.at),
         "by": entry.by,
         "container_id": entry.container_id,
         "pod": entry.pod,
@@ -157,13 +155,15 @@ def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def ending(name: str, verdict: Verdict, why: str, at: datetime) -> dict[str, Any]:
-    return event("ended", name, at) | {"outcome": verdict.value, "why": why}
-
-
-def event(what: str, name: str, at: datetime) -> dict[str, Any]:
-    """`what`: `restoring`, `restored`, `halted` or `resumed`."""
-    return {"schema": JOURNAL_SCHEMA, "entry": name, what: _timestamp(at)}
+def progress(entry: Entry) -> dict[str, Any]:
+    """Return what changes in the document of an entry after its beginning."""
+    times = {"restored": entry.restored, "restoring": entry.restoring, "halted": entry.halted, "resumed": entry.resumed}
+    return {
+        "outcome": entry.verdict and entry.verdict.value,
+        "why": entry.why,
+        "restorations": entry.restorations,
+        **{name: at and timestamp(at) for name, at in times.items()},
+    }
 
 
 def file_document(image: FileImage) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def file_document(image: FileImage) -> dict[str, Any]:
 
 def _readable(mtime_ns: int) -> str:
     try:
-        return _timestamp(from_mtime(mtime_ns))
+        return timestamp(from_mtime(mtime_ns))
     except OverflowError:
         return "out of range"
 
@@ -198,27 +198,7 @@ def _content(content: bytes) -> dict[str, str]:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def parse_journal(files: Iterable[Iterator[tuple[str, bytes]]]) -> Journal:
-    entries: dict[str, Entry] = {}
-    damage: list[str] = []
-    damaged = 0
-    for where, line in (one for file in files for one in file):
-        if not line.strip():
-            continue
-        try:
-            _read_line(json.loads(line), entries)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            damaged += 1
-            if damaged <= MOST_DAMAGED:
-                damage.append(
-                    f"{where}: {_why_damaged(error)} (the line is skipped and kept; all other lines are used)"
-                )
-    if damaged > MOST_DAMAGED:
-        damage.append(f"{damaged - MOST_DAMAGED:,} more lines are damaged; they are skipped and kept")
-    return Journal(tuple(entries.values()), tuple(damage), damaged)
-
-
-def _why_damaged(error: Exception) -> str:
+def why_damaged(error: Exception) -> str:
     if isinstance(error, _UnknownSchema):
         return str(error)
     not_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError, RecursionError))
@@ -226,37 +206,26 @@ def _why_damaged(error: Exception) -> str:
 
 
 class _UnknownSchema(ValueError):
-    """The line is of another version, or of another program."""
+    """The file is of another version, or of another program."""
 
 
-def _read_line(line: dict[str, Any], entries: dict[str, Entry]) -> None:
-    if line["schema"] != JOURNAL_SCHEMA:
-        raise _UnknownSchema(f"schema {truncate(line['schema'], 40)} is not {JOURNAL_SCHEMA}")
-    name = str(line["entry"])
-    if "began" in line:
-        entries[name] = Entry(
-            name=name,
-            at=_time(line["began"]),
-            by=str(line["by"]),
-            container_id=str(line["container_id"]),
-            pod=str(line["pod"]),
-            files=tuple(map(_file_image, line["files"])),
-        )
-    elif name in entries:  # its first line may have been dropped with the oldest file
-        entries[name] = _continued(entries[name], line)
-
-
-def _continued(entry: Entry, line: dict[str, Any]) -> Entry:
-    if "ended" in line:
-        return entry.ended(Verdict(line["outcome"]), str(line["why"]))
-    if "restoring" in line:
-        return entry.restoration_began(_time(line["restoring"]))
-    if "halted" in line:
-        return entry.halting(_time(line["halted"]))
-    if "resumed" in line:
-        return replace(entry, resumed=_time(line["resumed"]))
-    # The oldest journals have no line for the beginning of a restoration.
-    return entry.restoration_ended(_time(line["restored"]))
+def parse_entry(tree: dict[str, Any]) -> Entry:
+    """Return an entry; raises one of `DAMAGE` for anything else."""
+    if tree["schema"] != JOURNAL_SCHEMA:
+        raise _UnknownSchema(f"schema {truncate(tree['schema'], 40)} is not {JOURNAL_SCHEMA}")
+    outcome = tree.get("outcome")
+    return Entry(
+        name=str(tree["entry"]),
+        at=_time(tree["began"]),
+        by=str(tree["by"]),
+        container_id=str(tree["container_id"]),
+        pod=str(tree["pod"]),
+        files=tuple(map(_file_image, tree["files"])),
+        verdict=None if outcome is None else Verdict(outcome),
+        why=str(tree.get("why", "")),
+        restorations=int(tree.get("restorations", 0)),
+        **{name: _time(tree[name]) for name in ("restored", "restoring", "halted", "resumed") if tree.get(name)},
+    )
 
 
 def _time(text: str) -> datetime:

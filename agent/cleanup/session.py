@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.addresses import failing_plugin
+from agent.checks.addresses import failing_plugin, leaked_reservation
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.guards import passed_over
 from agent.cleanup.journal import Entry, Journal
@@ -156,7 +156,7 @@ class CleanupSession:
             free_before={network.name: network.free for network in report.networks},
             free_after=dict(_free_after(report, outcomes)),
             leaks=report.assessment.leaks,
-            warnings=(*_warnings(self._journal), *(() if self._limits.unattended else _failing(report))),
+            warnings=(*_warnings(self._journal), *(() if self._limits.unattended else _to_mend(report, outcomes))),
         )
 
     def _find_reappeared(self, snapshot: Snapshot) -> Entry | None:
@@ -184,7 +184,7 @@ def _find_released(released: Mapping[str, Entry], snapshot: Snapshot) -> Entry |
 
 
 def _free_after(report: Report, outcomes: Iterable[Outcome]) -> Iterable[tuple[str, int | None]]:
-    released = _released(outcomes)
+    released = {one.key for one in _released(outcomes)}
     for network in report.networks:
         try:
             entries = report.assessment.of(network.name)
@@ -196,14 +196,10 @@ def _free_after(report: Report, outcomes: Iterable[Outcome]) -> Iterable[tuple[s
         yield network.name, free(network.ranges, taken) if known and network.ranges is not None else None
 
 
-def _released(outcomes: Iterable[Outcome]) -> frozenset[ReservationKey]:
+def _released(outcomes: Iterable[Outcome]) -> list[Reservation]:
     """Return what was, or in a dry run would be, released."""
-    return frozenset(
-        reservation.key
-        for outcome in outcomes
-        if outcome.verdict in {Verdict.RELEASED, Verdict.WOULD_RELEASE}
-        for reservation in outcome.request.reservations
-    )
+    done = {Verdict.RELEASED, Verdict.WOULD_RELEASE}
+    return [one for outcome in outcomes if outcome.verdict in done for one in outcome.request.reservations]
 
 
 def _warnings(journal: Journal) -> tuple[str, ...]:
@@ -214,8 +210,12 @@ def _warnings(journal: Journal) -> tuple[str, ...]:
     return (*(f"journal: {damage}" for damage in journal.damage), *unfinished)
 
 
-def _failing(report: Report) -> Iterator[str]:
-    """Yield what takes addresses again; the daemon refuses instead, and reports the finding anyway."""
+def _to_mend(report: Report, outcomes: Iterable[Outcome]) -> Iterator[str]:
+    """Yield what takes addresses again, and which rules are left. The daemon refuses both, where they are known."""
     for tracked in report.findings:
         if tracked.finding.detector == failing_plugin.NAME:
             yield tracked.finding.message
+    ports = leaked_reservation.host_ports(report.assessment.snapshot, _released(outcomes))
+    for unknown in (False, True):
+        if found := {one.ip: known for one, known in ports.items() if known != () and (known is None) == unknown}:
+            yield f"{leaked_reservation.describe_rules(found)}; they would lead to the next pod"

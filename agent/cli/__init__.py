@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any
 
-from agent.cli import turn
-
 _STANDARD_ERROR = 2
 
 
@@ -33,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.disable()
     prepare_output()
     try:
-        turn.wait_for_turn(given)
         code = _execute(given)
         sys.stdout.flush()
     except KeyboardInterrupt:

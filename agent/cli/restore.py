@@ -93,7 +93,7 @@ def _restorable(entry: "Entry") -> bool:
 def _not_found(why: str, journal: "Journal") -> UsageError:
     from agent.model.text import count_of
 
-    damage = f" ({count_of(journal.damaged, 'damaged line')} skipped)" if journal.damaged else ""
+    damage = f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)" if journal.damage else ""
     return UsageError(f"{why}{damage}", _LIST)
 
 

@@ -13,7 +13,6 @@ from agent.cli.output import has_color, has_unicode, warn, write, write_json
 from agent.cli.owners import assess
 from agent.cli.snapshot import record_node
 from agent.config import UsageError, duration, invalid, option, quote, settings_of
-from agent.model.input_limit import InputLimit
 
 if TYPE_CHECKING:
     from agent.model.recording import Recording
@@ -41,7 +40,7 @@ exit codes:
 """
 
 
-MAX_RECORDING: Final[InputLimit] = 64 * 1024 * 1024
+MAX_RECORDING: Final = 64 * 1024 * 1024
 """Characters. A recording of 10,000 reservations has a third of that."""
 SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
 

@@ -93,18 +93,17 @@ def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
 
 def _exhausted(report: Report, found: Sequence[Finding]) -> str:
     names = {one.network for one in found}
-    return "; ".join(_free_addresses(one, several=len(report.networks) > 1) for one in _networks(report, names))
+    return "; ".join(_free_addresses(one, report) for one in _networks(report, names))
 
 
 def _networks(report: Report, names: set[str]) -> Iterator[NetworkSummary]:
     return (one for one in report.networks if one.name in names)
 
 
-def _free_addresses(network: NetworkSummary, *, several: bool) -> str:
-    where = f" in {network.name}" if several else ""
+def _free_addresses(network: NetworkSummary, report: Report) -> str:
+    where = f" in {network.name}" if len(report.networks) > 1 else ""
     left = "no free pod addresses" if not network.free else f"{_count_free(network.free)} left"
-    states = network.states or {}
-    leaked, unknown = states.get(State.LEAKED, 0), states.get(State.UNKNOWN, 0)
+    leaked, unknown = (report.assessment.taken(network.name, one) for one in (State.LEAKED, State.UNKNOWN))
     not_known = f", {format_number(unknown)} unknown" if unknown else ""
     return f"{left}{where} ({format_number(leaked)} of {format_number(network.usable)} leaked{not_known})"
 

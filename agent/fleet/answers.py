@@ -13,8 +13,6 @@ FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 _LONGEST: Final = 300
 _LOST: Final = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
 """kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once."""
-_WAITED: Final = ("nodeleak: another command is running", "nodeleak: the other command is still running")
-"""A command that had to wait says so before anything else."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Answer:
     @property
     def reason(self) -> str:
         """The error on one line: Python's traceback and kubectl's warnings end with what matters."""
-        lines = [line for line in self.error.splitlines() if line.strip() and not line.startswith(_WAITED)]
+        lines = [line for line in self.error.splitlines() if line.strip()]
         if lines and self.exit_code == 2:  # noqa: PLR2004 (wrong usage: the first line is the mistake, then hints follow)
             return truncate(lines[0], _LONGEST)
         if not lines and self.exit_code == 0:

@@ -1,22 +1,17 @@
 """The operator's own kubectl, as a child process: it knows contexts, credential plugins, proxies and impersonation."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Lock
 from typing import Final
 
 from agent.fleet.answers import Answer, answer_of
-from agent.fleet.child import TooLong, kill, read
 from agent.fleet.inventory import Agent
-from agent.model.input_limit import InputLimit
 
-LARGEST: Final[InputLimit] = 16 << 20
-"""Bytes of each output of a pod. A scan of 65,000 addresses as JSON is as long, and 20 nodes are asked at once."""
-LARGEST_ANSWER: Final[InputLimit] = 256 << 20
-"""Bytes of a list, or of an answer of Prometheus: that of 15,000 agents has 28 MiB."""
-LOGIN_SECONDS: Final[InputLimit] = 900
+LOGIN_SECONDS: Final = 900
 """For a list, on a terminal: somebody may have to log in there. The codes of such logins last as long."""
 _LISTS: Final = 3
 """A list may take so many times as long as one node: kubectl reads 500 objects at a time."""
@@ -43,25 +38,21 @@ class Kubectl:
 
     def get(self, *arguments: str) -> str:
         """Return what `kubectl get` prints. Its errors, and prompts of a credential plugin, go to the terminal."""
-        return self._get(f"list {arguments[0]}", arguments, "choose fewer with -l or --namespace")
+        return self._get(f"list {arguments[0]}", arguments)
 
     def raw(self, path: str) -> str:
         """Return what the API server answers on a path."""
         arguments = ("--raw", path, f"--request-timeout={self._timeout:g}s")
-        return self._get("ask the API server", arguments, "add --prometheus-cluster")
+        return self._get("ask the API server", arguments)
 
-    def _get(self, what: str, arguments: Sequence[str], fewer: str) -> str:
-        try:
-            code, output = self._print(what, ["get", *self._options, *arguments], may_log_in=_on_terminal())
-        except TooLong:
-            longest = f"the answer is longer than {LARGEST_ANSWER >> 20} MiB"
-            raise KubectlError(f"cannot {what}: {longest}: {fewer}") from None
+    def _get(self, what: str, arguments: Sequence[str]) -> str:
+        code, output = self._print(what, ["get", *self._options, *arguments], may_log_in=_on_terminal())
         if code:
             raise KubectlError(f"cannot {what}: kubectl ended with exit code {code}, see above")
         return output
 
     def _print(self, what: str, arguments: Sequence[str], *, may_log_in: bool = False) -> tuple[int, str]:
-        """Return the exit code and what was printed; raises TooLong, and KubectlError if kubectl does not run or end.
+        """Return the exit code and what was printed; raises KubectlError if kubectl does not run or end.
 
         `may_log_in`: a credential plugin can ask on the terminal, and somebody needs time to answer.
         """
@@ -70,22 +61,19 @@ class Kubectl:
         try:
             # Only the session of the terminal can read from it.
             with self._child(command, errors=None, stdin=None, own_session=not may_log_in) as child:
-                output, _ = read(child, seconds, LARGEST_ANSWER)
+                output, _ = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             raise KubectlError(f"cannot {what}: kubectl did not end within {seconds:g} s") from None
         except OSError as error:
             raise KubectlError(f"cannot run kubectl: {error.strerror}: install it, or add it to PATH") from error
-        return child.returncode, output
+        return child.returncode, output.decode(errors="replace")
 
     def execute(self, agent: Agent, arguments: Sequence[str], timeout: float) -> Answer:
         """Run a command of the agent in its pod. `timeout`: seconds until it must have ended."""
         pod = ["exec", *self._options, "--namespace", agent.namespace, agent.pod, "--container", agent.container]
         try:
             with self._child(["kubectl", *pod, "--", "nodeleak", *arguments]) as child:
-                output, errors = read(child, timeout, LARGEST)
-        except TooLong:
-            why = f"its output is longer than {LARGEST >> 20} MiB: run the command in its pod: {agent.name}"
-            return Answer(agent.node, None, "", why)
+                output, errors = (text.decode(errors="replace") for text in child.communicate(timeout=timeout))
         except subprocess.TimeoutExpired:
             return Answer(agent.node, None, "", f"no answer within {timeout:g} s")
         except OSError as error:
@@ -99,7 +87,7 @@ class Kubectl:
         self._canceled.set()
         with self._lock:
             for child in self._running:
-                kill(child)
+                _kill(child)
 
     @contextmanager
     def _child(
@@ -118,20 +106,29 @@ class Kubectl:
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                bufsize=0,
                 start_new_session=own_session,
             )
             self._running.add(child)
         if self._canceled.is_set():
-            kill(child)
+            _kill(child)
         try:
             yield child
         finally:
             with self._lock:
                 self._running.discard(child)
-            kill(child)
+            _kill(child)
             with child:  # closes its pipes, and waits for it
                 pass
+
+
+def _kill(child: "subprocess.Popen[bytes]") -> None:
+    """End it, and all of its session if it has one of its own."""
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            if os.getpgid(child.pid) == child.pid:
+                os.killpg(child.pid, signal.SIGKILL)
+            else:
+                child.kill()
 
 
 def _on_terminal() -> bool:

@@ -35,8 +35,7 @@ exit codes:
   3  incomplete: some node has no agent or gave no answer, or its data are incomplete
   4  clean --apply stopped: a node gave an unexpected result
   5  clean --apply was interrupted between two waves
-  74 clean --apply stopped: the report cannot be written
-  Otherwise the highest exit code of the nodes.
+  Otherwise the highest exit code of the nodes. 3 comes before all others.
 
 Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec (docs/kubectl.md has a ClusterRole).
 Run 'kubectl nodeleak COMMAND --help' for the options of a command.
@@ -72,8 +71,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "run nodeleak clean on nodes; --apply releases",
         "Without --apply, it prints what would be released. With --apply, it asks once, and cleans --max-nodes at a "
         "time, with a pause after each wave. It stops after a wave in which a node gave an unexpected result: anything "
-        "but released, refused, or nothing to release. A report file keeps every result; --continue goes on with the "
-        "nodes that were not asked.",
+        "but released, refused, or nothing to release, and says how to go on.",
         "5m",
     ),
     "restore": Command(
@@ -236,9 +234,6 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-nodes", type=most, default=5, metavar="N", help="nodes in one wave (5)")
     pause = _value("--pause", duration_between("0s", "1h"))
     parser.add_argument("--pause", type=pause, default=pause("30s"), metavar="TIME", help="between two waves (30s)")
-    parser.add_argument("--report", metavar="FILE", help="report file to create (nodeleak-clean-N.json)")
-    text = "go on with the nodes of this report that were not asked, with the same options after --"
-    parser.add_argument("--continue", dest="resume", metavar="FILE", help=text)
 
 
 def _add_clean_job(parser: argparse.ArgumentParser) -> None:
@@ -275,9 +270,9 @@ def _check(parsed: argparse.Namespace) -> None:
 def _nodes_mistake(parsed: argparse.Namespace) -> str:
     command = COMMANDS[parsed.command]
     selector, everything = getattr(parsed, "selector", ""), getattr(parsed, "all", False)
-    ways = [bool(parsed.nodes), bool(selector), everything, bool(getattr(parsed, "resume", None))]
+    ways = [bool(parsed.nodes), bool(selector), everything]
     if sum(ways) > 1:
-        return "node names, --selector, --all and --continue cannot be combined: use one of them"
+        return "node names, --selector and --all cannot be combined: use one of them"
     if command.one_node and len(parsed.nodes) != 1:
         return f"expected the name of one node, got {len(parsed.nodes)}"
     if not any(ways) and not command.every_node:
@@ -307,11 +302,4 @@ def _prometheus_mistake(parsed: argparse.Namespace) -> str:
 
 
 def _clean_mistake(parsed: argparse.Namespace) -> str:
-    if parsed.command != "clean":
-        return ""
-    only_apply = [("--yes", parsed.yes), ("--report", parsed.report), ("--continue", parsed.resume)]
-    if not parsed.apply and (given := [name for name, value in only_apply if value]):
-        return f"{given[0]} needs --apply"
-    if parsed.resume and (parsed.rest or parsed.report):
-        return "--continue uses the options and the file of the report: remove --report and what follows --"
-    return ""
+    return "--yes needs --apply" if parsed.command == "clean" and parsed.yes and not parsed.apply else ""

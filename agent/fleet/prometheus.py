@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
+import requests
+
 from agent.config import UsageError
 from agent.fleet.answers import Answer
-from agent.fleet.fetch import FetchError, fetch
 from agent.fleet.inventory import Target
-from agent.fleet.kubectl import LARGEST_ANSWER, KubectlError
+from agent.fleet.kubectl import KubectlError
 from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
 from agent.fleet.session import Session
 from agent.fleet.status import NodeStatus, Rank, answered
@@ -52,17 +53,11 @@ def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], s
 
 def _fetch(url: str, timeout: float) -> str:
     try:
-        return _text(fetch(url, timeout, LARGEST_ANSWER + 1))
-    except FetchError as error:
-        raise KubectlError(f"no answer from {url.partition(_PATH)[0]}: {error}") from error
-
-
-def _text(body: bytes) -> str:
-    if len(body) > LARGEST_ANSWER:
-        raise KubectlError(
-            f"the answer of Prometheus is longer than {LARGEST_ANSWER >> 20} MiB: add --prometheus-cluster"
-        )
-    return body.decode(errors="replace")
+        return requests.get(url, timeout=timeout).text  # also of an error, which says what is wrong
+    except requests.RequestException as error:
+        inner = error.args[0] if error.args else error
+        why = truncate(str(getattr(inner, "reason", inner)))
+        raise KubectlError(f"no answer from {url.partition(_PATH)[0]}: {why}") from error
 
 
 def check_clusters(agents: Iterable[AgentSeries]) -> None:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from agent.cli.exit_codes import BLOCKED, DONE, FOUND, UNAVAILABLE
+from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.cli.output import write, write_json
 from agent.fleet.answers import Answer, merged
 from agent.fleet.inventory import Target, natural
@@ -62,9 +62,8 @@ def run_on_nodes(arguments: argparse.Namespace) -> int:
         entries = sorted((one.entry() for one in answers), key=lambda one: natural(one["node"]))
         write_json(merged(arguments.command, entries))
     codes = {UNAVAILABLE if one.exit_code is None else one.exit_code for one in answers}
-    if UNAVAILABLE in codes:
-        codes.discard(BLOCKED)  # that nothing can be released on one node must not hide that another was not read
-    return max(codes, default=DONE)
+    # Whatever else happened, it must not hide that a node was not read.
+    return UNAVAILABLE if UNAVAILABLE in codes else max(codes, default=DONE)
 
 
 def _not_asked(target: Target) -> Answer:

@@ -43,15 +43,15 @@ class Session:
     def context(self) -> str:
         return self._arguments.context or self.kubectl.context()
 
-    def targets(self, names: Sequence[str], *, gone: bool = False) -> list[Target]:
-        """Find nodes and their agents; without names, all that are selected. `gone`: skip nodes that do not exist."""
+    def targets(self, names: Sequence[str]) -> list[Target]:
+        """Find nodes and their agents; without names, all that are selected."""
         few = names[:_FEW] if len(names) <= _FEW else ()
         nodes = self._nodes(few)
         try:
             found = targets(nodes, [agent for node in few or ("",) for agent in agents_in(self._pods(node))])
         except Untrusted as error:
             raise UsageError(str(error)) from error
-        return self._chosen(found, names, gone=gone)
+        return self._chosen(found, names)
 
     def nodes(self, names: Sequence[str]) -> tuple[list[Target], dict[str, str]]:
         """Find nodes without asking for their agents, and every node of the cluster by name and internal address."""
@@ -61,11 +61,11 @@ class Session:
         found = self._chosen(targets(everything if names else chosen, ()), names)
         return found, {**addresses(everything), **{one.node: one.node for one in targets(everything, ())}}
 
-    def _chosen(self, found: Sequence[Target], names: Sequence[str], *, gone: bool = False) -> list[Target]:
+    def _chosen(self, found: Sequence[Target], names: Sequence[str]) -> list[Target]:
         chosen, unknown = only(found, names)
-        if unknown and not gone:
+        if unknown:
             raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names")
-        if not chosen and not gone:
+        if not chosen:
             raise UsageError("no node matches", "run 'kubectl get nodes --show-labels' for names and labels")
         return chosen
 

@@ -1,4 +1,4 @@
-"""A cleanup of many nodes: which nodes are next, whether a result was expected, and the report file. Pure."""
+"""A cleanup of many nodes: which nodes are next, and whether a result was expected. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,15 +10,12 @@ from agent.fleet.answers import Answer
 from agent.model.text import count_of, format_number, truncate
 
 CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
-REPORT_SCHEMA: Final = "nodeleak.fleet-clean/v1"
 _EXPECTED: Final = {"released", "refused"}
 
 
 class State(StrEnum):
     PENDING = "pending"
     """Not asked yet."""
-    ASKED = "asked"
-    """Asked, and no result: it is not known whether addresses were released."""
     DONE = "done"
     SURPRISE = "surprise"
     """Anything but released, refused, and nothing to release."""
@@ -36,30 +33,10 @@ class NodeResult:
 
 
 class CleanReport:
-    """The nodes of one cleanup, each with its result. It is complete before each wave, and after it."""
+    """The nodes of one cleanup, each with its result."""
 
-    def __init__(self, context: str, options: Sequence[str], nodes: Iterable[NodeResult]) -> None:
-        """`context`: of the kubeconfig; another cluster may have the same nodes. `options`: of `nodeleak clean`."""
-        self.context, self.options = context, tuple(options)
-        self.nodes = {one.node: one for one in nodes}
-
-    @classmethod
-    def read(cls, tree: Any) -> "CleanReport":
-        """Read a report file; raises ValueError if it is none."""
-        try:
-            if tree["schema"] != REPORT_SCHEMA:
-                raise ValueError(f"expected the schema {REPORT_SCHEMA}, got {truncate(tree['schema'])}")
-            nodes = [
-                NodeResult(str(one["node"]), State(one["state"]), one.get("result"), str(one["text"]))
-                for one in tree["nodes"]
-            ]
-            return cls(str(tree["context"]), [str(one) for one in tree["options"]], nodes)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a report of kubectl nodeleak clean ({truncate(repr(error))})") from error
-
-    def document(self) -> dict[str, Any]:
-        nodes = [{"node": one.node, "state": one.state, "text": one.text, "result": one.result} for one in self]
-        return {"schema": REPORT_SCHEMA, "context": self.context, "options": list(self.options), "nodes": nodes}
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self.nodes = {node: NodeResult(node) for node in nodes}
 
     def __iter__(self) -> Iterator[NodeResult]:
         return iter(self.nodes.values())
@@ -69,14 +46,6 @@ class CleanReport:
 
     def leave_out(self, node: str, why: str) -> None:
         self.nodes[node] = NodeResult(node, State.LEFT_OUT, {"node": node, "exit_code": None, "error": why}, why)
-
-    def asked(self, nodes: Iterable[str]) -> None:
-        for node in nodes:
-            self.nodes[node] = NodeResult(node, State.ASKED, text="no result yet: it may have released addresses")
-
-    def not_asked(self, nodes: Iterable[str]) -> None:
-        for node in nodes:
-            self.nodes[node] = NodeResult(node)
 
     def answered(self, answer: Answer) -> NodeResult:
         state, text = judge(answer)
@@ -154,8 +123,8 @@ def conclusion(report: CleanReport) -> str:
     done, pending = len(report.named(State.DONE)), len(report.named(State.PENDING))
     parts = [f"{count_of(report.released(), 'address', 'addresses')} released", f"{count_of(done, 'node')} done"]
     for count, what in (
-        (len(report.named(State.SURPRISE, State.ASKED)), "to look at"),
-        (len(report.named(State.LEFT_OUT)), "left out"),
+        (len(report.named(State.SURPRISE)), "unexpected"),
+        (len(report.named(State.LEFT_OUT)), "skipped"),
         (pending, "not asked"),
     ):
         if count:

@@ -11,16 +11,14 @@ from typing import Any, Final
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
-from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
-from agent.sources.kube.client import ANSWER_SECONDS, ApiError, refusal
+from agent.sources.kube.client import ApiError, refusal
 from agent.sources.kube.credentials import client_for, in_time
-from agent.sources.last_connection import LastConnection
 from agent.sources.source_error import SourceError
 
 _DONE: Final = (200, 201)
 _TOO_MANY_REQUESTS: Final = 429
-_LARGEST_ANSWER: Final[InputLimit] = 1 << 20
+_LARGEST_ANSWER: Final = 1 << 20
 _DEFAULT_RETRY_AFTER: Final = 1.0
 
 
@@ -36,10 +34,9 @@ class Writer:
     """A connection to one API server. Not safe for threads."""
 
     def __init__(self, kubeconfig: Path | None, timeout: float) -> None:
-        """`timeout`: seconds to connect, and between bytes; a whole answer has `ANSWER_SECONDS`. Raises SourceError."""
+        """`timeout`: seconds to connect, and between bytes. Raises SourceError."""
         self._timeout, self._kubeconfig = timeout, kubeconfig
         self._client = client_for(kubeconfig)
-        self._last = LastConnection()
 
     def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create an object and return it; raises SourceError, and ApiError where the server refuses."""
@@ -51,13 +48,8 @@ class Writer:
 
     def close(self) -> None:
         self._client.close()
-        self._last.close()
 
     def _send(self, method: str, path: str, body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-        with self._last.bounded(max(ANSWER_SECONDS, self._timeout), "API server"):
-            return self._sent(method, path, body, kind)
-
-    def _sent(self, method: str, path: str, body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
         try:
             request = in_time(
                 self._kubeconfig,
@@ -69,9 +61,7 @@ class Writer:
                     auth_settings=["BearerToken"],
                 ),
             )
-            self._last.watch(self._client.rest_client.pool_manager.connection_from_url(self._client.configuration.host))
             response = self._client.call_api(*request, _request_timeout=(self._timeout, self._timeout))
-            self._last.reads(response.response)
             if response.status not in _DONE:
                 raise _refused(response)
             return _object(response)

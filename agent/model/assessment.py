@@ -9,7 +9,7 @@ from functools import cached_property
 from ipaddress import ip_network
 
 from agent.model.leak import Leaks
-from agent.model.ranges import IPNetwork, Range, RangeSets, subnet_range
+from agent.model.ranges import IPNetwork, Range, RangeSets, free, subnet_range, usable
 from agent.model.runtime import WrittenRange
 from agent.model.snapshot import (
     CniResult,
@@ -151,6 +151,11 @@ class Assessment:
         if network == KUBENET and node is not None and node.pod_cidrs:
             return self._pod_cidrs()
         return self._cached_ranges(network)
+
+    def taken(self, network: str, state: State) -> int:
+        """Count the sandboxes for which entries in this state leave no addresses. Raises InsufficientData."""
+        ranges = self.ranges(network)
+        return usable(ranges) - free(ranges, (one.name for one in self.of(network) if one.state is state))
 
     def _cached_ranges(self, network: str) -> RangeSets:
         told = [one for one in self.snapshot.cni_results.known() if one.network == network]

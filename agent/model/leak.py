@@ -1,6 +1,6 @@
 """What is known of leaked reservations from snapshot to snapshot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -11,26 +11,22 @@ from agent.model.snapshot import Reservation, ReservationKey
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """What reservations have in common that one snapshot first found without an owner, for one cause.
-
-    It is the same object for all of them: there may be 65,000.
-    """
+    """When a reservation was first found without an owner, and why it is."""
 
     first_seen: datetime
     first_uptime: timedelta
     cause: LeakCause
     """As the first observation found it: a later restart did not cause an earlier leak."""
     since: datetime | None
-    """The earliest time at which they can have leaked; None: when the file of each was made."""
+    """The start that the cause names: it leaked then or earlier; None: the time is that of its file."""
     runtime: str
     """What texts called the container runtime then."""
     confirmed: bool = False
 
 
-Leaks: TypeAlias = Mapping[Leak, Sequence[Reservation]]
+Leaks: TypeAlias = Mapping[Reservation, Leak]
 
 
 def known_causes(leaks: Leaks) -> dict[ReservationKey, LeakCause]:
     """Return the likely cause of each leak, where the node has evidence of one."""
-    known = {leak: group for leak, group in leaks.items() if leak.cause is not LeakCause.UNKNOWN}
-    return {one.key: leak.cause for leak, group in known.items() for one in group}
+    return {one.key: leak.cause for one, leak in leaks.items() if leak.cause is not LeakCause.UNKNOWN}

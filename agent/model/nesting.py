@@ -4,9 +4,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from agent.model.input_limit import InputLimit
-
-MAX_LEVELS: Final[InputLimit] = 20
+MAX_LEVELS: Final = 20
 """Levels of a document of nodeleak's own; none has more than ten."""
 
 

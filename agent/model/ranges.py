@@ -68,7 +68,11 @@ def overlap(some: RangeSets, others: RangeSets) -> str:
     for one in chain.from_iterable(some):
         for other in chain.from_iterable(others):
             if one.first in other or other.first in one:
-                return str(max(one.first, other.first, key=int))
+                first = max(one.first, other.first, key=int)
+                while first in {one.gateway, other.gateway}:
+                    first += 1
+                if first in one and first in other:
+                    return str(first)
     return ""
 
 

@@ -73,6 +73,10 @@ class Reason(StrEnum):
     """A CNI plugin fails, and each retry of a pod takes another address of this network: what the daemon releases would
     be taken again.
     Lifted by: nothing. Mend the plugin: run `nodeleak explain failing_plugin`. A command by hand is not refused."""
+    HOST_PORTS = "host_ports"
+    """Rules in iptables or nftables may still forward host ports to the address. nodeleak does not remove them, and
+    they would lead to the next pod that gets it.
+    Lifted by: --release-host-ports. A command by hand is not refused."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
     """The journal cannot be written. Nothing is released without a journal entry.
     Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6."""
@@ -200,7 +204,7 @@ class BlockedBy(StrEnum):
     Do: make --state-dir writable, with space left on its disk."""
     JOURNAL_FULL = "journal_full"
     """The journal has no room for another release. It keeps each for 24 hours, so that it can be restored.
-    Do: wait until its oldest file is 24 hours old."""
+    Do: wait until its oldest entry is 24 hours old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +244,8 @@ class Limits:
     """The addresses requested by name; None: any."""
     unattended: bool = False
     """Nobody watches: the daemon cleans."""
+    release_host_ports: bool = False
+    """Release also what host ports are still forwarded to, though nobody watches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def runtime(snapshot: Snapshot) -> _Containers:
         why = f"the runtime of this node is {other}, and it was not asked"
         if isinstance(snapshot.runtimes, NotRequested):  # only docker was to be asked
             return NotRequested("containers", why)
-        return Unavailable("containers", f"{why}: no socket of it was found (if it runs, set --cri-endpoint)")
+        return Unavailable("containers", f"{why}: if it is stopped, start it; if it runs, set --cri-endpoint")
     if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
         return reading
     if any(one.sandbox and one.running for one in reading.value) or runtimes.is_named(snapshot):

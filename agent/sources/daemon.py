@@ -9,7 +9,6 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Final
 
-from agent.model.input_limit import InputLimit
 from agent.model.status import Malformed, checked
 from agent.sources.deadline import Deadline
 from agent.sources.os_error import describe_os_error
@@ -17,8 +16,8 @@ from agent.sources.source_error import SourceError
 
 _READ_TIMEOUT, _WHOLE_TIMEOUT = 2.0, 4.0
 """Seconds for one read, and for the whole answer."""
-_MOST_STATUS: Final[InputLimit] = 256 * 1024
-_MOST_REPORT: Final[InputLimit] = 4 * 1024 * 1024
+_MOST_STATUS: Final = 256 * 1024
+_MOST_REPORT: Final = 4 * 1024 * 1024
 """Bytes, read by commands that share the memory limit of the daemon: about 10,000 reservations, or 4,000 leaks."""
 _ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (nothing listens here)
 _POD: Final = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9.-]{1,253}")

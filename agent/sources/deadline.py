@@ -3,22 +3,11 @@
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
-
-
-class Within(Protocol):
-    """Asks, and raises SourceError if there is no answer in time, or whatever the question raises."""
-
-    def __call__(self, question: Callable[[], _T], /) -> _T: ...
-
-
-def ask(question: Callable[[], _T], /) -> _T:
-    """Ask, and wait for the answer without limit."""
-    return question()
 
 
 def start(thread: Thread) -> None:
@@ -36,9 +25,8 @@ class Late(SourceError):
 class Deadline:
     """Runs questions in one thread of its own, and waits for each answer for a limited time. Any thread may ask."""
 
-    def __init__(self, what: str, seconds: float, abort: Callable[[], None] = lambda: None) -> None:
-        """`abort`: called if the answer is late; it should end the question, or no other can be asked."""
-        self._what, self._seconds, self._abort = what, seconds, abort
+    def __init__(self, what: str, seconds: float) -> None:
+        self._what, self._seconds = what, seconds
         self._questions: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._answers: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._thread: Thread | None = None
@@ -61,7 +49,6 @@ class Deadline:
             return self._answers.get(timeout=self._seconds)
         except Empty:
             self._late = True
-            self._abort()
             raise Late(f"{self._what}: no complete response within {self._seconds:g} s") from None
         except BaseException:  # a signal: the answer to this question is still to come, and is not that to the next
             self._late = True

@@ -10,11 +10,9 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from agent.model.input_limit import InputLimit
-
 PIECE: Final = 64 * 1024
 """Bytes read at once: an object of usual size is rarely cut in two, and nobody notices the memory."""
-LONGEST_OBJECT: Final[InputLimit] = 4 * 1024 * 1024
+LONGEST_OBJECT: Final = 4 * 1024 * 1024
 """Characters of one object. etcd takes 1.5 MiB, and a runtime copies a pod's annotations (256 KiB) into its labels."""
 _SPACES: Final = re.compile(r"[ \t\n\r]*")
 

@@ -114,13 +114,13 @@ def _not_in_use(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkSto
 
 def _is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether running pods show that it is theirs, or libcni's cache that it gives pods a further interface."""
-    results = _results(store, snapshot)
-    running = _running(snapshot)
-    # kubenet passes no names of pods.
-    if store.network != KUBENET and any(not one.pod and one.container_id not in running for one in results):
-        return False
     reserved = {one.container_id for one in known_or(store.reading, ())} | _allocated(store, snapshot)
-    return not reserved.isdisjoint(running) or any(one.ifname not in _PRIMARY for one in results)
+    if not reserved.isdisjoint(_running(snapshot)):
+        return True
+    results = _results(store, snapshot)
+    # kubenet passes no names of pods.
+    only_pods = store.network == KUBENET or all(one.pod for one in results)
+    return only_pods and any(one.ifname not in _PRIMARY for one in results)
 
 
 def _results(store: NetworkStore, snapshot: Snapshot) -> tuple[CniResult, ...]:

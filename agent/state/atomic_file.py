@@ -6,21 +6,17 @@ The agent works without it: a directory that cannot be written is reported throu
 import os
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Final
-
-from agent.sources.deadline import Within, ask
-from agent.sources.source_error import SourceError
 
 _TEMPORARY: Final = ".nodeleak"
 
 
 class StateFile:
-    def __init__(self, path: Path, warn: Callable[[str], None], within: Within = ask) -> None:
-        """`warn`: called with the reason when a write fails, once for each reason. `within`: bounds each write."""
-        self.path, self.within = path, within
+    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+        """`warn`: called with the reason when a write fails, once for each reason."""
+        self.path = path
         self.failed = ""
         """Why the last write failed; empty: it did not."""
         self._warn = warn
@@ -28,9 +24,7 @@ class StateFile:
     def write(self, content: bytes) -> bool:
         """Return whether it was written."""
         try:
-            self.within(partial(_replace, self.path, content))
-        except SourceError as error:
-            return self._fail(str(error))
+            replace_file(self.path, content)
         except OSError as error:
             # Without the name of the temporary file, which is different each time.
             return self._fail(f"{self.path.parent}: {error.strerror}")
@@ -44,9 +38,9 @@ class StateFile:
         return False
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Replace the file by a private one. After a power cut, either version is there and complete."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the file by a private one. After a power cut, either version is there and complete. Raises OSError."""
+    make_directory(path.parent)
     for left in path.parent.glob(f".{escape(path.name)}.*{_TEMPORARY}"):  # by a process that was killed
         left.unlink(missing_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY)
@@ -59,3 +53,21 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    _sync_directory(path.parent)
+
+
+def make_directory(directory: Path) -> None:
+    """Create the directory and its parents, accessible only to the agent, each name on disk. Raises OSError."""
+    missing = [part for part in (directory, *directory.parents) if not part.is_dir()]
+    for part in reversed(missing):
+        part.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(part.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Sync the names of new files to disk."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -6,30 +6,23 @@ from typing import Final
 
 from agent.checks.devices.clocks import plugins
 from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history, load_history
-from agent.model.input_limit import InputLimit
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
-from agent.sources.deadline import Within, ask
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.source_error import SourceError
 from agent.state.atomic_file import StateFile
 
-MAX_HISTORY_BYTES: Final[InputLimit] = 512 * 1024
+MAX_HISTORY_BYTES: Final = 512 * 1024
 """Bytes. A full history has a tenth of that."""
 
 
 class DeviceHistoryStore:
     """The history up to the last report. An unwritable state directory loses nothing until the next start."""
 
-    def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None, within: Within = ask) -> None:
-        """`warn`: called with the reason when the history cannot be written, once for each reason.
-
-        `within`: bounds each access to the disk.
-        """
-        self._file = StateFile(state_dir / HISTORY_FILE, warn, within)
+    def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
+        """`warn`: called with the reason when the history cannot be written, once for each reason."""
+        self._file = StateFile(state_dir / HISTORY_FILE, warn)
         self._history: StoredHistory | None = None
-        self._missed = False
-        """Whether the last snapshot was taken without the stored history."""
         self._saved: tuple[int, ...] | None = None
         """What identifies the file that has what is in memory; None: no file has."""
 
@@ -41,12 +34,7 @@ class DeviceHistoryStore:
     def read(self) -> StoredHistory:
         """Return the history up to the last report, with the reason if the stored one is unreadable."""
         if self._history is None:
-            try:
-                self._history, self._saved = self._file.within(lambda: _loaded(self._file.path))
-            except SourceError as error:
-                self._missed = True
-                return StoredHistory(trouble=str(error))
-        self._missed = False
+            self._history, self._saved = _loaded(self._file.path)
         return self._history
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
@@ -54,26 +42,16 @@ class DeviceHistoryStore:
             history = plugins(report.assessment.snapshot).history
         except InsufficientData:
             return
-        if self._missed:
-            return  # the report's history lacks the stored one, and must not replace it
         before = self.read()
-        if self._history is None:
-            return
         if history == before.transitions and not before.trouble and (not history or self._is_saved()):
             return
         # The file may also have been lost or damaged since: then it is written again.
         written = self._file.write(dump_history(history).encode())
-        self._saved = self._identity() if written else None
+        self._saved = _identity(self._file.path) if written else None
         self._history = StoredHistory(history, "" if written else before.trouble)
 
     def _is_saved(self) -> bool:
-        return self._saved is not None and self._identity() == self._saved
-
-    def _identity(self) -> tuple[int, ...] | None:
-        try:
-            return self._file.within(lambda: _identity(self._file.path))
-        except SourceError:
-            return None
+        return self._saved is not None and _identity(self._file.path) == self._saved
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:

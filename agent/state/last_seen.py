@@ -10,7 +10,6 @@ from agent.model.last_seen import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import LastSeen
 from agent.model.report import Report
 from agent.model.snapshot import Known
-from agent.sources.deadline import Within, ask
 from agent.state.atomic_file import StateFile
 
 FRESH: Final = timedelta(minutes=10)
@@ -18,9 +17,9 @@ FRESH: Final = timedelta(minutes=10)
 
 
 class LastSeenExporter:
-    def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None, within: Within = ask) -> None:
-        """`warn`: called with the reason when it cannot be written, once for each reason. `within`: bounds a write."""
-        self._file = StateFile(state_dir / LAST_SEEN_FILE, warn, within)
+    def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
+        """`warn`: called with the reason when it cannot be written, once for each reason."""
+        self._file = StateFile(state_dir / LAST_SEEN_FILE, warn)
         self._written: LastSeen | None = None
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)

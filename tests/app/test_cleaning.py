@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.app.cleaning import cleanup_status
-from agent.cleanup.journal_store import FILES, MAX_JOURNAL_BYTES
+from agent.cleanup.journal_store import MOST_ENTRIES
 from agent.config import Config, load
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import Snapshot
@@ -99,9 +99,9 @@ def test_a_source_that_cleanup_needs_is_an_obstacle_and_another_is_not(home: Pat
 def test_a_full_journal_is_an_obstacle(home: Path) -> None:
     journal = home / "state/journal"
     journal.mkdir(parents=True)
-    for name in ("journal.jsonl", *(f"journal.{n}.jsonl" for n in range(1, FILES))):
-        (journal / name).write_bytes(b" " * MAX_JOURNAL_BYTES)
-    assert why_not(home, on_docker()) == ("the journal is full: wait until its oldest file is 24 hours old",)
+    for number in range(MOST_ENTRIES):
+        (journal / f"{number:04}.json").touch()
+    assert why_not(home, on_docker()) == ("the journal is full: wait until its oldest entry is 24 hours old",)
 
 
 def test_a_network_directory_that_is_none_is_an_obstacle(home: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_settled_daemon_has_the_documented_connections_and_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whether etcd was restored is asked beside every watch, as is the version beside the first.
-    monkeypatch.setattr(etcd_restore, "_PAUSES", dict.fromkeys(etcd_restore.Trigger, (0.0, 0.0)))
+    monkeypatch.setattr(etcd_restore, "_PERIOD", 0.0)
     fake = healthy(datetime.fromisoformat("2026-03-26T20:00:00Z"), 3, "10.244.1.0/24")
     with apiserver(fake) as url, watching(url, tmp_path) as sources:
         port = urlsplit(url).port or 0

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.sources.source_error import SourceError
-from tests.bench import cleaning, containerd, namespaces, page, resident, scan, store, strangers, worst_node
+from tests.bench import cleaning, containerd, namespaces, page, resident, scan, store, worst_node
 from tests.bench.measure import Figure
 from tests.bench.surroundings import ROOT, runtime
 
@@ -20,7 +20,6 @@ _SECTIONS = {
     "store": store.__doc__,
     "scan": scan.__doc__,
     "daemon": resident.__doc__,
-    "strangers": strangers.__doc__,
     "containerd": containerd.__doc__,
     "namespaces": namespaces.__doc__,
     "cleaning": cleaning.__doc__,
@@ -66,8 +65,6 @@ def _measure(name: str) -> Iterator[Figure]:
             return scan.figures(runtime())
         case "daemon":
             return resident.figures(runtime())
-        case "strangers":
-            return strangers.figures(runtime())
         case "containerd":
             return containerd.figures(runtime())
         case "namespaces":

@@ -49,7 +49,7 @@ class Syncs:
             snapshot, self.state, grace=timedelta(minutes=5), confirm_after=self._confirm_after
         )
         leaked = {one.name for one in report.assessment.reservations if one.state is State.LEAKED}
-        assert leaked == {one.ip for group in report.assessment.leaks.values() for one in group}
+        assert leaked == {one.ip for one in report.assessment.leaks}
         assert leaked == {one.ip for one in report.confirmed_leaks}
         assert sum(report.newly_confirmed.values()) <= len(leaked)
         return report, leaked
@@ -97,14 +97,6 @@ def test_leaks_that_are_seen_at_different_times_are_confirmed_at_different_times
     assert syncs.sync(15, LOST, *OTHERS)[1] == {LOST.ip}
     assert syncs.sync(15, *OTHERS, LOST)[1] == {LOST.ip, *(one.ip for one in OTHERS)}
     assert syncs.sync(15, OTHERS[0])[1] == {OTHERS[0].ip}
-
-
-def test_leaks_of_one_snapshot_and_cause_are_one_group() -> None:
-    syncs = Syncs()
-    for _ in range(3):
-        report, _ = syncs.sync(30, LOST, *OTHERS, processes=[processes(kubelet=timedelta(hours=1))])
-    ((leak, group),) = report.assessment.leaks.items()
-    assert (leak.cause, leak.confirmed, set(group)) == (LeakCause.KUBELET_RESTART, True, {LOST, *OTHERS})
 
 
 # Causes
@@ -170,7 +162,7 @@ def test_without_a_gap_nothing_is_remembered() -> None:
         syncs.sync(30, LOST, *OTHERS)
     syncs.sync(30, LOST)
     assert syncs.state is not None
-    assert [list(group) for group in syncs.state.leaks.values()] == [[LOST]]
+    assert list(syncs.state.leaks) == [LOST]
 
 
 # Clocks
@@ -245,7 +237,7 @@ FILES = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(20, 24)]
     ),
     st.sampled_from([0, 15, 30, 60]).map(lambda n: timedelta(seconds=n)),
 )
-def test_groups_are_confirmed_as_if_each_leak_were_alone(
+def test_leaks_are_confirmed_by_the_rules(
     syncs: list[tuple[int, set[Reservation], bool, bool]], confirm_after: timedelta
 ) -> None:
     """Compare with the rules, written down for one file."""
@@ -259,7 +251,9 @@ def test_groups_are_confirmed_as_if_each_leak_were_alone(
         before, was_confirmed = state, set(confirmed)
         observer = LeakObserver(state, snapshot, confirm_after)
         found = _observed(observer, seen, LeakEvidence.of(snapshot, seen))
-        state = ConfirmationState(NOW + now + step, UPTIME + now, {}, leaks=observer.remembered(_any if gap else None))
+        state = ConfirmationState(
+            NOW + now + step, UPTIME + now, {}, leaks=observer.remembered(_always if gap else _never)
+        )
         if stepped and before is not None:
             since = {one: first for one, first in since.items() if one in confirmed}
         lasted = {one for one in seen if one in since and now - since[one] >= confirm_after}
@@ -269,8 +263,12 @@ def test_groups_are_confirmed_as_if_each_leak_were_alone(
         assert observer.newly_confirmed.total() == len(confirmed - was_confirmed)
 
 
-def _any(_: Reservation) -> bool:
+def _always(_: Reservation) -> bool:
     return True
+
+
+def _never(_: Reservation) -> bool:
+    return False
 
 
 def _observed(observer: LeakObserver, seen: Iterable[Reservation], evidence: LeakEvidence) -> set[Reservation]:

@@ -26,6 +26,7 @@ from tests.builders import (
     node,
     processes,
     reservation,
+    sandbox,
     scanned,
     unrecognized,
     without,
@@ -175,6 +176,19 @@ def test_a_later_kubelet_restart_is_not_the_cause() -> None:
     (tracked,) = report.findings
     assert tracked.finding.cause is LeakCause.UNKNOWN
     assert "kubelet" not in tracked.finding.message
+
+
+@pytest.mark.parametrize(
+    ("ago", "cause"),
+    [(-30, LeakCause.KUBELET_RESTART), (600, LeakCause.KUBELET_RESTART), (1200, LeakCause.UNKNOWN)],
+    ids=["since the last snapshot", "shortly before it", "long before it"],
+)
+def test_a_restart_long_before_the_sandbox_was_last_seen_is_not_the_cause(ago: float, cause: LeakCause) -> None:
+    syncs, kubelet = Syncs(), [processes(kubelet=seconds(ago))]
+    syncs(node(LOST, sandbox(LOST.container_id, "shop/cart"), processes=kubelet))
+    for n in (1, 2):
+        report = syncs(node(LOST, later=seconds(60 * n), processes=kubelet))
+    assert [one.finding.cause for one in report.findings] == [cause]
 
 
 # Clocks

@@ -160,8 +160,8 @@ def test_a_containerd_of_another_version_than_the_nodes_is_not_the_kubelets() ->
     other = with_runtimes(node(reservation(OLD)), OF_CONTAINERD, named="", reported="containerd://1.7.23-k3s2")
     assert crosscheck.all_sources(other).containers == Unavailable(
         "containers",
-        "the runtime of this node is containerd://1.7.23-k3s2, and it was not asked: no socket of it was found "
-        "(if it runs, set --cri-endpoint)",
+        "the runtime of this node is containerd://1.7.23-k3s2, and it was not asked: if it is stopped, start it; "
+        "if it runs, set --cri-endpoint",
     )
     assert {one.state for one in classify(crosscheck.all_sources(other), timedelta(0)).reservations} == {State.UNKNOWN}
 

@@ -125,7 +125,8 @@ class Store:
 
     @property
     def journal_file(self) -> Path:
-        return self.state / "journal" / "journal.jsonl"
+        """That of the last entry."""
+        return max((self.state / "journal").glob("*.json"))
 
     def network(self, name: str = "kubenet") -> Path:
         return self.networks / name

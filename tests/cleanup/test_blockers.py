@@ -94,7 +94,7 @@ def test_networks_that_nothing_is_released_from_do_not_count(tmp_path: Path) -> 
         ({"halted": "released container 9999 reappeared"}, BlockedBy.HALTED, "cleanup halted: released container 9999"),
         ({"journal_trouble": "/x is mounted read-only"}, BlockedBy.JOURNAL_UNWRITABLE, "/x is mounted read-only: "),
         ({"journal_trouble": "/x: gone", "journal_room": 0}, BlockedBy.JOURNAL_UNWRITABLE, "/x: gone"),
-        ({"journal_room": 0}, BlockedBy.JOURNAL_FULL, "until its oldest file is 24 hours old"),
+        ({"journal_room": 0}, BlockedBy.JOURNAL_FULL, "until its oldest entry is 24 hours old"),
     ],
     ids=["halted", "unwritable", "its room is not known", "full"],
 )

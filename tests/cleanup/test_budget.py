@@ -98,7 +98,7 @@ def test_what_the_journal_has_no_room_for_is_refused_whole_and_nothing_overrides
     ]
     assert over[-1][-1] == Refusal(
         Reason.JOURNAL_FULL,
-        "the journal has room for 1 address until its oldest file is 24 hours old; this is number 4 in line",
+        "the journal has room for 1 address until its oldest entry is 24 hours old; this is number 4 in line",
     )
 
 

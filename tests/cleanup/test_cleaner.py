@@ -20,11 +20,12 @@ from agent.cleanup.journal import Journal
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import Step, run_steps
 from agent.cleanup.session import Budget, CleanupSession
+from agent.model.port_mapping import PortMapping
 from agent.model.release import Cleaning, Outcome, ProbeResult, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
 from agent.sources.host import reservations as host_local
 from agent.sources.source_error import SourceError
-from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation, sandbox, scanned, without
+from tests.builders import CIDR, GRACE, NOW, OLD, cni_result, make_limits, node, reservation, sandbox, scanned, without
 from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
 from tests.cleanup.syncs import LEAK, NONE, THE_ID, THE_IP, Daemon, entry, leaks, reasons_of, verdicts_of
 
@@ -105,7 +106,7 @@ def test_a_dry_run_recovers_nothing(tmp_path: Path) -> None:
     disk.journal_store.begin(entry(LEAK, None), ["as in a release"])
     before = disk.everything()
     cleaning = disk.clean(DryRunCleaner(disk.session()))
-    assert [warning.endswith("the next cleanup or restore recovers it") for warning in cleaning.warnings] == [True]
+    assert cleaning.warnings[0].endswith("the next cleanup or restore recovers it")
     assert disk.everything() == before
 
 
@@ -114,11 +115,11 @@ def test_applied_releases_are_removed_journaled_and_reported(tmp_path: Path) -> 
     cleaning = disk.clean(disk.applying())
     assert verdicts_of(cleaning) == [(one.ip, Verdict.RELEASED) for one in (LEAK, *leaks(2))]
     assert sorted(os.listdir(disk.networks / "kubenet")) == ["last_reserved_ip.0", "lock"]
-    entries = JournalStore(tmp_path / "state").read().entries
-    assert [one.name for one in entries] == [one.entry for one in cleaning.outcomes]
-    assert [(one.ips, one.verdict, one.by) for one in entries] == [
-        ((one.ip,), Verdict.RELEASED, "clean") for one in (LEAK, *leaks(2))
-    ]
+    entries = {one.name: one for one in JournalStore(tmp_path / "state").read().entries}
+    assert len(entries) == 3
+    assert [
+        (entries[one.entry].ips, entries[one.entry].verdict, entries[one.entry].by) for one in cleaning.outcomes
+    ] == [((one.ip,), Verdict.RELEASED, "clean") for one in (LEAK, *leaks(2))]
 
 
 def test_a_dry_run_reports_what_applying_does_in_the_same_order() -> None:
@@ -151,6 +152,16 @@ def test_a_leak_is_released_in_the_second_sync_not_the_first() -> None:
     assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
     assert THE_IP not in daemon.names
     assert daemon.sync().outcomes == ()
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_the_daemon_leaves_an_address_to_which_host_ports_are_forwarded(lifted: bool) -> None:
+    daemon = Daemon(limits=make_limits(unattended=True, release_host_ports=lifted))
+    result = replace(cni_result(THE_ID, "shop/gone", CIDR), port_mappings=(PortMapping(8080, "tcp"),))
+    daemon.sync(LEAK, *leaks(1), result)
+    cleaning = daemon.sync(LEAK, *leaks(1), result)
+    assert reasons_of(cleaning) == ([[], []] if lifted else [[], [Reason.HOST_PORTS]])
+    assert ((THE_IP, Verdict.RELEASED) in verdicts_of(cleaning)) is lifted
 
 
 def test_a_healthy_node_is_cleaned_of_nothing() -> None:
@@ -380,14 +391,12 @@ def test_no_release_starts_long_after_its_snapshot(tmp_path: Path, seconds: int)
 
 def test_while_the_journal_is_unreadable_nothing_is_released(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
-    (tmp_path / "state" / "journal" / "journal.jsonl").mkdir(parents=True)
+    (tmp_path / "state" / "journal" / "x.json").mkdir(parents=True)
     cleaning = disk.clean(disk.applying())
     assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE]]
-    assert cleaning.outcomes[0].refusals[0].why == (
-        f"cannot read {tmp_path}/state/journal/journal.jsonl: not a regular file"
-    )
+    assert cleaning.outcomes[0].refusals[0].why == (f"cannot read {tmp_path}/state/journal/x.json: not a regular file")
     assert (disk.networks / "kubenet" / THE_IP).exists()
-    (tmp_path / "state" / "journal" / "journal.jsonl").rmdir()
+    (tmp_path / "state" / "journal" / "x.json").rmdir()
     assert verdicts_of(disk.clean(disk.applying())) == [(THE_IP, Verdict.RELEASED)]
 
 
@@ -420,9 +429,9 @@ def test_a_full_disk_refuses_each_release() -> None:
 def test_journal_damage_is_reported_and_does_not_stop_cleanup(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK)
     (tmp_path / "state" / "journal").mkdir(parents=True)
-    (tmp_path / "state" / "journal" / "journal.jsonl").write_text("{ torn\n")
+    (tmp_path / "state" / "journal" / "x.json").write_text("{ torn")
     cleaning = disk.clean(disk.applying())
-    assert [warning.split(":")[0] for warning in cleaning.warnings] == ["journal"]
+    assert cleaning.warnings[0].startswith("journal: ")
     assert verdicts_of(cleaning) == [(THE_IP, Verdict.RELEASED)]
 
 

@@ -15,6 +15,7 @@ from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.guards import decide
 from agent.cli import main
 from agent.model.assessment import State
+from agent.model.port_mapping import PortMapping
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.runtime import CONTAINERD, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
@@ -127,6 +128,12 @@ SITUATIONS = (
             command=name.partition(",")[0],
         )
         for name, (limits, spent, _) in BUDGETS.items()
+    ),
+    situation(
+        Reason.HOST_PORTS,
+        node(LEAK, replace(cni_result(THE_ID, "shop/gone", CIDR), port_mappings=(PortMapping(8080, "tcp"),))),
+        limits=make_limits(unattended=True),
+        command="run",
     ),
     situation(Reason.PLUGIN_AT_WORK, with_plugin(node(LEAK), GRACE + UPTIME)),
     situation(Reason.RUNTIME_UNORDERED, with_runtime(node(LEAK), "1.6.8")),

@@ -211,7 +211,7 @@ def test_if_the_second_file_cannot_be_restored_the_first_is_removed_again(store:
 
 def test_with_an_unwritable_journal_nothing_is_restored(store: Store) -> None:
     store.release(store.reserve())
-    with immutable(store.journal_file):
+    with immutable(store.journal_file.parent):
         done = put_back(store)
     assert (done.done, done.why) == (False, f"{store.journal_file}: operation not permitted")
     assert store.files() == {}
@@ -250,9 +250,9 @@ def test_a_missing_network_is_reported(store: Store) -> None:
 def test_a_changed_journal_cannot_write_elsewhere(store: Store, tampered: dict[str, str]) -> None:
     result = store.keep_result()
     store.release(store.reserve())
-    lines = [json.loads(line) for line in store.journal_file.read_text().splitlines()]
-    lines[0]["files"][1 if "place" in tampered else 0] |= tampered
-    store.journal_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tree = json.loads(store.journal_file.read_text())
+    tree["files"][1 if "place" in tampered else 0] |= tampered
+    store.journal_file.write_text(json.dumps(tree))
     before = {path for path in store.root.rglob("*") if path != store.network() / IP}
     for entry in JournalStore(store.state).read().entries:
         done = put_back(store, entry)
@@ -389,16 +389,16 @@ def test_a_restoration_whose_end_cannot_be_recorded_says_so_and_is_recovered(sto
     store.release(store.reserve())
 
     def act() -> list[object]:
-        write = os.write
+        replace = Path.replace
 
-        def once(handle: int, text: bytes) -> int:
-            os.write = broken  # type: ignore[assignment]
-            return write(handle, text)
+        def once(path: Path, target: Path) -> Path:
+            Path.replace = broken  # type: ignore[assignment,method-assign]
+            return replace(path, target)
 
-        def broken(_: int, __: bytes) -> int:
+        def broken(_: Path, __: Path) -> Path:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        os.write = once  # type: ignore[assignment]
+        Path.replace = once  # type: ignore[assignment,method-assign]
         done = put_back(store)
         return [done.done, done.why]
 
@@ -425,18 +425,21 @@ def journal_written_while_free(store: Store, act: Callable[[], object]) -> Any:
 
     def watched() -> list[bool]:
         free: list[bool] = []
-        write = os.write
+        fsync = os.fsync
 
-        def slow(handle: int, text: bytes) -> int:
-            locked = store.file_ops(0).lock(["kubenet"])
-            free.append(locked is not None)
-            if locked:
-                locked.unlock()
-            return write(handle, text)
+        def slow(handle: int) -> None:
+            fsync(handle)
+            if Path(f"/proc/self/fd/{handle}").readlink().name == "journal":
+                os.fsync = fsync
+                locked = store.file_ops(0).lock(["kubenet"])
+                free.append(locked is not None)
+                if locked:
+                    locked.unlock()
+                os.fsync = slow  # type: ignore[assignment]
 
-        os.write = slow  # type: ignore[assignment]
+        os.fsync = slow  # type: ignore[assignment]
         act()
-        os.write = write
+        os.fsync = fsync
         return free
 
     return in_child(watched)

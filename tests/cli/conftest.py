@@ -7,16 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.cli import turn
 from tests.wire import needs
 
 
 @pytest.fixture(autouse=True)
 def _restore_process() -> Iterator[None]:
-    """Restore the handler of SIGTERM, garbage collection, and the turn of other commands."""
+    """Restore the handler of SIGTERM, and garbage collection."""
     before = signal.getsignal(signal.SIGTERM)
     yield
-    turn.release()
     signal.signal(signal.SIGTERM, before)
     gc.enable()
 

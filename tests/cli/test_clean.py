@@ -1,29 +1,22 @@
 """clean, restore and journal as processes, on a copy of the node of the incident: output, changes and exit codes."""
 
-import contextlib
 import ctypes
 import errno
 import fcntl
-import io
-import itertools
 import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.cleanup.journal import Entry
-from agent.cleanup.journal_store import BYTES_PER_ADDRESS, FILES, MAX_JOURNAL_BYTES, JournalStore
-from agent.cli import main
+from agent.cleanup.journal_store import MOST_ENTRIES
 from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, USAGE
 from tests.cleanup.stores import JournalWriter, Store, immutable, in_child, refuse
 from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
@@ -91,8 +84,14 @@ class Incident:
         return json.loads(done.out)
 
     @property
-    def journal_file(self) -> Path:
-        return self.state / "journal/journal.jsonl"
+    def journal_directory(self) -> Path:
+        return self.state / "journal"
+
+    def change_entries(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Rewrite every entry of the journal, as it is where we were killed before the last write."""
+        for path in self.journal_directory.iterdir():
+            tree = json.loads(path.read_text())
+            path.write_text(json.dumps(tree | change(tree)))
 
     def restore(self, *arguments: str, **more: Any) -> Done:
         where = (f"--cni-networks-dir={self.host.networks}", f"--cni-cache-dir={self.host.cache}")
@@ -414,10 +413,7 @@ def test_a_restoration_that_was_killed_is_finished_by_the_next_one(incident: Inc
     assert incident.clean("--apply", "--max=2").code == 0
     for ip in ips:
         assert incident.restore(ip, "--apply").code == 0
-    lines = incident.journal_file.read_text().splitlines(keepends=True)
-    begun = [line for line in lines if '"restored"' not in line]
-    assert len(begun) == len(lines) - 2
-    incident.journal_file.write_text("".join(begun))
+    incident.change_entries(lambda tree: {"restoring": tree["restored"], "restored": None})
     (incident.host.store / ips[1]).unlink()
     assert incident.journal().out.count("restoration unfinished") == 2
     assert incident.clean().out.count("is unfinished, the next cleanup or restore recovers it") == 2
@@ -433,25 +429,11 @@ def test_a_cleanup_finishes_a_restoration_that_was_killed(incident: Incident) ->
     ip = incident.leaks[0]
     assert incident.clean("--apply", "--max=1").code == 0
     assert incident.restore(ip, "--apply").code == 0
-    lines = incident.journal_file.read_text().splitlines(keepends=True)
-    incident.journal_file.write_text("".join(lines[:-1]))
+    incident.change_entries(lambda tree: {"restoring": tree["restored"], "restored": None})
     assert "1 released" in incident.clean("--apply", f"--ip={ip}").out
     first, second = incident.entries()
     assert (first["addresses"], first["restored"] is None, first["outcome"]) == ([ip], False, "released")
     assert (second["addresses"], second["restored"], second["outcome"]) == ([ip], None, "released")
-
-
-def test_a_journal_of_the_version_before_is_read(incident: Incident) -> None:
-    """It has no line for the beginning of a restoration."""
-    ips = incident.leaks[:2]
-    assert incident.clean("--apply", "--max=2").code == 0
-    (entry, _) = incident.entries()
-    line = {"schema": "nodeleak.journal/v1", "entry": entry["entry"], "restored": "2026-03-26T19:20:00.000000Z"}
-    with incident.journal_file.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    assert [one["restored"] for one in incident.entries()] == ["2026-03-26T19:20:00Z", None]
-    assert "damaged" not in incident.journal().out
-    assert f"would restore: {ips[1]} " in incident.restore("--last").out
 
 
 def test_the_evidence_of_a_release_is_what_was_asked(incident: Incident) -> None:
@@ -461,8 +443,8 @@ def test_the_evidence_of_a_release_is_what_was_asked(incident: Incident) -> None
     path.write_bytes(b"")
     os.utime(path, ns=(made, made))
     assert "2 released" in incident.clean("--apply", "--max=2").out
-    lines = map(json.loads, incident.journal_file.read_text().splitlines())
-    empty, other = (line["evidence"][:-1] for line in lines if "began" in line)  # without the probe
+    trees = (json.loads(path.read_text()) for path in sorted(incident.journal_directory.iterdir()))
+    empty, other = (tree["evidence"][:-1] for tree in trees)  # without the probe
     assert empty == ["no process has the address configured"]
     assert other == [
         "the container runtime answered that there is no such container",
@@ -546,93 +528,50 @@ def test_a_missing_journal_is_empty(incident: Incident) -> None:
 
 def test_a_damaged_journal_is_reported_and_used(incident: Incident) -> None:
     incident.clean("--apply", "--max=1")
-    journal_store = incident.state / "journal/journal.jsonl"
-    with journal_store.open("a") as file:
-        file.write('{"schema": "nodeleak.jou')
+    torn = incident.journal_directory / "torn.json"
+    torn.write_text('{"schema": "nodeleak.jou')
     done = incident.journal()
     assert done.code == 0
     assert incident.leaks[0] in done.out
-    assert f"damaged: {journal_store}, line 3: " in done.out
+    assert f"damaged: {torn}: " in done.out
     assert "warning: journal: " in incident.clean().out
 
 
 def fill_journal(directory: Path, left: int) -> None:
-    """Fill every file but the last one of the journal, so that there are `left` bytes before it has to be rotated."""
+    """Fill the journal, so that there is room for so many entries."""
     directory.mkdir(parents=True)
-    line = b"\n".rjust(MAX_JOURNAL_BYTES)
-    for number in range(1, FILES - 1):
-        (directory / f"journal.{number}.jsonl").write_bytes(line)
-    (directory / "journal.jsonl").write_bytes(line[left:])
+    for number in range(MOST_ENTRIES - left):
+        (directory / f"{number:04}.json").write_text("{}")
 
 
 def test_a_run_releases_no_more_than_the_journal_can_hold_and_says_so(incident: Incident) -> None:
-    fill_journal(incident.journal_file.parent, 3 * BYTES_PER_ADDRESS)
-    files = sorted(path.name for path in incident.journal_file.parent.iterdir())
+    fill_journal(incident.journal_directory, 3)
     tried = incident.document()
     assert (tried["verdicts"]["would_release"], tried["verdicts"]["refused"]) == (3, LEAKED - 3)
     done = incident.clean("--apply")
     assert done.code == 0
     assert "3 released, 4 refused (4 journal_full)" in done.out
     assert (
-        "the journal has room for 3 addresses until its oldest file is 24 hours old; this is number 4 in line"
+        "the journal has room for 3 addresses until its oldest entry is 24 hours old; this is number 4 in line"
         in done.out
     )
     assert "override" not in done.out
     assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks[:3]]
-    assert sorted(path.name for path in incident.journal_file.parent.iterdir()) == files
     assert "The journal has no room" in nodeleak("explain", "journal_full").out
     assert len(incident.reserved) == ALL - 3
 
 
-def test_once_the_oldest_file_is_old_enough_it_makes_room(incident: Incident) -> None:
-    directory = incident.journal_file.parent
+def test_entries_that_are_old_enough_make_room(incident: Incident) -> None:
+    directory = incident.journal_directory
     fill_journal(directory, 0)
-    oldest, full = directory / f"journal.{FILES - 1}.jsonl", directory / "journal.1.jsonl"
-    oldest.write_bytes(full.read_bytes())
     assert "0 released, 7 refused (7 journal_full)" in incident.clean("--apply").out
     assert incident.clean().code == BLOCKED
-    for path, days in ((oldest, 3), (directory / f"journal.{FILES - 2}.jsonl", 2)):
-        old = path.stat().st_mtime - days * 86400
-        os.utime(path, (old, old))
+    for number in range(10):
+        os.utime(directory / f"{number:04}.json", (0, 0))
     assert "7 released" in incident.clean("--apply").out
-    assert sorted(path.name for path in directory.iterdir()) == sorted(
-        ["journal.jsonl", *(f"journal.{number}.jsonl" for number in range(1, FILES))]
-    )
-
-
-def test_reading_the_journal_while_it_is_rotated_loses_nothing(incident: Incident) -> None:
-    """Another process rotates it just before each of the files is opened."""
-    assert incident.clean("--apply", "--max=3").code == 0
-    directory, lines = incident.journal_file.parent, incident.journal_file.read_text().splitlines(keepends=True)
-    names = [entry["entry"] for entry in incident.entries()]
-    for moment in range(1, FILES + 1):
-        for path in directory.iterdir():
-            path.unlink()
-        for number in range(3):
-            (directory / f"journal.{2 - number}.jsonl").write_text("".join(lines[2 * number : 2 * number + 2]))
-        (directory / "journal.0.jsonl").rename(incident.journal_file)
-        with incident.journal_file.open("a") as file:
-            file.write(" " * MAX_JOURNAL_BYTES + "\n")
-        found = in_child(partial(read_while_rotated, incident.state, moment))
-        assert [entry["entry"] for entry in found["entries"] if entry["entry"] in names] == names
-        assert found["damage"] == []
-        assert (directory / "journal.3.jsonl").exists(), "it was rotated"
-
-
-def read_while_rotated(state: Path, moment: int) -> Any:
-    """Run `nodeleak journal` in this process, and rotate the journal before its n-th file is opened."""
-    opened = itertools.count(1)
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and str(arguments[0]).endswith(".jsonl") and next(opened) == moment:
-            now = datetime(2026, 3, 26, 20, tzinfo=UTC)
-            JournalStore(state).begin(Entry("20260326T200000.000000Z-x", now, "clean", "x", "", ()), ())
-
-    sys.addaudithook(hook)
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        main(["journal", "-o", "json", f"--state-dir={state}"])
-    return json.loads(output.getvalue())
+    names = {path.name for path in directory.iterdir()}
+    assert len(names) == MOST_ENTRIES
+    assert {f"{number:04}.json" for number in range(10)} - names == {f"{number:04}.json" for number in range(7)}
 
 
 # Standard output and signals
@@ -688,10 +627,8 @@ def test_a_signal_ends_it_after_the_current_address(incident: Incident, number: 
 
 
 def test_the_next_run_recovers_from_a_kill(incident: Incident) -> None:
-    journal_store = incident.state / "journal/journal.jsonl"
     assert "1 released" in incident.clean("--apply", "--max=1").out
-    begun, _ended = journal_store.read_text().splitlines(keepends=True)
-    journal_store.write_text(begun)  # as it is where we were killed after the removal
+    incident.change_entries(lambda _: {"outcome": None})
     assert "unfinished" in incident.journal().out
     assert "is unfinished, the next cleanup or restore recovers it" in incident.clean().out
     assert "6 released" in incident.clean("--apply").out
@@ -704,8 +641,7 @@ def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(i
     ip = incident.leaks[0]
     kept = incident.file(ip)
     assert incident.clean("--apply", "--max=1").code == 0
-    begun, _ended = incident.journal_file.read_text().splitlines(keepends=True)
-    incident.journal_file.write_text(begun)
+    incident.change_entries(lambda _: {"outcome": None})
     unknown = "it is not known whether this release or another process removed"
     done = incident.restore("--last", "--apply")
     assert done.code == FAILED
@@ -796,7 +732,7 @@ def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident)
         "nodeleak_cleanup_halted 0.0",
         "nodeleak_lock_held_seconds_count 7.0",
         "nodeleak_lock_wait_seconds_count 7.0",
-        f"nodeleak_journal_bytes {float(incident.journal_file.stat().st_size)}",
+        f"nodeleak_journal_bytes {float(sum(path.stat().st_size for path in incident.journal_directory.iterdir()))}",
     ):
         assert f"\n{sample}\n" in metrics
     events = [one["event"] for one in agent.events]

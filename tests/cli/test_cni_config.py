@@ -1,5 +1,6 @@
 """scan and clean where the CNI configuration alone tells which networks pods use."""
 
+import base64
 import json
 import shutil
 from dataclasses import replace
@@ -78,6 +79,62 @@ def test_an_empty_directory_of_kubenet_on_a_node_with_cni_is_no_fault(tmp_path: 
         stand.host.store.mkdir()
         document = stand.scan()
         assert (subjects(document), judged(document)) == ([], {"cbr0"})
+
+
+CNITOOL: Final = "cnitool-77383ca0a0715733ca6f"
+
+
+def add_without_a_pod(stand: Stand, container_id: str, ip: str, *, cached: bool) -> None:
+    """Leave what an ADD by hand, or one of another program, leaves in the network of the pods."""
+    leave_over(stand.host.networks / stand.node.network, [ip])
+    (stand.host.networks / stand.node.network / ip).write_text(f"{container_id}\r\neth0")
+    if cached:
+        result = {
+            "kind": "cniCacheV1", "containerId": container_id, "networkName": stand.node.network, "ifName": "eth0",
+            "result": {"ips": [{"address": f"{ip}/24"}]},
+        }  # fmt: skip
+        (stand.host.cache / f"{stand.node.network}-{container_id}-eth0").write_text(json.dumps(result))
+
+
+@pytest.mark.parametrize("network", ["kubenet", "cbr0", "cbr0, which was renamed"])
+@pytest.mark.parametrize(
+    ("container_id", "cached"),
+    [(CNITOOL, True), ("e" * 64, True), (f"default-{'a' * 64}", False)],
+    ids=["cnitool", "an ID like a pod's", "nerdctl"],
+)
+def test_an_address_that_is_no_pods_leaves_the_network_of_the_pods_judged(
+    tmp_path: Path, network: str, container_id: str, cached: bool
+) -> None:
+    name = network.partition(",")[0]
+    with standing(tmp_path, a_node(network=name, runtime=DOCKER)) as stand:
+        leave_over(stand.host.networks / name, every_address()[5:9])
+        if network != name:
+            reconfigure(stand, "renamed", BRIDGE)
+        add_without_a_pod(stand, container_id, "10.244.1.99", cached=cached)
+        document = stand.scan()
+        assert name in judged(document)
+        assert leaks(document)[:4] == [f"leaked_reservation {name}/{ip}" for ip in every_address()[5:9]]
+
+
+def test_a_process_whose_address_two_networks_reserve_is_that_of_the_running_container(tmp_path: Path) -> None:
+    """Two VLANs may have one range: the pod of one has the address, and the other has leaked it."""
+    with standing(tmp_path, a_node(network="vlan20", runtime=CRI_O)) as stand:
+        shared, alone = stand.node.running[0].ip, "10.244.1.99"
+        leave_over(stand.host.networks / "vlan10", [alone, shared])
+        cached = {
+            "kind": "cniCacheV1", "containerId": "0" * 64, "networkName": "vlan10", "ifName": "net1",
+            "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-0"]],
+            "config": base64.b64encode(json.dumps({"name": "vlan10", **BRIDGE}).encode()).decode(),
+            "result": {"ips": [{"address": f"{alone}/24"}]},
+        }  # fmt: skip
+        (stand.host.cache / f"vlan10-{'0' * 64}-net1").write_text(json.dumps(cached))
+        document = stand.scan()
+        assert subjects(document) == [f"leaked_reservation vlan10/{alone}", "overlapping_ranges vlan10 and vlan20"]
+        why = {one["ip"]: one["why"] for one in document["reservations"] if one["network"] == "vlan10"}
+        assert why[shared].endswith("has the address, which vlan20 reserves for a container that the runtime has")
+        cleaned = stand.clean("--apply", "--settle=0s", "--cleanup-network=auto,vlan10")
+        assert {one["ip"]: one["reason"] for one in cleaned["addresses"]} == {shared: "address_in_use", alone: None}
+        assert {path.name for path in (stand.host.networks / "vlan10").iterdir()} >= {shared}
 
 
 MULTUS: Final = {"type": "multus", "kubeconfig": "/etc/cni/net.d/multus.d/multus.kubeconfig"}

@@ -59,8 +59,8 @@ class Pinned:
 
     @property
     def evidence(self) -> list[str]:
-        line, *_ = (self.node.home / "state/journal/journal.jsonl").read_text().splitlines()
-        return list(json.loads(line)["evidence"])
+        (entry,) = (self.node.home / "state/journal").glob("*.json")
+        return list(json.loads(entry.read_text())["evidence"])
 
 
 @pytest.fixture

@@ -130,18 +130,17 @@ def test_an_api_server_that_hangs_makes_it_incomplete(node: SmallNode) -> None:
 
 def test_an_unreadable_journal_makes_it_incomplete(node: SmallNode) -> None:
     (state(node) / "journal").mkdir(parents=True)
-    (state(node) / "journal" / "journal.jsonl").mkdir()
+    (state(node) / "journal" / "x.json").mkdir()
     tree = document(node, code=3)
-    file = state(node) / "journal" / "journal.jsonl"
+    file = state(node) / "journal" / "x.json"
     assert tree["unavailable"] == [{"source": "journal", "why": f"cannot read {file}: not a regular file"}]
 
 
-def test_a_damaged_line_of_the_journal_is_a_warning(node: SmallNode) -> None:
+def test_a_damaged_entry_of_the_journal_is_a_warning(node: SmallNode) -> None:
     write_journal(node)
-    with (state(node) / "journal" / "journal.jsonl").open("a") as journal:
-        journal.write("{torn\n")
+    (state(node) / "journal" / "torn.json").write_text("{torn")
     (warning,) = document(node)["warnings"]
-    assert "journal.jsonl, line 3" in warning
+    assert "torn.json: incomplete, or not JSON" in warning
 
 
 def test_the_help_explains_the_table() -> None:

@@ -59,7 +59,7 @@ def test_the_check_names_a_file_that_is_out_of_date(tmp_path: Path) -> None:
     (tmp_path / "hack").mkdir()
     shutil.copy(SCRIPT, tmp_path / "hack" / "manifests")
     daemonset = tmp_path / "deploy/base/daemonset.yaml"
-    daemonset.write_text(daemonset.read_text().replace("memory: 160Mi", "memory: 161Mi"))
+    daemonset.write_text(daemonset.read_text().replace("memory: 256Mi", "memory: 257Mi"))
     done = check_in(tmp_path)
     assert done.returncode == 1
     assert sorted(re.findall(r"/([a-z-]+\.yaml) is out of date", done.stderr)) == sorted(FILES)

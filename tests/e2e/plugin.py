@@ -39,8 +39,3 @@ class Plugin:
         (node,) = tree["nodes"]
         found: dict[str, Any] = node
         return found
-
-    def last_report(self) -> dict[str, str]:
-        """Return the state of each node in the newest report of a cleanup."""
-        path = max(self._directory.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)
-        return {one["node"]: one["state"] for one in json.loads(path.read_text())["nodes"]}

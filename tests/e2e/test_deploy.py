@@ -87,7 +87,7 @@ def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, 
     eventually(lambda: _runs(waiting, pods), 30)
     assert healthy.items() <= pods.running().items()
     memory = agent.memory()
-    assert memory.limit == 160 * MIB
+    assert memory.limit == 256 * MIB
     assert memory.peak <= 130 * MIB
 
 

@@ -65,7 +65,7 @@ def test_a_read_only_agent_stops_a_cleanup_and_the_overlay_makes_it_possible(
     leaked = cluster.reserve(3)
     agent.apply("base")
     stopped = plugin("clean", cluster.node, "--apply", "--yes", codes=[4])
-    assert f"no expected result: look at {cluster.node} first" in stopped.stderr
+    assert f"unexpected results on {cluster.node}: inspect them first" in stopped.stderr
     assert set(leaked) <= reservations().keys()
 
     agent.apply("overlays/cleanup-exec")
@@ -76,7 +76,6 @@ def test_a_read_only_agent_stops_a_cleanup_and_the_overlay_makes_it_possible(
 
     eventually(cleans, 60)
     assert reservations().keys() == healthy.keys()
-    assert plugin.last_report() == {cluster.node: "done"}
     plugin("restore", cluster.node, "--", "--last")
 
 

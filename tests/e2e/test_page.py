@@ -10,7 +10,6 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from prometheus_client import CollectorRegistry
 
-from agent.app import loop
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import LINKS, HttpExporter
 from agent.model.assessment import State
@@ -151,9 +150,7 @@ def drawings() -> dict[str, Report | None]:
 
 @pytest.mark.parametrize("name", drawings())
 def test_every_marker_and_every_status_is_legible_in_both_color_schemes(browser: Browser, name: str) -> None:
-    exporter = HttpExporter(
-        ("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS), clock=loop.clock
-    )
+    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS))
     exporter.start()
     try:
         if (report := drawings()[name]) is not None:

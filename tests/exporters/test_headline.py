@@ -6,9 +6,9 @@ import pytest
 
 from agent.checks.registry import DETECTORS
 from agent.exporters.headline import Status, headline, status_of
-from agent.model.assessment import State
 from agent.model.finding import Finding, Gap, Severity, TrackedFinding
 from agent.model.report import Report
+from agent.model.snapshot import Node
 from tests.builders import NOW, node, reservation, scanned, without
 from tests.exporters.cleanings import cleaning
 
@@ -31,16 +31,11 @@ def test_a_healthy_node_is_ok() -> None:
 
 
 def test_a_full_range_is_worse_than_its_leaks() -> None:
-    report = report_with(*leaks(7), FULL)
-    (network,) = report.networks
-    full = replace(network, free=0, usable=125, states={**(network.states or {}), State.LEAKED: 7})
-    assert headline(replace(report, networks=(full,))) == "Critical: no free pod addresses (7 of 125 leaked)"
-    scarce = replace(
-        report,
-        networks=(replace(full, free=3),),
-        findings=report_with(replace(FULL, severity=Severity.WARNING)).findings,
-    )
-    assert headline(scarce) == "Warning: only 3 free pod addresses left (7 of 125 leaked)"
+    taken = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 15)]
+    range_of_13 = [Node("worker-1", ("10.244.1.0/28",), 5)]
+    assert headline(scanned(node(*taken, node=range_of_13))) == "Critical: no free pod addresses (11 of 13 leaked)"
+    scarce = headline(scanned(node(*taken[:-1], node=range_of_13)))
+    assert scarce == "Warning: only 1 free pod address left (10 of 13 leaked)"
 
 
 def test_leaks_are_counted_with_the_node() -> None:

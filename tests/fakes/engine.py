@@ -31,15 +31,14 @@ def engine(socket: Path, node: FakeNode) -> Iterator[None]:
         raise OSError(f"{socket} is too long for a socket's path: set TMPDIR to a shorter path")
     running = [tree for sandbox in node.running for tree in _containers(sandbox)]
     containers = [*running, *(_exited(sandbox) for sandbox in node.exited_sandboxes)]
-    with serving(_Server(socket, containers, node.endless)):
+    with serving(_Server(socket, containers)):
         yield
 
 
 class _Server(Threads, UnixStreamServer):
     request_queue_size = 64
 
-    def __init__(self, socket: Path, containers: list[Tree], endless: int) -> None:
-        self.endless = endless
+    def __init__(self, socket: Path, containers: list[Tree]) -> None:
         # Newest first, as docker lists them; serialized once, because benchmarks do not measure the engine.
         newest = sorted(containers, key=lambda container: -container["Created"])
         self.all = compact(newest)
@@ -58,27 +57,12 @@ class _EngineHandler(Handler):
         elif path == "/version":
             self.send_tree(_VERSION)
         elif path == "/containers/json":
-            if self.server.endless:
-                self._list_without_end()
             every = parse_qs(url.query).get("all", ["0"])[0] in {"1", "true", "True"}
             self.send(self.server.all if every else self.server.running)
         elif matched := re.fullmatch(r"/containers/([^/]+)/json", path):
             self._inspect(matched[1])
         else:
             self.send_tree({"message": "page not found"}, HTTPStatus.NOT_FOUND)
-
-    def _list_without_end(self) -> None:
-        """Repeat the list until the client has had enough of it."""
-        self.server.endless -= 1
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        again = self.server.all.strip()[:-1] + b","
-        part = again
-        while True:
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-            part = again[1:]
 
     def _inspect(self, container_id: str) -> None:
         if found := self.server.inspected.get(container_id):

@@ -64,8 +64,6 @@ class FakeNode:
     """Sandboxes that have exited and still have all their annotations, which are `EXITED_BYTES` long."""
     ownerless: int = 0
     """Files of host-local's that nothing else knows."""
-    endless: int = 0
-    """So many of docker's first lists never end."""
 
     @property
     def uses_docker(self) -> bool:

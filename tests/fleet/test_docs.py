@@ -8,7 +8,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from agent.cli.exit_codes import FAILED, FOUND, INTERRUPTED, OUTPUT, UNAVAILABLE, USAGE
+from agent.cli.exit_codes import FAILED, FOUND, INTERRUPTED, UNAVAILABLE, USAGE
 from agent.fleet.command import main
 from agent.fleet.options import COMMANDS
 from tests.deploy.test_manifests import VERSIONS
@@ -62,7 +62,7 @@ def test_the_timeouts_are_those_of_the_commands(name: str) -> None:
 
 
 def test_every_exit_code_is_there() -> None:
-    codes = [0, FOUND, USAGE, UNAVAILABLE, FAILED, INTERRUPTED, OUTPUT]
+    codes = [0, FOUND, USAGE, UNAVAILABLE, FAILED, INTERRUPTED]
     assert [int(words(cells[0])[0]) for cells in rows("Exit codes")] == codes
 
 

@@ -6,7 +6,6 @@ import signal
 
 import pytest
 
-from agent.fleet.kubectl import Kubectl, KubectlError
 from tests.fleet.kubectl import HOSTILE, FakeKubectl, finding, pod_line, status, text
 from tests.wire import until
 
@@ -86,28 +85,6 @@ def test_a_node_that_does_not_answer_in_time_delays_no_other(kubectl: FakeKubect
     assert done.code == 3
     assert "worker-1  no answer  -        -       -       -    no answer within 8 s" in done.out
     assert "worker-2  0.1.0" in done.out
-
-
-@pytest.mark.parametrize("stream", ["output", "error"])
-def test_an_output_without_end_is_no_answer(stream: str, kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.fleet.kubectl.LARGEST", 1 << 20)
-    kubectl.node("worker-1", **{stream: "x" * (1 << 20) + "\n"})
-    kubectl.node("worker-2", output="OK\n")
-    done = kubectl.run("scan", "--all", "--parallel=1")
-    why = "its output is longer than 1 MiB: run the command in its pod: kube-system/nodeleak-worker-1"
-    assert (done.code, done.out, done.err) == (3, "worker-2: OK\n", f"worker-1: {why}\n")
-
-
-def test_a_list_without_end_is_an_error(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.fleet.kubectl.LARGEST_ANSWER", 1 << 20)
-    kubectl.node("worker-1", status="Ready" + "x" * (1 << 20))
-    done = kubectl.run("status")
-    why = "cannot list nodes: the answer is longer than 1 MiB: choose fewer with -l or --namespace"
-    assert (done.code, done.out, done.err) == (3, "", f"nodeleak: {why}\n")
-    with pytest.raises(
-        KubectlError, match=r"cannot ask the API server: the answer is longer than 1 MiB: add --prometheus"
-    ):
-        Kubectl(timeout=5).raw("nodes")
 
 
 def test_a_kubectl_that_left_a_process_behind_does_not_hang(kubectl: FakeKubectl) -> None:
@@ -245,7 +222,7 @@ def test_documents_are_merged(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-3", own_code=1, error="Error from server: no such pod\n")
     kubectl.node("worker-4", pod="")
     done = kubectl.run("scan", "--all", "-o", "json")
-    assert done.code == 70
+    assert done.code == 3, "a node that was not read comes before a bug on another"
     assert json.loads(done.out)["nodes"] == [
         {"node": "worker-2", "exit_code": 70, "error": "last line"},
         {"node": "worker-3", "exit_code": None, "error": "Error from server: no such pod"},

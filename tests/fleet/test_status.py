@@ -12,7 +12,6 @@ from agent.fleet.answers import Answer, answer_of
 from agent.fleet.inventory import Agent, Target
 from agent.fleet.status import NodeStatus, Rank, node_status, summary, worst_first
 from agent.fleet.status_table import status_table
-from agent.state.command_lock import WAITING
 from tests.fleet.kubectl import finding, status
 
 AGENT = Agent("worker-1", "kube-system", "nodeleak-x", "nodeleak")
@@ -94,14 +93,6 @@ def named(node: str, **changes: Any) -> NodeStatus:
 def test_a_document_has_a_rank_and_a_text(changes: dict[str, Any], rank: Rank, complete: bool, text: str) -> None:
     found = of(status(**changes))
     assert (found.rank, found.complete, found.text, found.agent) == (rank, complete, text, "0.1.0")
-
-
-def test_the_reason_is_the_mistake_and_not_the_wait_before_it() -> None:
-    waited = (
-        f"{WAITING} (at most 30 s)\nnodeleak: the other command is still running after 30 s: starting beside it\n"
-        "nodeleak: --cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set: name the networks\n"
-    )
-    assert answer_of("worker-1", 2, "", waited).reason.startswith("nodeleak: --cleanup-network")
 
 
 @pytest.mark.parametrize(

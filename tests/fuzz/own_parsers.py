@@ -4,7 +4,6 @@ import errno
 import json
 import re
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -15,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.checks.engine import replay
 from agent.cleanup import journal
+from agent.cleanup.journal import Journal
 from agent.config import UsageError, all_settings, load, variable
 from agent.exporters.json.clean import journal_document
 from agent.exporters.json.scan import scan_document
@@ -29,12 +29,10 @@ from agent.fleet.kubectl import KubectlError
 from agent.fleet.series import QUERIES
 from agent.fleet.status import node_status, worst_first
 from agent.fleet.status_table import status_table as fleet_table
-from agent.fleet.waves import CleanReport
 from agent.model.codec import Damaged
 from agent.model.device_history import dump_history, load_history
 from agent.model.devices import TransitionKind
 from agent.model.last_seen import dump_last_seen, load_last_seen
-from agent.model.nesting import parse_json
 from agent.model.recording import loads
 from agent.model.release import Verdict
 from agent.model.status import Malformed, checked
@@ -56,10 +54,10 @@ _RECORDINGS: Final = (
     "volumes-lost",
     "devices-plugin-missing",
 )
-_LINES: Final = (
-    journal.beginning(ENTRY, ("no container",)),
-    journal.ending(ENTRY.name, Verdict.RELEASED, "", NOW),
-    *(journal.event(what, ENTRY.name, NOW) for what in ("restoring", "restored", "halted", "resumed")),
+_BEGINNING: Final = journal.beginning(ENTRY, ("no container",))
+_ENTRIES: Final = (
+    _BEGINNING,
+    _BEGINNING | journal.progress(ENTRY.ended(Verdict.RELEASED, "").restoration_began(NOW).halting(NOW)),
 )
 
 
@@ -88,7 +86,7 @@ def _last_seen(content: bytes) -> Any:
 
 
 def _journal(content: bytes) -> Any:
-    found = journal.parse_journal([iter([("line", line) for line in content.split(b"\n")])])
+    found = Journal((journal.parse_entry(json.loads(content)),))
     assert journal_table(found)
     assert json.dumps(journal_document(found))
     assert found.released_since(NOW, "clean") >= 0
@@ -209,11 +207,6 @@ def _nodes(content: bytes) -> Any:
     assert sorted(found, key=lambda one: inventory.natural(one.node)) or not found
 
 
-def _clean_report(content: bytes) -> Any:
-    found = CleanReport.read(parse_json(content))
-    assert json.dumps(found.document())
-
-
 def _environment(content: bytes) -> Any:
     text = content.decode(errors="surrogateescape").replace("\0", "")
     for name in all_settings():
@@ -225,9 +218,7 @@ def _environment(content: bytes) -> Any:
 
 @contextmanager
 def _requests(directory: Path) -> Iterator[Parse]:  # noqa: ARG001 (it needs none)
-    exporter = HttpExporter(
-        ("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ())), clock=time.monotonic
-    )
+    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ())))
     exporter.start()
     printed = StringIO()
 
@@ -280,8 +271,7 @@ FUZZERS: Final = (
     ),
     Fuzzer("device-history", (dump_history([transition(TransitionKind.KUBELET_STARTED)]).encode(),), pure(_history)),
     Fuzzer("last-node", (dump_last_seen(last_seen()).encode(),), pure(_last_seen), (Damaged,)),
-    Fuzzer("journal", (*_dumped(*_LINES), b"\n".join(_dumped(*_LINES))), pure(_journal), as_json=False),
-    Fuzzer("journal-line", _dumped(*_LINES), pure(_journal)),
+    Fuzzer("journal-entry", _dumped(*_ENTRIES), pure(_journal), journal.DAMAGE),
     Fuzzer("daemon-answer", (http(json.dumps(GOOD)),), _daemon, as_json=False),
     Fuzzer("daemon-report", _dumped({"reservations": [{"container_id": "a", "pod": "shop/web-0"}]}), _daemon_report),
     Fuzzer("status", _dumped(GOOD), pure(_status), (Malformed, ValueError, RecursionError)),
@@ -293,9 +283,6 @@ FUZZERS: Final = (
     ),
     Fuzzer("agent-pods", (_PODS.encode(),), pure(_agents), (inventory.Untrusted,), as_json=False),
     Fuzzer("node-names", (NODES.encode(),), pure(_nodes), (inventory.Untrusted,), as_json=False),
-    Fuzzer(
-        "clean-report", _dumped(CleanReport("staging", ["--apply"], []).document()), pure(_clean_report), (ValueError,)
-    ),
     Fuzzer("settings", _SETTINGS, pure(_environment), as_json=False),
     Fuzzer(
         "http-request",

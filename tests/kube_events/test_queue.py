@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.kube_events import queue, writer
+from agent.kube_events import queue
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.events import EventExporter
 from agent.kube_events.metrics import DeliveryMetrics
@@ -362,20 +362,6 @@ def test_names_from_the_cluster_are_escaped_in_paths(agent: Start) -> None:
         one.events.export(confirmed(odd, pods=(pod("shop/web", uid="u"),)), 0.1)
         until(lambda: one.sent("UnreservedPodIp") == 2, "both are sent")
     assert [request.path for request in server.requests] == [EVENTS, "/api/v1/namespaces/shop/events"]
-
-
-def test_an_answer_that_drips_is_given_up_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def drip(_: Request) -> Iterator[bytes]:
-        yield b"HTTP/1.1 201 Created\r\nX-Drip: "
-        while not server.closing.wait(0.01):
-            yield b"x"
-
-    monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.3)
-    with FakeServer(drip) as server:
-        one = Writer(kubeconfig(tmp_path / "kubeconfig", server.url), 0.2)
-        with pytest.raises(SourceError, match=r"API server: no complete response within 0\.3 s"):
-            one.create(EVENTS, {})
-        one.close()
 
 
 def test_without_credentials_nothing_is_sent_and_a_warning_is_logged(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from agent.model.ranges import covers, free, serves, subnet_range, usable
+from agent.model.ranges import covers, free, overlap, serves, subnet_range, usable
 from tests.builders import ranges
 
 
@@ -63,3 +63,18 @@ def test_a_range_serves_the_subnet_it_lies_in() -> None:
     assert serves(ranges("10.0.0.0/25"), ip_network("10.0.0.0/24"))
     assert not serves(ranges("10.0.0.0/24"), ip_network("10.1.0.0/24"))
     assert not serves(ranges("10.0.0.0/24"), ip_network("fd00::/64"))
+
+
+@pytest.mark.parametrize(
+    ("some", "other", "first"),
+    [
+        ("10.244.1.0/24", "10.244.1.0/24", "10.244.1.2"),
+        ("10.244.0.0/16", "10.244.1.0/24", "10.244.1.2"),
+        ("10.244.1.0/24", "10.244.2.0/24", ""),
+        ("fd00::/64", "fd00::/112", "fd00::2"),
+    ],
+)
+def test_two_ranges_overlap_where_both_can_give_out_an_address(some: str, other: str, first: str) -> None:
+    """The first address is the gateway, which neither gives out."""
+    one, another = ((subnet_range(some),),), ((subnet_range(other),),)
+    assert overlap(one, another) == overlap(another, one) == first

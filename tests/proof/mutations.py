@@ -149,6 +149,10 @@ COVERED: Final[dict[str, Covered]] = {
         holds=_guard("plugin_works", UNRECOGNIZED),
         because="it keeps a failing plugin from taking again what was released, and protects no address",
     ),
+    "no_host_ports": Covered(
+        holds=_guard("no_host_ports", UNRECOGNIZED),
+        because="it keeps left-over rules from reaching another pod, and protects no address",
+    ),
     "journal_writable": Covered(
         holds=_guard("journal_writable", DISK),
         because="beginning an entry fails too, before anything is removed",

@@ -393,7 +393,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     if _needs_second_snapshot(snapshots[0], setup.grace):
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = watch(RuntimeHistory(), snapshots[0])
-        leaks = frozenset((leak, frozenset(group)) for leak, group in memory.leaks.items())
+        leaks = frozenset(memory.leaks.items())
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
         # Whether a released container reappeared depends on the whole snapshot.
         _merge(

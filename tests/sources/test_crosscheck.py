@@ -194,7 +194,7 @@ def test_docker_is_not_requested_if_the_node_names_another_runtime(
     why = f"the runtime of this node is {named or 'containerd://1.6.20'}, and it was not asked"
     assert identified(reading, CONTAINERD, named, runtimes=ONLY_DOCKER) == NotRequested("containers", why)
     assert identified(reading, CONTAINERD, named) == Unavailable(
-        "containers", f"{why}: no socket of it was found (if it runs, set --cri-endpoint)"
+        "containers", f"{why}: if it is stopped, start it; if it runs, set --cri-endpoint"
     )
 
 

@@ -151,22 +151,3 @@ def test_an_exception_that_ends_a_thread_is_raised_in_the_caller() -> None:
     with pytest.raises(SystemExit):
         deadline(ends)
     assert deadline(lambda: 1) == 1, "the thread is still there"
-
-
-def test_a_late_question_is_aborted_and_the_next_is_asked() -> None:
-    aborted = Event()
-
-    def dripping() -> bool:
-        return aborted.wait(10)
-
-    deadline = Deadline("docker", 0.05, aborted.set)
-    with pytest.raises(SourceError, match="no complete response"):
-        deadline(dripping)
-
-    def answered() -> bool:
-        try:
-            return deadline(lambda: True)
-        except SourceError:
-            return False
-
-    until(answered, "it is asked again")

@@ -4,23 +4,18 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
 
 from agent.checks import engine
 from agent.checks.devices.history import derive, with_history
-from agent.model.device_history import HISTORY_FILE, StoredHistory, load_history
+from agent.model.device_history import HISTORY_FILE, load_history
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
-from agent.sources.source_error import SourceError
 from agent.state.device_history import DeviceHistoryStore
 from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
-
-_T = TypeVar("_T")
 
 SEEN = node(
     device_plugins=device_plugins(
@@ -188,44 +183,5 @@ def test_a_file_that_is_damaged_while_the_daemon_runs_is_written_again(tmp_path:
     store = DeviceHistoryStore(tmp_path)
     store.export(report(SEEN), 0.1)
     (tmp_path / HISTORY_FILE).write_text("damaged")
-    store.export(report(SEEN), 0.1)
-    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)
-
-
-def test_a_history_that_a_snapshot_lacked_is_not_replaced(tmp_path: Path) -> None:
-    """The disk answers again between the snapshot and its export."""
-    DeviceHistoryStore(tmp_path).export(report(SEEN), 0.1)
-    before, hangs = inode(tmp_path), [True]
-
-    def within(question: Callable[[], _T], /) -> _T:
-        if hangs[0]:
-            raise SourceError("its disk hangs")
-        return question()
-
-    store = DeviceHistoryStore(tmp_path, within=within)
-    assert store.read() == StoredHistory(trouble="its disk hangs")
-    hangs[0] = False
-    store.export(report(replace(SEEN, device_plugins=Known(device_plugins()))), 0.1)
-    assert inode(tmp_path) == before
-    assert store.read().transitions == derive(SEEN)
-    store.export(report(read_back(SEEN, tmp_path)), 0.1)
-    assert inode(tmp_path) == before, "nothing has changed"
-
-
-def test_a_disk_that_hangs_leaves_the_history_in_memory(tmp_path: Path) -> None:
-    hangs, warned = [False], list[str]()
-
-    def within(question: Callable[[], _T], /) -> _T:
-        if hangs[0]:
-            raise SourceError("its disk hangs")
-        return question()
-
-    store = DeviceHistoryStore(tmp_path, warned.append, within)
-    assert store.read() == StoredHistory()
-    hangs[0] = True
-    for _ in range(2):
-        store.export(report(SEEN), 0.1)
-    assert (store.read().transitions, warned) == (derive(SEEN), ["its disk hangs"])
-    hangs[0] = False
     store.export(report(SEEN), 0.1)
     assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)

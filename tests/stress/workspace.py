@@ -49,7 +49,7 @@ class Workspace:
 
     def age_journal(self) -> None:
         """Let nodeleak's journal have room: a run can release more in an hour than it does in a day on a node."""
-        for file in (self.state / "journal").glob("journal.*.jsonl"):
+        for file in (self.state / "journal").glob("*.json"):
             with suppress(FileNotFoundError):
                 os.utime(file, (0, 0))
 

@@ -6,8 +6,7 @@ Evidence of ownership is checked first. A source that could not be read makes th
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import chain
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
@@ -53,12 +52,12 @@ StateAndReason: TypeAlias = tuple[State, str]
 
 @dataclass(frozen=True, slots=True)
 class ProvisionalStates:
-    """What every reservation is before leaks are confirmed. Only its final state makes an object of each."""
+    """What every reservation is before leaks are confirmed."""
 
     snapshot: Snapshot
     reservations: Sequence[Reservation]
     states: Sequence[StateAndReason]
-    """One for each reservation. Equal ones are one object."""
+    """One for each reservation."""
     pods: Mapping[str, str]
 
     def suspects(self) -> Iterator[tuple[int, Reservation]]:
@@ -67,13 +66,8 @@ class ProvisionalStates:
             if state is State.LEAKED:
                 yield place, self.reservations[place]
 
-    def assessment(
-        self,
-        states: Iterable[StateAndReason],
-        leaks: Leaks | None = None,
-        before: Sequence[ClassifiedReservation] = (),
-    ) -> Assessment:
-        """Return the assessment with these states of the reservations. `before`: the entries of the last one."""
+    def assessment(self, states: Iterable[StateAndReason], leaks: Leaks | None = None) -> Assessment:
+        """Return the assessment with these states of the reservations."""
         entries = (
             ClassifiedReservation(one, state, why, self.pods.get(one.container_id, ""))
             for one, (state, why) in zip(self.reservations, states, strict=True)
@@ -83,26 +77,7 @@ class ProvisionalStates:
             for store in self.snapshot.reservations
             for entry in store.unrecognized
         )
-        every = chain(entries, unrecognized)
-        return Assessment(self.snapshot, tuple(_sharing(every, before) if before else every), leaks or {})
-
-
-_LOOK_AHEAD: Final = 8
-"""So many files may disappear from one place of a directory, and those that follow are recognized."""
-
-
-def _sharing(
-    entries: Iterable[ClassifiedReservation], before: Sequence[ClassifiedReservation]
-) -> Iterator[ClassifiedReservation]:
-    """Yield each entry; the same object as before if it is as it was, because both reports exist at the same time."""
-    place = 0
-    for one in entries:
-        shared = one
-        for at in range(place, min(place + _LOOK_AHEAD, len(before))):
-            if before[at].entry is one.entry:
-                place, shared = at + 1, before[at] if before[at] == one else one
-                break
-        yield shared
+        return Assessment(self.snapshot, (*entries, *unrecognized), leaks or {})
 
 
 def provisional_states(
@@ -112,8 +87,7 @@ def provisional_states(
         grace = max(grace, UNORDERED_GRACE)
     evidence = _Evidence.of(snapshot, remembered or {})
     reservations = tuple(one for store in snapshot.reservations for one in known_or(store.reading, ()))
-    shared: dict[StateAndReason, StateAndReason] = {}
-    single = [shared.setdefault(one, one) for one in (_classify_one(one, evidence, grace) for one in reservations)]
+    single = [_classify_one(one, evidence, grace) for one in reservations]
     return ProvisionalStates(snapshot, reservations, _classify_sandboxes(reservations, single), evidence.pods)
 
 
@@ -126,6 +100,8 @@ class _Evidence:
     checkpoints: frozenset[str]
     keeps_checkpoints: bool
     addresses: Mapping[str, str]
+    listed: Mapping[str, str]
+    """The network that reserves an address for a container of the runtime, by address."""
     claims: Mapping[str, str]
     pods: Mapping[str, str]
     named: frozenset[str]
@@ -138,15 +114,17 @@ class _Evidence:
     @classmethod
     def of(cls, snapshot: Snapshot, remembered: Mapping[str, str]) -> "_Evidence":
         containers, checkpoints = known_or(snapshot.containers, ()), known_or(snapshot.checkpoints, ())
-        results = known_or(snapshot.cni_results, ())
+        results, ids = known_or(snapshot.cni_results, ()), {container.id: container for container in containers}
+        stores = (known_or(store.reading, ()) for store in snapshot.reservations)
         return cls(
             snapshot=snapshot,
-            containers={container.id: container for container in containers},
+            containers=ids,
             checkpoints=frozenset(checkpoint.container_id for checkpoint in checkpoints),
             keeps_checkpoints=runtimes.keeps_checkpoints(snapshot),
             addresses={
                 address.ip: f"process {address.pid} ({address.command})" for address in known_or(snapshot.addresses, ())
             },
+            listed={one.ip: one.network for store in stores for one in store if one.container_id in ids},
             claims=_claims(snapshot),
             pods={**remembered, **_pods_by_id(snapshot)},
             named=named_sandboxes(results),
@@ -218,7 +196,9 @@ def _in_namespace(reservation: Reservation, evidence: _Evidence) -> str:
     snapshot = evidence.snapshot
     snapshot.addresses.known()
     if process := evidence.addresses.get(reservation.ip):
-        return f"{process} has the address"
+        other = evidence.listed.get(reservation.ip)
+        owner = f", which {other} reserves for a container that the runtime has" if other else ""
+        return f"{process} has the address{owner}"
     if reservation.container_id:
         snapshot.cni_results.known()
     if file := evidence.unread.get(reservation.container_id):

@@ -10,11 +10,10 @@ the states of the reservations show what fills the range; if it is pods, lower t
 node a larger pod CIDR.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import free, serves, usable
 from agent.model.snapshot import InsufficientData, NotRequested, Unavailable
@@ -43,7 +42,7 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
         return  # whatever the range is, all of it is free
     ranges = assessment.ranges(network)
     size, left = usable(ranges), free(ranges, (one.name for one in entries if one.blocks))
-    reserved = f"{size - left} of {size} addresses are reserved ({_without_container(entries)})"
+    reserved = f"{size - left} of {size} addresses are reserved ({_without_container(assessment, network)})"
     if not left:
         yield Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
     elif (demand := _demand(assessment, network)) is None:
@@ -68,10 +67,9 @@ def _may_have_range(assessment: Assessment, network: str) -> bool:
     return True
 
 
-def _without_container(entries: Iterable[ClassifiedReservation]) -> str:
-    states = Counter(one.state for one in entries)
-    unknown = states[State.UNKNOWN]
-    return f"{states[State.LEAKED]} leaked" + (f", {unknown} unknown" if unknown else "")
+def _without_container(assessment: Assessment, network: str) -> str:
+    unknown = assessment.taken(network, State.UNKNOWN)
+    return f"{assessment.taken(network, State.LEAKED)} leaked" + (f", {unknown} unknown" if unknown else "")
 
 
 class _Demand(NamedTuple):

@@ -25,10 +25,12 @@ from agent.model.snapshot import (
 )
 
 Origin: TypeAlias = tuple[LeakCause, datetime]
-"""The likely cause, and the earliest moment at which the address can have leaked."""
+"""The likely cause, and the last start that can have been it; without one, when the address was reserved."""
 
 _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 """A runtime that starts so soon after a reservation was made died while it waited for the network plugin."""
+_AFTER_START: Final = timedelta(minutes=15)
+"""What a start makes the kubelet or the runtime forget has leaked by then, with some minutes to spare."""
 _FEWEST_LOST: Final = 2
 """One sandbox alone may have been removed by hand."""
 _PRIMARY: Final = frozenset({"eth0", ""})
@@ -90,9 +92,14 @@ def _current(snapshot: Snapshot) -> Iterator[str]:
             yield one.network
 
 
-def first_observation(reservation: Reservation, evidence: LeakEvidence, snapshot: Snapshot) -> Leak:
+def first_observation(
+    reservation: Reservation, evidence: LeakEvidence, snapshot: Snapshot, owned_at: datetime | None = None
+) -> Leak:
+    """`owned_at`: when the last snapshot found its sandbox; None: it did not, or is the first."""
     cause, since = likely_cause(reservation, evidence)
     at_file = since == made_at(reservation)
+    if not at_file and owned_at and since < owned_at - _AFTER_START:
+        cause, at_file = LeakCause.UNKNOWN, True
     return Leak(snapshot.taken_at, snapshot.uptime, cause, None if at_file else since, evidence.runtime)
 
 

@@ -12,12 +12,13 @@ starts: there, restarting it is a remedy too. Neither removes its own rules for 
 reservation files by hand: comparing `docker ps` with a directory listing takes addresses that are in use.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from heapq import nsmallest
 from typing import Final
 
+from agent.checks import runtime as runtimes
 from agent.checks.addresses.classify import CLOCK_SLACK, made_at
 from agent.checks.addresses.leak_cause import LeakEvidence, first_observation
 from agent.model.assessment import Assessment, ClassifiedReservation, State
@@ -25,6 +26,7 @@ from agent.model.finding import Finding, LeakCause, Severity, TrackedFinding
 from agent.model.leak import Leak, Leaks
 from agent.model.port_mapping import PortMapping
 from agent.model.ranges import numbered
+from agent.model.runtime import CRI_O
 from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, Unavailable, known_or
 from agent.model.text import count_of, format_time
 
@@ -34,6 +36,8 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 MOST_LISTED: Final = 512
 """Leaks of a node with a finding each; those beyond are counted in one finding for each network and cause."""
+_NAMED: Final = 3
+"""Ports in one sentence about several."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -47,11 +51,11 @@ def find_tracked(assessment: Assessment) -> Iterator[TrackedFinding]:
     leaks = assessment.leaks or _first_observed(assessment)
     if not leaks:
         return
-    listed, forwarded = dict(_listed(leaks)), _forwarded(assessment.snapshot)
+    listed = dict(_listed(leaks))
+    ports = host_ports(assessment.snapshot, listed)
     for classified in assessment.reservations:
         if classified.state is State.LEAKED and isinstance(one := classified.entry, Reservation) and one in listed:
-            ports = forwarded.get((one.container_id, one.network), ())
-            finding = _finding(classified, one, listed[one], _port_mappings(one, ports, assessment.snapshot))
+            finding = _finding(classified, one, listed[one], ports[one] or ())
             yield TrackedFinding(finding, listed[one].first_seen, confirmed=True)
     yield from _others(leaks, listed)
 
@@ -73,10 +77,7 @@ def _first_observed(assessment: Assessment) -> Leaks:
     if not leaked:
         return {}
     evidence = LeakEvidence.of(assessment.snapshot, leaked)
-    leaks: dict[Leak, list[Reservation]] = {}
-    for one in leaked:
-        leaks.setdefault(first_observation(one, evidence, assessment.snapshot), []).append(one)
-    return leaks
+    return {one: first_observation(one, evidence, assessment.snapshot) for one in leaked}
 
 
 def _listed(leaks: Leaks) -> Iterator[tuple[Reservation, Leak]]:
@@ -85,8 +86,7 @@ def _listed(leaks: Leaks) -> Iterator[tuple[Reservation, Leak]]:
     So none that is listed makes room for another before it is released. Networks have no share each, because it would
     become smaller with the next network.
     """
-    every = ((one, leak) for leak, group in leaks.items() for one in group)
-    yield from every if sum(map(len, leaks.values())) <= MOST_LISTED else nsmallest(MOST_LISTED, every, key=_by_age)
+    yield from leaks.items() if len(leaks) <= MOST_LISTED else nsmallest(MOST_LISTED, leaks.items(), key=_by_age)
 
 
 def _by_age(listed: tuple[Reservation, Leak]) -> tuple[timedelta, tuple[int, int], str]:
@@ -117,14 +117,13 @@ def _others(leaks: Leaks, listed: Collection[Reservation]) -> Iterator[TrackedFi
     """Yield one finding for the leaks of a network beyond the listed ones, for each cause and its time."""
     counts: Counter[tuple[str, LeakCause, datetime | None, str]] = Counter()
     oldest: dict[tuple[str, LeakCause, datetime | None, str], tuple[datetime, datetime]] = {}
-    for leak, group in leaks.items():
-        for one in group:
-            if one not in listed:
-                kind = one.network, leak.cause, leak.since, leak.runtime
-                counts[kind] += 1
-                since = leak.since or made_at(one)
-                earlier = oldest.get(kind, (since, leak.first_seen))
-                oldest[kind] = min(since, earlier[0]), min(leak.first_seen, earlier[1])
+    for one, leak in leaks.items():
+        if one not in listed:
+            kind = one.network, leak.cause, leak.since, leak.runtime
+            counts[kind] += 1
+            since = leak.since or made_at(one)
+            earlier = oldest.get(kind, (since, leak.first_seen))
+            oldest[kind] = min(since, earlier[0]), min(leak.first_seen, earlier[1])
     networks = {one.network for one in listed}
     for (network, cause, began, runtime), count in counts.items():
         more = "more " if network in networks else ""
@@ -176,10 +175,10 @@ def _owner(classified: ClassifiedReservation) -> str:
 
 
 _CAUSES: Final = {
-    LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {since}",
-    LeakCause.RUNTIME_RESTART: "likely cause: restart of {runtime} at {since}",
+    LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {since} or earlier",
+    LeakCause.RUNTIME_RESTART: "likely cause: restart of {runtime} at {since} or earlier",
     LeakCause.RUNTIME_STATE_LOST: "likely cause: {runtime} started at {since} without a record of earlier sandboxes",
-    LeakCause.NODE_REBOOT: "likely cause: node reboot at {since}",
+    LeakCause.NODE_REBOOT: "likely cause: node reboot at {since} or earlier",
     LeakCause.NETWORK_RENAMED: "likely cause: the CNI configuration was replaced by that of another network while the "
     "pod ran; reserved at {since}",
     LeakCause.TEARDOWN_SKIPPED: "likely cause: sandbox removed without a completed CNI DEL; reserved at {since}",
@@ -198,20 +197,33 @@ def describe_ports(forwarded: str) -> str:
     return f"; iptables or nftables rules may still forward host port {forwarded}" if forwarded else ""
 
 
-def _forwarded(snapshot: Snapshot) -> Mapping[tuple[str, str], Sequence[PortMapping]]:
-    """Return the ports that libcni's results forward, by container ID and network."""
-    forwarded: defaultdict[tuple[str, str], list[PortMapping]] = defaultdict(list)
+def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
+    """Say which rules a release leaves, and what shows them. `ports`: of each address; None: not known."""
+    ip = next(iter(ports)) if len(ports) == 1 else "ADDRESS"
+    iptables = "ip6tables" if ":" in ip else "iptables"
+    show = f"`{iptables}-save -t nat | grep -wF {ip}` or `nft list ruleset | grep -wF {ip}` on the node shows them"
+    forwarded = [f"{port} to {ip}" for ip, known in ports.items() for port in known or ()]
+    if not forwarded:
+        return f"rules that forward host ports to {count_of(len(ports), 'address', 'addresses')} are not known: {show}"
+    more = f" and {len(forwarded) - _NAMED} more" if len(forwarded) > _NAMED else ""
+    return f"{describe_ports(', '.join(forwarded[:_NAMED]) + more).removeprefix('; ')}: {show}"
+
+
+def host_ports(
+    snapshot: Snapshot, leaked: Collection[Reservation]
+) -> dict[Reservation, tuple[PortMapping, ...] | None]:
+    """Return the ports of the node that may still be forwarded to each address; None: not known.
+
+    A reboot removes the rules. CRI-O and kubenet make their own; kubenet, and libcni before 0.8, name no pod.
+    """
+    ids, forwards_itself = {one.container_id for one in leaked}, CRI_O in runtimes.names(snapshot)
+    told: dict[tuple[str, str], tuple[PortMapping, ...]] = {}
     for one in known_or(snapshot.cni_results, ()):
-        if one.port_mappings:
-            forwarded[one.container_id, one.network] += one.port_mappings
-    return forwarded
-
-
-def _port_mappings(
-    reservation: Reservation, forwarded: Sequence[PortMapping], snapshot: Snapshot
-) -> tuple[PortMapping, ...]:
-    """Return the ports of the node that are still forwarded to a leaked address. A reboot removes the rules."""
+        if one.container_id in ids and (one.port_mappings or (one.pod and not forwards_itself)):
+            sandbox = one.container_id, one.network
+            told[sandbox] = tuple(dict.fromkeys((*told.get(sandbox, ()), *one.port_mappings)))
     processes = known_or(snapshot.processes, None)
-    if processes is None or processes.booted > made_at(reservation):
-        return ()
-    return tuple(dict.fromkeys(forwarded))
+    return {
+        one: () if processes and processes.booted > made_at(one) else told.get((one.container_id, one.network))
+        for one in leaked
+    }

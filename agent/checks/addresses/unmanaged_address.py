@@ -5,7 +5,8 @@ nothing manages. A runtime whose data was deleted leaves mounted network namespa
 kernel still answers for the address. In the runtime's list alone, such addresses look leaked.
 
 Means: no container has the reservation's ID, and a process has the address configured, or the network namespace that
-libcni's cache names for the sandbox is still mounted.
+libcni's cache names for the sandbox is still mounted. A process is not reported if another network reserves its address
+for a container that the runtime has.
 Do: look at the process on the node, and end it if it is a leftover and another pod does its work. Delete a namespace
 that has no process: `ip netns delete NAME`, or `umount PATH` and `rm PATH`. Do not release the address before, or the
 next pod shares it.
@@ -31,8 +32,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot.containers.known()
     if isinstance(snapshot.addresses, NotRequested):
         return  # every reservation has an owner
-    processes = {one.ip: f"process {one.pid} ({one.command})" for one in snapshot.addresses.known()}
-    namespaces = _namespaces(snapshot)
+    processes, namespaces = _processes(assessment), _namespaces(snapshot)
 
     for classified in assessment.reservations:
         holder = processes.get(classified.name) or namespaces.get(classified.container_id)
@@ -55,6 +55,13 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot.cni_results.known()
     if not isinstance(snapshot.mounted_namespaces, NotRequested):
         snapshot.mounted_namespaces.known()
+
+
+def _processes(assessment: Assessment) -> dict[str, str]:
+    """Describe the processes, by their address, where no network reserves it for a container that the runtime has."""
+    listed = {one.name for one in assessment.reservations if one.state in {State.IN_USE, State.NOT_READY}}
+    found = (one for one in assessment.snapshot.addresses.known() if one.ip not in listed)
+    return {one.ip: f"process {one.pid} ({one.command})" for one in found}
 
 
 def _namespaces(snapshot: Snapshot) -> dict[str, str]:

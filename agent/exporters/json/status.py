@@ -1,7 +1,6 @@
 """What the daemon knows of its node, in short: the JSON document `nodeleak.status/v1`."""
 
 from collections.abc import Callable, Iterable, Iterator
-from threading import Lock
 from typing import Any, Final
 
 from agent.exporters.headline import Status, headline, status_of
@@ -21,7 +20,7 @@ _STATES: Final = {
 
 
 class StatusExporter:
-    """Keeps the last report. Its document is made on request, once per report; only its age is always new.
+    """Keeps the last report. Its document is made on request.
 
     `export` belongs to one thread, `document` to those of the HTTP server.
     """
@@ -38,8 +37,6 @@ class StatusExporter:
         self._version, self._interval = version, interval
         self._cleanup, self._alive, self._clock = cleanup, alive, clock
         self._last: tuple[Report, float] | None = None
-        self._lock = Lock()
-        self._made: tuple[float, bool, dict[str, Any]] | None = None
 
     def export(self, report: Report, seconds: float) -> None:
         self._last = report, self._clock() - seconds
@@ -54,14 +51,8 @@ class StatusExporter:
             "age_seconds": round(self._clock() - begun, 1),
             "interval_seconds": self._interval,
         }
-        return {**self._of(report, begun, alive=self._alive()), "report": times}
-
-    def _of(self, report: Report, begun: float, *, alive: bool) -> dict[str, Any]:
-        """Return the document of a sync, which is told from others by when it began: a report is large to keep."""
-        with self._lock:
-            if self._made is None or self._made[:2] != (begun, alive):
-                self._made = begun, alive, status_document(report, self._version, self._cleanup(report), alive=alive)
-            return self._made[2]
+        alive = self._alive()
+        return {**status_document(report, self._version, self._cleanup(report), alive=alive), "report": times}
 
 
 def status_document(report: Report, version: str, cleanup: CleanupStatus, *, alive: bool) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""The page on `/`: rendered on request, once per report, without scripts or foreign resources."""
+"""The page on `/`: rendered on request, without scripts or foreign resources."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
-from threading import Lock
 from typing import Final
 
 from agent.exporters import timeline
@@ -21,23 +20,11 @@ Releases = Callable[[], tuple[Iterable[timeline.Release] | Unavailable, Iterable
 
 
 class Page:
-    """The rendered pages of the last report. Any thread may ask; one renders at a time."""
+    """The page of a report."""
 
     def __init__(self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
         """`mode`: that of cleanup."""
         self._releases, self._links, self._version, self._mode = releases, links, version, mode
-        self._lock = Lock()
-        self._report: Report | None = None
-        self._rendered: dict[tuple[bool, bool], bytes] = {}
-
-    def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
-        """Render a report, None before the first. `alive`: whether the daemon still takes snapshots."""
-        with self._lock:
-            if report is not self._report:
-                self._report, self._rendered = report, {}
-            if (rendered := self._rendered.get((alive, refreshing))) is None:
-                rendered = self._rendered[alive, refreshing] = self._render(report, alive=alive, refreshing=refreshing)
-            return rendered
 
     def headers(self, report: Report | None, *, refreshing: bool) -> tuple[tuple[str, str], ...]:
         """Return the headers: load nothing, run nothing, and refresh unless paused."""
@@ -48,7 +35,8 @@ class Page:
         refresh = (("Refresh", str(_interval(report))),) if refreshing else ()
         return ("Content-Security-Policy", policy), ("Referrer-Policy", "no-referrer"), *refresh
 
-    def _render(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
+    def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
+        """Render a report, None before the first. `alive`: whether the daemon still takes snapshots."""
         # Imported with the first request: see html.py.
         from agent.exporters.web import html, page_view  # noqa: PLC0415
 

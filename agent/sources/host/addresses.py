@@ -13,7 +13,6 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
-from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Address
 from agent.model.text import truncate
 from agent.sources.os_error import cannot_read
@@ -24,10 +23,10 @@ _LOCAL4 = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")
 _LINK_OR_LOOPBACK = {b"20", b"10"}
 _GONE = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO}
 _IPV4, _IPV6 = "fib_trie", "if_inet6"
-_LARGEST: Final[InputLimit] = 16 * 1024 * 1024
-_MOST_BYTES: Final[InputLimit] = 64 * 1024 * 1024
+_LARGEST: Final = 16 * 1024 * 1024
+_MOST_BYTES: Final = 64 * 1024 * 1024
 """Of all namespaces together: a large host table, and 1,000 routes in each of 500 pods."""
-_MOST_ADDRESSES: Final[InputLimit] = 65536
+_MOST_ADDRESSES: Final = 65536
 _PIECE = 64 * 1024
 _LINKS_OF_ONE = 3
 """Of a directory with one directory in it."""

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Checkpoint, Container
-from agent.sources.host.directory import LONGEST_TEXT, check_total, names_in
+from agent.sources.host.directory import names_in
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import NotFound, SourceError
 
-_LARGEST: Final[InputLimit] = 64 * 1024
+_LARGEST: Final = 64 * 1024
 """Bytes; the kubelet writes some hundred."""
 
 
@@ -94,22 +93,19 @@ def _read_one(directory: Path) -> _Directory | None:
     try:
         # The kubelet writes `.<digits>` first and renames it.
         names = [name for name in names_in(handle, directory) if not name.startswith(".")]
-        sizes, times = zip(*(_stat(name, handle) for name in names), strict=True) if names else ((), (0.0,))
-        check_total(sum(sizes), directory)
-        return _Directory(tuple(_checkpoint(name, handle) for name in names), max(times))
+        newest = max((_written(name, handle) for name in names), default=0.0)
+        return _Directory(tuple(_checkpoint(name, handle) for name in names), newest)
     except OSError as error:
         raise SourceError(cannot_read(directory, error)) from error
     finally:
         os.close(handle)
 
 
-def _stat(name: str, directory: int) -> tuple[int, float]:
-    """Return a file's size, and when it was written."""
+def _written(name: str, directory: int) -> float:
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
     except FileNotFoundError:
-        return 0, math.inf  # somebody uses this directory
-    return found.st_size, found.st_mtime
+        return math.inf  # somebody uses this directory
 
 
 def _checkpoint(name: str, directory: int) -> Checkpoint:
@@ -120,8 +116,7 @@ def _checkpoint(name: str, directory: int) -> Checkpoint:
     try:
         tree = json.loads(os.read(handle, _LARGEST))
         host_network = (tree.get("data") or {}).get("host_network") is True
-        pod = f"{tree['namespace']}/{tree['name']}"
-        return Checkpoint(name, pod if len(pod) <= LONGEST_TEXT else "", host_network)
+        return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Checkpoint(name, "")
     finally:

@@ -12,22 +12,19 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import lru_cache
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.model.assessment import KUBENET
-from agent.model.input_limit import InputLimit
 from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
-from agent.sources.host.directory import LONGEST_TEXT, check_total, names_in
+from agent.sources.host.directory import names_in
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import NotFound, SourceError
 
-_LARGEST: Final[InputLimit] = 256 * 1024
+_LARGEST: Final = 256 * 1024
 """Bytes; libcni writes one or two thousand."""
 _LOOPBACK = "lo"
 # Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous.
@@ -47,16 +44,10 @@ _POD_CIDR = '"usePodCidr'
 """In place of a subnet, with `IPv6` behind it for the other family."""
 
 
-_MOST_PARTS: Final[InputLimit] = 150
-"""Ranges of a result, and its forwarded ports: those of a full node's pods stay within the limit of all results."""
-_MOST_PARTS_OF_ALL: Final[InputLimit] = 20_000
-"""Likewise of all results; equal ranges of many results count once. Each takes some hundred bytes."""
-_MOST_SHARED: Final = 256
-"""Different ranges: a network has one or two."""
 _Key: TypeAlias = tuple[str, str, str, int, int, int]
 """Network, container, interface; inode, modification time and size of the file."""
-_Parsed: TypeAlias = tuple[_Key, CniResult | DamagedResult | None]
-"""With the key itself, so that 60,000 results do not need another one for each reading. None: it has no result."""
+_Parsed: TypeAlias = CniResult | DamagedResult | None
+"""None: it has no result."""
 
 
 class CniResults:
@@ -94,11 +85,10 @@ class CniResults:
         if not existing and not all(map(self._is_missing, self._directories)):
             raise NotFound(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
         self._parsed = parsed
-        self.damaged = tuple(result for _, result in parsed.values() if isinstance(result, DamagedResult))
-        return tuple(result for _, result in parsed.values() if isinstance(result, CniResult))
+        self.damaged = tuple(result for result in parsed.values() if isinstance(result, DamagedResult))
+        return tuple(result for result in parsed.values() if isinstance(result, CniResult))
 
     def _read_directory(self, directory: int, path: Path, parsed: dict[_Key, _Parsed]) -> None:
-        sizes, parts = 0, _Parts(path)
         for name in names_in(directory, path):
             matched = _NAME.fullmatch(name)
             if matched is None or matched["ifname"] == _LOOPBACK:
@@ -111,56 +101,12 @@ class CniResults:
                 continue
             network, container_id, ifname = sys.intern(matched["network"]), matched["id"], sys.intern(matched["ifname"])
             key = (network, container_id, ifname, found.st_ino, found.st_mtime_ns, found.st_size)
-            if (known := self._parsed.get(key)) is None:
+            if key in self._parsed:
+                known = self._parsed[key]
+            else:
                 large = found.st_size > _LARGEST  # CRI-O writes all annotations of the pod into it
-                result = None if large else _read_one(name, key, directory)
-                checked = _checked(result) if isinstance(result, CniResult) else result
-                known = key, DamagedResult(*key[:3], Damage.TOO_LARGE) if large else checked
-            if found.st_size <= _LARGEST:
-                check_total(sizes := sizes + found.st_size, path)
-            parsed[known[0]] = known
-            parts.add(known[1])
-
-
-class _Parts:
-    """Counts the ranges and ports that are kept of the results in a directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._count, self._ranges = 0, set[int]()
-
-    def add(self, result: CniResult | DamagedResult | None) -> None:
-        """Raise SourceError if there are too many."""
-        if not isinstance(result, CniResult):
-            return
-        self._count += len(result.port_mappings)
-        if id(result.ranges) not in self._ranges:
-            self._ranges.add(id(result.ranges))
-            self._count += sum(map(len, result.ranges))
-        if self._count > _MOST_PARTS_OF_ALL:
-            raise SourceError(
-                f"{self._directory}: over {_MOST_PARTS_OF_ALL:,} ranges and ports in all: it is not libcni's"
-            )
-
-
-def _checked(result: CniResult) -> CniResult | DamagedResult:
-    """Return the result, or that it is too large to be kept."""
-    longest = max(map(_length, (result.ifname, result.pod, result.data_dir, result.namespace, result.plugin)))
-    parts = sum(map(len, result.ranges)) + len(result.port_mappings)
-    if longest > LONGEST_TEXT or parts > _MOST_PARTS:
-        return DamagedResult(result.network, result.container_id, result.ifname[:LONGEST_TEXT], Damage.TOO_LARGE)
-    return replace(result, ranges=_shared(result.ranges))
-
-
-def _length(text: str) -> int:
-    """Count the characters; one that is not ASCII may take four bytes, and make all others take as many."""
-    return len(text) if text.isascii() else 4 * len(text)
-
-
-@lru_cache(maxsize=_MOST_SHARED)
-def _shared(ranges: RangeSets) -> RangeSets:
-    """Return an equal object for equal ranges: nearly all results of a network have the same."""
-    return ranges
+                known = DamagedResult(*key[:3], Damage.TOO_LARGE) if large else _read_one(name, key, directory)
+            parsed[key] = known
 
 
 def _read_one(name: str, key: _Key, directory: int) -> CniResult | DamagedResult | None:

@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from agent.model.input_limit import InputLimit
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.text import escape, truncate
 from agent.sources.host.directory import names_in
@@ -19,7 +18,7 @@ from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
-_LARGEST: Final[InputLimit] = 1024 * 1024
+_LARGEST: Final = 1024 * 1024
 """Bytes; a configuration has two thousand."""
 _DEEPEST: Final = 3
 """Delegates of delegates: a configuration of Multus may name itself."""
@@ -41,6 +40,8 @@ class CniStatus(NamedTuple):
     loaded: tuple[Configuration, ...] | None = None
     """None: it does not say."""
     directory: Path | None = None
+    others: tuple[Path, ...] = ()
+    """Directories of runtime classes that have their own."""
 
 
 class NotConfigured(SourceError):

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from agent.model.devices import Allocation, Registered
-from agent.model.input_limit import InputLimit
 from agent.model.text import escape
 from agent.sources.source_error import SourceError
 
 NAME = "kubelet_internal_checkpoint"
-MAX_CHECKPOINT_BYTES: Final[InputLimit] = 1024 * 1024
+MAX_CHECKPOINT_BYTES: Final = 1024 * 1024
 """Bytes. A node of 110 pods and 1,000 devices has a tenth of that."""
-MOST_PLUGINS: Final[InputLimit] = 500
+MOST_PLUGINS: Final = 500
 """Sockets of plugins, and resources of a checkpoint. A node has a few; for so many, a sync takes about a second."""
 
 _NUMA_NODE = re.compile(r"-?[0-9]{1,9}")

@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from agent.model.input_limit import InputLimit
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 
-_LARGEST: Final[InputLimit] = 4096
+_LARGEST: Final = 4096
 """Characters; the file has 150."""
 _SUBNET: Final = re.compile(r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE)
 

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from agent.model.input_limit import InputLimit
 from agent.model.runtime import DOCKER, endpoint_path
 from agent.model.text import escape
 
-_LARGEST: Final[InputLimit] = 64 * 1024
+_LARGEST: Final = 64 * 1024
 _DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
 """How they begin: `cri-dockerd-mke.sock` is one, and docker's own containerd is none."""
 _ENDPOINT: Final = re.compile(

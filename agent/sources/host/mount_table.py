@@ -7,11 +7,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.model.input_limit import InputLimit
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-_LARGEST: Final[InputLimit] = 16 * 1024 * 1024
+_LARGEST: Final = 16 * 1024 * 1024
 """More than 50,000 mounts; a node has some hundred."""
 _DELETED: Final = "//deleted"
 

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from agent.model.input_limit import InputLimit
 from agent.model.volumes import Mount
 from agent.sources.host.mount_table import read_mount_table
 from agent.sources.kube import volume_names
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-_LARGEST: Final[InputLimit] = 8 * 1024
+_LARGEST: Final = 8 * 1024
 """Bytes; CSI allows a volume's ID 128."""
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
 _BLOCK = re.compile(r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?")

@@ -3,14 +3,14 @@
 Whose a found directory is, is decided later (`networks.py`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Unavailable, known_or
+from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Unavailable, known_or
 from agent.model.text import escape
 from agent.sources.host.reservations import MAX_NETWORKS, is_directory, network_names, read_reservations
 from agent.sources.os_error import cannot_read
@@ -42,18 +42,16 @@ def read_all(
     networks: Reading[tuple[RuntimeNetwork, ...]],
     networks_dir: Path,
     mounted: Callable[[Path], Path],
-    before: Iterable[NetworkStore] = (),
-    most: int = 65536,
+    most: int = 16384,
     is_missing: Callable[[Path], bool] = lambda _: False,
 ) -> tuple[NetworkStore, ...]:
     """Read each directory once; names in the settings win.
 
     If the directories cannot be listed, those that settings or the runtime name are read, and a store of the name
-    `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `before`: what was
-    read last. `most`: how many files are read of all together. `is_missing`: whether what does not exist for this
-    process is known not to exist on the node.
+    `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `most`: how
+    many files are read of all together. `is_missing`: whether what does not exist for this process is known not to
+    exist on the node.
     """
-    earlier = {store.directory: known_or(store.reading, ()) for store in before}
     listing = _list(networks_dir) if AUTO in settings else _Listing()
     found: dict[str, _Directory] = {}
     for one in _directories(settings, known_or(networks, ()), networks_dir, mounted, listing.names):
@@ -64,8 +62,7 @@ def read_all(
     stores: dict[str, NetworkStore] = {}
     files = 0
     for one in found.values():
-        known = earlier.get(str(one.data_dir / one.network), ())
-        store = stores[one.network] = _read(one, networks_dir, is_missing, known, most, files)
+        store = stores[one.network] = _read(one, networks_dir, is_missing, most, files)
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
     for unread in _unread(listing, networks_dir):
         if unread.network == AUTO or unread.network not in stores:
@@ -127,14 +124,13 @@ def _read(
     one: _Directory,
     networks_dir: Path,
     is_missing: Callable[[Path], bool],
-    before: Iterable[Reservation],
     most: int,
     others: int,
 ) -> NetworkStore:
-    store = read_reservations(one.above, one.network, before, most, others)
+    store = read_reservations(one.above, one.network, most, others)
     store = replace(store, data_dir=str(one.data_dir), discovered=one.named != "settings")
     if one.data_dir != networks_dir and isinstance(store.reading, Known):
-        found = (it if it.data_dir else replace(it, data_dir=store.data_dir) for it in store.reading.value)
+        found = (replace(it, data_dir=store.data_dir) for it in store.reading.value)
         store = replace(store, reading=Known(tuple(found)))
     if one.named == "runtime" and isinstance(store.reading, Unavailable) and store.reading.missing:
         if is_missing(one.above / one.network):

@@ -35,6 +35,8 @@ _TIMES: Final = 3
 _ORIGIN_ICMP: Final = frozenset({2, 3})
 _ERROR: Final = struct.Struct("IBBBxII")
 """`struct sock_extended_err`; the address of who reports the error follows."""
+REACHED: Final = frozenset({"bridge", "calico", "flannel", "ptp"})
+"""Plugins whose pods the node has on a link, or a route to each of."""
 _ISOLATING: Final = frozenset({"macvlan", "ipvlan"})
 """Plugins whose pods the node itself does not reach: they are on the link of its interface, and it is not on theirs."""
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
@@ -104,7 +106,7 @@ class _Probe:
     """One address, and the socket that asks it."""
 
     def __init__(self, ip: str, route: Route) -> None:
-        self.ip, self._link, self._prefix = ip, route.link, route.prefix
+        self.ip, self._link, self._prefix, self._others = ip, route.link, route.prefix, route.others
         self._found: ProbeResult | None = None
         self._unsent = self._sender = ""
         self._family = socket.AF_INET6 if ":" in ip else socket.AF_INET
@@ -173,7 +175,9 @@ class _Probe:
         if sender != self.ip and find_route(sender).local:  # not the address itself, behind a firewall
             self._unsent = self._unsent or self._no_sender()
             if code == errno.EHOSTUNREACH and not self._unsent:
-                self._found = ProbeResult(f"nobody on {self._link} has {self.ip}: host unreachable")
+                unasked = f"; {', '.join(self._others)} could not be asked" if self._others else ""
+                why = f"nobody on {self._link} has {self.ip}: host unreachable{unasked}"
+                self._found = ProbeResult(why, asked=not self._others)
         else:
             by = "" if sender == self.ip else f" by {sender}"
             self._found = self._in_use(f"{os.strerror(code).lower()}{by}")

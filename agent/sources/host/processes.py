@@ -4,14 +4,14 @@ Of several processes of a kind the youngest counts: an older one (a wrapper, a s
 """
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from agent.model.assessment import KUBENET
-from agent.model.input_limit import InputLimit
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import PluginProcess, ProcessStartTimes
 from agent.model.text import truncate
@@ -34,15 +34,18 @@ _PLUGINS = frozenset(
     }
 )  # fmt: skip
 """CNI plugins that work with host-local. Those that the node's configuration names come beside them."""
+_INTERPRETER = re.compile(r"(python|perl|ruby|node|bash|dash|sh|env|busybox)[\d.]*")
+_PLUGIN_DIRECTORY = re.compile(r"/cni/bin\Z|\A/usr/lib(exec)?/cni\Z")
+"""Those of the CNI plugins' documentation and of the distributions."""
 _COMMAND_LENGTH = 15
 """The kernel cuts the name of a process (TASK_COMM_LEN)."""
 _HYPERKUBE = "hyperkube"
 """One program for every component, which its first argument selects."""
 _NODE = _KUBELET | _CRI_DOCKERD | _ANY_RUNTIME
 _PLUGGED = _KUBELET | _CRI_DOCKERD
-MAX_COMMAND_LINE_BYTES: Final[InputLimit] = 2 * 1024 * 1024
+MAX_COMMAND_LINE_BYTES: Final = 2 * 1024 * 1024
 """What the kernel allows by default. A process may name any part of its memory as its command line."""
-MOST_WORDS: Final[InputLimit] = 4096
+MOST_WORDS: Final = 4096
 """Of a command line. Any process can call itself kubelet, and fill its command line with empty words."""
 _MOST_VAIN = 40
 """Searches, ten minutes of syncs: a daemon that restarts is back by then, and one that was removed costs no more."""
@@ -88,8 +91,8 @@ class ProcessTable:
             raise SourceError(f"cannot parse {self._proc}: {truncate(error)}") from error
         if not self._known:
             raise SourceError(
-                f"no kubelet and no container runtime in {self._proc}: it is not the host's (set hostPID: true, or "
-                "check --proc)"
+                f"no kubelet and no container runtime in {self._proc}: they are stopped, or it is not the host's (set "
+                "hostPID: true, or check --proc)"
             )
         kubelet = self._start(_KUBELET, booted)
         runtimes = self._named_runtimes()
@@ -157,12 +160,12 @@ class ProcessTable:
 
     def _search(self, names: Collection[str]) -> tuple[_Process, ...]:
         """Remember the processes of the node, and return the CNI plugins at work; `names`: those of all plugins."""
-        plugins = frozenset(name[:_COMMAND_LENGTH] for name in names)
-        named = [process for process in _all(self._proc) if process.command in _NODE | plugins]
+        every = list(_all(self._proc))
+        nodes = [one for one in every if one.command in _NODE]
+        plugins = [plugin for one in every if (plugin := _plugin(self._proc, one, names))]
         # A pod may have its own `bridge`.
-        found = [process for process in named if not _nested(self._proc, process.pid)]
-        self._remember(tuple(process for process in found if process.command in _NODE))
-        return tuple(process for process in found if _is_plugin(self._proc, process, plugins))
+        self._remember(tuple(one for one in nodes if not _nested(self._proc, one.pid)))
+        return tuple(sorted((one for one in plugins if not _nested(self._proc, one.pid)), key=lambda one: one.pid))
 
     def _remember(self, found: tuple[_Process, ...]) -> None:
         self._known, kinds = found, frozenset(process.command for process in found)
@@ -216,14 +219,21 @@ def _command_line(proc: Path, pid: int) -> list[str] | None:
     return text.decode(errors="replace").split("\0")
 
 
-def _is_plugin(proc: Path, process: _Process, plugins: Collection[str]) -> bool:
-    """Whether it may be one that libcni runs: by its path, without arguments; a script comes after its interpreter."""
-    if process.command not in plugins:
-        return False
+def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process | None:
+    """Return the process by the plugin's name if it may be one that libcni runs; None: it is not.
+
+    It is told by its path, without arguments; that of a script comes after its interpreter. The configuration may have
+    changed since it began, so whatever is in a directory of CNI plugins is one.
+    """
+    named = process.command in {name[:_COMMAND_LENGTH] for name in names}
     if (words := _command_line(proc, process.pid)) is None:
-        return True
-    last = words[-2:][0]
-    return last.startswith("/") and last.rpartition("/")[2][:_COMMAND_LENGTH] == process.command
+        return process if named else None
+    directory, _, name = words[-2:][0].rpartition("/")
+    known = named and name[:_COMMAND_LENGTH] == process.command
+    script = name in names and _INTERPRETER.fullmatch(process.command)
+    if directory.startswith("/") and (known or script or _PLUGIN_DIRECTORY.search(directory)):
+        return replace(process, command=name)
+    return None
 
 
 def _text(proc: Path, pid: int, name: str) -> str:

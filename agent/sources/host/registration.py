@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from agent.model.codec import Damaged
-from agent.model.input_limit import InputLimit
 from agent.model.last_seen import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import (
     NO_CLOUD,
@@ -23,11 +22,10 @@ from agent.model.registration import (
 )
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
-from agent.sources.deadline import Within, ask
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.source_error import SourceError
 
-MAX_LAST_SEEN_BYTES: Final[InputLimit] = 16 * 1024
+MAX_LAST_SEEN_BYTES: Final = 16 * 1024
 """Bytes of the state file. A provider ID has a few hundred at most."""
 PODS_LEFT_FOR: Final = timedelta(seconds=40)
 """How long the API server keeps the pods of a deleted Node."""
@@ -55,10 +53,8 @@ class RegistrationTracker:
         flags: Flags,
         proc: Path,
         latest: Callable[[], Node | None] = lambda: None,
-        within: Within = ask,
     ) -> None:
-        """`latest`: the Node as the API server last sent it, also between two snapshots. `within`: bounds the disk."""
-        self._within = within
+        """`latest`: the Node as the API server last sent it, also between two snapshots."""
         self._name, self._expected, self._latest = node_name, expected, latest
         self._path, self._file = state_dir / LAST_SEEN_FILE, CachedFile(_remembered, MAX_LAST_SEEN_BYTES)
         self._flags, self._proc = flags, proc
@@ -103,7 +99,7 @@ class RegistrationTracker:
         if self._last is not None:
             return ""
         try:
-            stored = self._within(lambda: self._file.read(self._path))
+            stored = self._file.read(self._path)
         except SourceError as error:
             return str(error)
         if stored is not None and stored[0].name == self._name:

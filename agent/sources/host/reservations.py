@@ -11,21 +11,20 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
 from agent.sources.os_error import cannot_read
 
 MAX_RESERVATION_BYTES = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""
-MAX_NETWORKS: Final[InputLimit] = 1000
+MAX_NETWORKS: Final = 1000
 """Directories of networks: a node has a few."""
 _MOST_NAMED: Final = 8
 """Of them in a message."""
@@ -52,14 +51,10 @@ _IDS_OF_PROGRAMS = {
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_reservations(
-    networks_dir: Path, network: str, before: Iterable[Reservation] = (), most: int = 65536, others: int = 0
-) -> NetworkStore:
+def read_reservations(networks_dir: Path, network: str, most: int = 16384, others: int = 0) -> NetworkStore:
     """Read one network's directory; one that does not exist, or is no directory, is unavailable and not empty.
 
-    `before`: what was read last. A file that reads the same is the same object: the report on the last snapshot and
-    this snapshot exist at the same time, and a directory may have many files. `most`: how many, together with those
-    of the `others` that were read.
+    `most`: how many files, together with those of the `others` that were read.
     """
     directory = networks_dir / network
     try:
@@ -70,7 +65,7 @@ def read_reservations(
         absent = error.errno == errno.ENOENT and any(map(is_directory, (networks_dir, networks_dir.parent)))
         return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
     try:
-        return replace(_read_entries(network, handle, before, max(0, most - others)), data_dir=str(networks_dir))
+        return replace(_read_entries(network, handle, max(0, most - others)), data_dir=str(networks_dir))
     except _TooMany:
         together = f", together with the {others:,} of other networks" if others else ""
         what_to_do = "raise --max-reservations, and the memory limit of its container"
@@ -130,10 +125,6 @@ class _TooMany(Exception):
 
 
 def _names(directory: int, most: int) -> Iterator[str]:
-    """Yield the names one by one: all at once, they take much memory where there are many."""
-    with os.scandir(directory) as entries:
-        if sum(1 for _ in islice(entries, most + 1)) > most:
-            raise _TooMany
     with os.scandir(directory) as entries:
         for place, entry in enumerate(entries):
             if place >= most:
@@ -141,24 +132,7 @@ def _names(directory: int, most: int) -> Iterator[str]:
             yield entry.name
 
 
-class _Earlier:
-    """What was read last, by address. As long as the directory has the same order, it needs no large index."""
-
-    def __init__(self, reservations: Iterable[Reservation]) -> None:
-        self._reservations, self._in_order = reservations, iter(reservations)
-        self._index: dict[str, Reservation] | None = None
-
-    def of(self, ip: str) -> Reservation | None:
-        if self._index is None:
-            following = next(self._in_order, None)
-            if following is not None and following.ip == ip:
-                return following
-            self._index = {one.ip: one for one in self._reservations}
-        return self._index.get(ip)
-
-
-def _read_entries(network: str, directory: int, before: Iterable[Reservation], most: int) -> NetworkStore:
-    earlier = _Earlier(before)
+def _read_entries(network: str, directory: int, most: int) -> NetworkStore:
     reservations: list[Reservation] = []
     unrecognized: list[UnrecognizedEntry] = []
     for name in _names(directory, most):
@@ -166,8 +140,7 @@ def _read_entries(network: str, directory: int, before: Iterable[Reservation], m
             continue
         entry = read_one(network, name, directory)
         if isinstance(entry, Reservation):
-            known = earlier.of(name)
-            reservations.append(known if known is not None and known == entry else entry)
+            reservations.append(entry)
         elif entry is not None:
             unrecognized.append(entry)
     return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -27,6 +28,9 @@ _NO_ROUTE: Final = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.E
 _TIMEOUT: Final = 5.0
 _TABLE: Final = Path("/proc/net/route")
 """The main table of IPv4."""
+_TABLE_IPV6: Final = Path("/proc/net/ipv6_route")
+_ELSEWHERE_IPV6: Final = 0x80000000 | 0x0200
+"""RTF_LOCAL and RTF_REJECT (linux/ipv6_route.h, linux/route.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class Route:
     """The route is for this address alone, as each pod has one with ptp and Calico."""
     prefix: int = 0
     """Of the route, in bits; of one that is not known, all bits."""
+    others: tuple[str, ...] = ()
+    """Other interfaces with a route to a network with the address: it may be on their links."""
 
 
 def find_route(ip: str) -> Route:
@@ -54,9 +60,33 @@ def find_route(ip: str) -> Route:
         # Where the flag is ignored, every answer is about the address alone.
         prefix = _listed_prefix(ip, name) if entry == found else entry and entry.prefix
         link = name if prefix == longest or _has_neighbors(name) else ""
-        return Route(link=link, alone=prefix == longest, prefix=longest if prefix is None else prefix)
+        others = tuple(sorted(_links(ip) - {name}))
+        return Route(link=link, alone=prefix == longest, prefix=longest if prefix is None else prefix, others=others)
     except (OSError, struct.error, ValueError) as error:
         raise SourceError(f"cannot ask the kernel for the route to {ip}: {error}") from error
+
+
+def _links(ip: str) -> set[str]:
+    """Return the interfaces that /proc lists with a route to a network with the address, without a gateway."""
+    address = ip_address(ip)
+    of_family = _links4 if address.version == 4 else _links6  # noqa: PLR2004 (a version)
+    return set(map(os.fsdecode, of_family(address.packed)))
+
+
+def _links4(address: bytes) -> Iterator[bytes]:
+    number = int.from_bytes(address, sys.byteorder)
+    for name, to, gateway, _, _, _, _, mask, *_ in (line.split() for line in _TABLE.read_bytes().splitlines()[1:]):
+        if int(mask, 16) and not int(gateway, 16) and number & int(mask, 16) == int(to, 16):
+            yield name
+
+
+def _links6(address: bytes) -> Iterator[bytes]:
+    for line in _TABLE_IPV6.read_bytes().splitlines() if _TABLE_IPV6.exists() else ():
+        to, prefix, _, _, gateway, _, _, _, flags, name = line.split(maxsplit=9)
+        host_bits = 128 - int(prefix, 16)
+        near = int(prefix, 16) and not int(gateway, 16) and not int(flags, 16) & _ELSEWHERE_IPV6
+        if near and int(to, 16) >> host_bits == int.from_bytes(address) >> host_bits:
+            yield name.strip()
 
 
 def _listed_prefix(ip: str, link: str) -> int | None:

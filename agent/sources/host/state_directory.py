@@ -1,38 +1,21 @@
-"""The agent's own directory. Its disk may be full. It may hang: then one question waits, others fail until it ends."""
+"""The agent's own directory, whose disk may be full."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from agent.sources.deadline import Deadline, Late
 from agent.sources.os_error import describe_os_error
 from agent.sources.source_error import SourceError
 
-_T = TypeVar("_T")
-
-STATE_SECONDS: Final = 5.0
-"""A sync waits so long, once, for a disk that hangs. A busy disk answers within a second."""
 LEAST_FREE: Final = 4096
 """Bytes that must be free: the largest file is a few blocks."""
 
 
-class StateDirectory:
-    def __init__(self, path: Path) -> None:
-        self._path, self._deadline = path, Deadline("state directory", STATE_SECONDS)
-
-    def within(self, question: Callable[[], _T], /) -> _T:
-        """Ask something about its files; raises SourceError if the disk hangs."""
-        try:
-            return self._deadline(question)
-        except Late as error:
-            raise SourceError(f"{self._path}: no answer for {STATE_SECONDS:g} s: its disk hangs") from error
-
-    def read(self) -> bool:
-        """Return True; raises SourceError if its disk is full or hangs. One that may not be written is a setting."""
-        if why := self.within(lambda: full(self._path)):
-            raise SourceError(why)
-        return True
+def read_disk(directory: Path) -> bool:
+    """Return True; raises SourceError if the disk is full. A directory that may not be written is a setting."""
+    if why := full(directory):
+        raise SourceError(why)
+    return True
 
 
 def full(directory: Path) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from agent.checks.volumes.lost_volumes import same
-from agent.model.input_limit import InputLimit
 from agent.model.snapshot import Known, Pod, Reading, Unavailable
 from agent.model.text import truncate
 from agent.model.volumes import Attachment, Attachments
@@ -21,7 +20,7 @@ from agent.sources.kube.client import ApiError, Query
 from agent.sources.source_error import SourceError
 from agent.sources.ttl_cache import TTLCache
 
-MAX_REQUESTS: Final[InputLimit] = 64
+MAX_REQUESTS: Final = 64
 """Requests for one snapshot."""
 KEPT_FOR: Final = 60.0
 """Seconds for which an answer, or a failure, is kept: each request may take long."""

@@ -6,14 +6,11 @@ read is reported as such.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-import yaml  # type: ignore[import-untyped]
-
-from agent.model.input_limit import InputLimit
 from agent.model.registration import Autoscaler, Registration, evidence_of_cloud, evidence_of_node
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
@@ -126,11 +123,8 @@ def _refusal(error: ApiError) -> str:
 
 _GROUPS = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d{1,9})? ([+-]\d{4})\b")
-_HEALTH = re.compile(r"^ +Health: .*\blongUnregistered=(\d{1,9})\b", re.MULTILINE)
-_MOST_LISTS: Final[InputLimit] = 100
-"""Lists and objects in brackets, of which a status has none: nested ones take the parser quadratic time."""
-_LARGEST: Final[InputLimit] = 8 * 1024
-"""Characters that are read as YAML; a status has a few hundred."""
+_COUNT = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")
+"""In both formats."""
 
 
 def status(text: str) -> Autoscaler:
@@ -138,32 +132,12 @@ def status(text: str) -> Autoscaler:
     # The entries of the node groups follow: they are long and not needed.
     whole = _GROUPS.split(text, maxsplit=1)[0]
     written = _time(text)
-    if matched := _HEALTH.search(whole):
-        return Autoscaler(long_unregistered=int(matched[1]), told=written)
-    counts = _counts(whole)
-    if counts is None:
+    counts = {name: int(count) for name, count in _COUNT.findall(whole)}
+    if not counts:
         return Autoscaler(told=written, why=f"{_CONFIGMAP} has no counts of nodes ({truncate(text)[:60]})")
     return Autoscaler(
-        unregistered=_number(counts.get("unregistered")),
-        long_unregistered=_number(counts.get("longUnregistered")),
-        told=written,
+        unregistered=counts.get("unregistered"), long_unregistered=counts.get("longUnregistered"), told=written
     )
-
-
-def _counts(whole: str) -> Mapping[str, Any] | None:
-    if len(whole) > _LARGEST or whole.count("[") + whole.count("{") > _MOST_LISTS:
-        return None
-    try:
-        # The Python loader, and strings only: libyaml crashes on deep nesting, and constructors (`!!int ""`) may raise
-        # anything.
-        counts = yaml.load(whole, Loader=yaml.BaseLoader)["clusterWide"]["health"]["nodeCounts"]  # noqa: S506
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        return None
-    return counts if isinstance(counts, Mapping) else None
-
-
-def _number(value: Any) -> int | None:
-    return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) else None
 
 
 def _time(text: str) -> datetime | None:

@@ -13,13 +13,11 @@ from typing import Any, Final
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
-from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 from agent.sources.json_stream import PIECE, JsonStream
 from agent.sources.kube.credentials import client_for, in_time
 from agent.sources.kube.fields import resource_version
 from agent.sources.kube.server_clock import ServerClock
-from agent.sources.last_connection import LastConnection
 from agent.sources.os_error import why_not_connected
 from agent.sources.source_error import SourceError
 
@@ -31,14 +29,12 @@ _LIMIT = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule. The agent's memory does not depend on it."""
 _MOST_PAGES: Final = 200
 """Of a list. A server may make pages smaller than it is asked to."""
-MOST_LISTED: Final[InputLimit] = 20_000
+MOST_LISTED: Final = 20_000
 """Objects of a list. Kubernetes removes terminated pods of a cluster above 12,500; each costs up to 1 KiB here."""
-LARGEST_PAGE: Final[InputLimit] = 1024 * 1024 * 1024
+LARGEST_PAGE: Final = 1024 * 1024 * 1024
 """Bytes of a page, of which only one object at a time is kept: what the most objects of 50 KB each have."""
-LARGEST_OBJECT: Final[InputLimit] = 4 * 1024 * 1024
+LARGEST_OBJECT: Final = 4 * 1024 * 1024
 """Bytes of an answer that is no list, and of one event of a watch. etcd takes objects of 1.5 MiB."""
-ANSWER_SECONDS: Final[InputLimit] = 60
-"""For a whole answer that is no watch, and for the headers of a watch. API servers end their own requests then."""
 
 Query = Sequence[tuple[str, str]]
 
@@ -60,13 +56,12 @@ class Api:
     def __init__(self, kubeconfig: Path | None, timeout: float, clock: ServerClock | None = None) -> None:
         """Find credentials: the given kubeconfig, the pod's service account, or $KUBECONFIG; raises SourceError.
 
-        `timeout`: seconds to connect, and for one answer. `clock`: receives the `Date` of every answer; connections may
+        `timeout`: seconds to connect, and between bytes. `clock`: receives the `Date` of every answer; connections may
         share it.
         """
         self._timeout, self._clock, self._kubeconfig = timeout, clock, kubeconfig
         self._client = client_for(kubeconfig)
         self._watching = False
-        self._last = LastConnection()
 
     def get(self, path: str, query: Query = ()) -> bytes:
         """Return the body of an answer; raises SourceError, and ApiError if the server refuses."""
@@ -86,14 +81,12 @@ class Api:
         `silence`: seconds without a byte after which the connection counts as lost. Raises SourceError, at once or
         between two lines; also for a last line that is incomplete.
         """
-        with self._whole():
-            response = self._request(path, query, silence)
+        response = self._request(path, query, silence)
         self._watching = True
         return self._stream_of(response)
 
     def close(self) -> None:
         self._client.close()
-        self._last.close()
 
     def _stream_of(self, response: Any) -> Iterator[bytes]:
         try:
@@ -103,29 +96,22 @@ class Api:
 
     @contextmanager
     def _read(self, path: str, query: Query, most: int) -> Iterator[Iterator[bytes]]:
-        with self._whole():
-            response = self._request(path, query, self._timeout)
-            try:
-                yield _pieces(response, most)
-            finally:
-                response.response.close()
-
-    def _whole(self) -> AbstractContextManager[None]:
-        """Bound the time for a whole answer: a server may send an occasional byte, also of the headers."""
-        return self._last.bounded(max(ANSWER_SECONDS, self._timeout), "API server")
+        response = self._request(path, query, self._timeout)
+        try:
+            yield _pieces(response, most)
+        finally:
+            response.response.close()
 
     def _request(self, path: str, query: Query, silence: float) -> Any:
         try:
             request = in_time(self._kubeconfig, lambda: self._serialized(path, query))
             asked = self._clock.now() if self._clock else None
-            self._last.watch(self._client.rest_client.pool_manager.connection_from_url(self._client.configuration.host))
             response = self._client.call_api(*request, _request_timeout=(self._timeout, silence))
             heard = self._clock.now() if self._clock else None
         except client.ApiException as error:
             raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
             raise SourceError(self._cannot_connect(error) or f"API server: {truncate(str(error))}") from error
-        self._last.reads(response.response)
         if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
             raise refusal(response)
         # A proxy's page may have status 200 too.

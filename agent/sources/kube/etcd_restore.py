@@ -1,41 +1,25 @@
 """Notices that etcd was restored from a backup: its revision is lower than a version that was received before.
 
 A server does not refuse a watch from a version that etcd has not reached. The watch is silent: no event, no bookmark,
-no error. So a watch without progress and a failed connection are reasons to list the own Node once, read through to
-etcd: a single key, and the list's version is etcd's revision. Progress on any watch shows that etcd has that version.
+no error. So the own Node is listed now and then, and soon after a connection failed, because etcd is restored while the
+API servers are stopped: a single key, read through to etcd, and the list's version is etcd's revision.
 """
 
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from threading import Lock
+from typing import Final
 
 from agent.sources.kube.client import Api, Query, list_all
 from agent.sources.kube.node import NODES_PATH
 from agent.sources.source_error import SourceError
 
-
-class Trigger(StrEnum):
-    """What makes a restore of etcd possible."""
-
-    SILENT = "silent"
-    """A watch ended without progress. Regular on servers without bookmarks, and where nothing changes."""
-    FAILED = "failed"
-    """A connection failed: etcd is restored while the API servers are stopped."""
-
-
-_PAUSES = {Trigger.SILENT: (120.0, 3600.0), Trigger.FAILED: (60.0, 600.0)}
-"""Seconds between two questions: at first, and at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchPosition:
-    """What was known of etcd at some time."""
-
-    highest: int
-    answers: int
+_PERIOD: Final = 600.0
+"""Seconds between two questions, on average."""
+_SHORTEST: Final = 60.0
+"""Seconds between two questions at least, after a failed connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +38,10 @@ class RestoreDetector:
         self._query = (*node, ("resourceVersion", ""))
         self._clock = clock
         self._lock, self._asking = Lock(), Lock()
-        self._highest = self._answers = 0
-        self._pauses = {trigger: _Pause(*seconds) for trigger, seconds in _PAUSES.items()}
+        self._highest, self._asked = 0, float("-inf")
+        self._due = clock() + _jittered(_PERIOD)
         self.last = Restore(0)
         """The last restore that was noticed; revision 0: none."""
-
-    def position(self) -> WatchPosition:
-        return WatchPosition(self._highest, self._answers)
-
-    def progressed(self, since: WatchPosition) -> bool:
-        return self._highest > since.highest
 
     def received(self, version: int, restore: Restore) -> None:
         """Take note of a version received from the API server after that restore."""
@@ -73,12 +51,16 @@ class RestoreDetector:
             if restore is self.last:
                 self._highest = max(self._highest, version)
 
-    def check(self, trigger: Trigger, since: WatchPosition, api: Api) -> bool:
-        """Ask whether etcd was restored, unless this is known by now. Returns False if it remains unknown for now."""
+    def suspect(self) -> None:
+        """Ask soon: a connection failed."""
+        self._due = min(self._due, self._asked + _SHORTEST)
+
+    def check(self, api: Api) -> None:
+        """Ask whether etcd was restored, if that is due."""
         with self._asking:
-            if self.progressed(since) or self._answers > since.answers:
-                return True
-            return self._pauses[trigger].is_over(self._clock()) and self._ask(api)
+            now = self._clock()
+            if now >= self._due:
+                self._asked, self._due = now, now + _jittered(_PERIOD if self._ask(api) else _SHORTEST)
 
     def _ask(self, api: Api) -> bool:
         before = self._highest  # what is received during the list may be newer than its answer
@@ -88,24 +70,10 @@ class RestoreDetector:
         except SourceError:
             return False  # the watch says whether the server answers
         with self._lock:
-            self._answers += 1
             if revision < before:
                 self._highest, self.last = revision, Restore(revision)
         return True
 
 
-class _Pause:
-    """The time between two questions, jittered. It doubles until there was no question for long."""
-
-    def __init__(self, first: float, longest: float) -> None:
-        self._first, self._longest, self._length = first, longest, first
-        self._asked = self._until = float("-inf")
-
-    def is_over(self, now: float) -> bool:
-        """Return whether a question may be asked; then the next pause begins."""
-        if now < self._until:
-            return False
-        recent = now - self._asked < 2 * self._longest
-        self._length = min(2 * self._length, self._longest) if recent else self._first
-        self._asked, self._until = now, now + self._length * random.uniform(0.5, 1.5)  # noqa: S311 (spreads load)
-        return True
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(0.5, 1.5)  # noqa: S311 (spreads load)

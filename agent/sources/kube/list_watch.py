@@ -13,12 +13,9 @@ from enum import StrEnum
 from threading import Event
 from typing import Any, Generic, TypeVar
 
-from tenacity import retry, retry_if_result, stop_when_event_set, wait_random
-from tenacity.nap import sleep_using_event
-
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.kube.client import Api, ApiError, Query, list_all
-from agent.sources.kube.etcd_restore import RestoreDetector, Trigger, WatchPosition
+from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.replica import (
     UNWATCHABLE,
     Expired,
@@ -119,8 +116,6 @@ class Reflector(Generic[_T]):
         # read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"
         self._restores, self._restore = restores, restores.last
-        self._trigger: tuple[Trigger, WatchPosition] | None = None
-        """Why etcd may have been restored, and what was known then."""
 
     @property
     def regressions(self) -> int:
@@ -142,17 +137,10 @@ class Reflector(Generic[_T]):
         """List and watch until told to stop."""
         longest = min(_BACKOFF[1], self._stale_after / 8)  # a break of the connection must not make data unavailable
         shortest = min(_BACKOFF[0], longest)
-        watch_until_undisturbed = retry(
-            retry=retry_if_result(lambda undisturbed: not undisturbed),
-            wait=wait_random(shortest, longest),
-            sleep=sleep_using_event(stop),
-            stop=stop_when_event_set(stop),
-            retry_error_callback=lambda _: None,
-        )(lambda: stop.is_set() or self._watch_once(stop))
         while not stop.is_set():
-            watch_until_undisturbed()
-            # Watches last for random times, so this need not be long.
-            stop.wait(random.uniform(0, shortest))  # noqa: S311 (spreads load, keeps no secret)
+            # Watches last for random times, so the wait after one that was not disturbed need not be long.
+            between = (0, shortest) if self._watch_once(stop) else (shortest, longest)
+            stop.wait(random.uniform(*between))  # noqa: S311 (spreads load, keeps no secret)
 
     def _watch_once(self, stop: Event) -> bool:
         """List if due, and watch until the watch ends; returns whether to go on at once."""
@@ -200,30 +188,20 @@ class Reflector(Generic[_T]):
         )
         self._replica.begin()
         due = self._clock() + seconds - 1
-        began, version = self._restores.position(), self._replica.version
         api = self._connected()
         lines = api.stream(self._path, query, silence=seconds + 10)
         self._publish()
         if self._on_connect_due:
             self._on_connect(api)
             self._on_connect_due = False
-        self._check_restore(api)
+        self._restores.check(api)  # once the server answers, as a dead one would not
+        if self._restore is not self._restores.last:
+            raise Restored(_RESTORED)
         for line in lines:
             self._replica.apply(line)
             self._publish()
         self._publish()
-        if self._replica.version > version or self._restores.progressed(began):
-            self._trigger = None
-        elif self._trigger is None:
-            self._trigger = (Trigger.SILENT, began)
         return self._clock() >= due
-
-    def _check_restore(self, api: Api) -> None:
-        """Ask whether etcd was restored, if anything hints at it: once the server answers, as a dead one would not."""
-        if self._trigger is not None and self._restores.check(*self._trigger, api):
-            self._trigger = None
-        if self._restore is not self._restores.last:
-            raise Restored(_RESTORED)
 
     def _publish(self) -> None:
         self._restores.received(self._replica.version, self._restore)
@@ -236,7 +214,7 @@ class Reflector(Generic[_T]):
         cause = _cause(error)
         self.restarts[cause] += 1
         if self._replica.version and _is_failure(error):
-            self._trigger = (Trigger.FAILED, self._restores.position())
+            self._restores.suspect()
         if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
             self._list_from = str(self._replica.version) if self._list_from is None else ""
         elif isinstance(error, MalformedAnswer) and self._list_from is None:

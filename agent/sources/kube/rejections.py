@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from agent.model.input_limit import InputLimit
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.text import escape
 from agent.sources.kube.fields import RESOURCE, is_device, moment
 
-_LONGEST_READ: Final[InputLimit] = 4096
+_LONGEST_READ: Final = 4096
 """Characters; a kubelet writes some hundred."""
 _LONGEST_KEPT: Final = 400
 _ONE_MOMENT: Final = timedelta(seconds=5)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 from agent.model.watches import Evidence
 from agent.sources.kube.fields import resource_version
@@ -23,7 +22,7 @@ _T = TypeVar("_T")
 UNWATCHABLE = frozenset({410, 504})
 """The status codes of a server that no longer has the requested version, and of one that does not have it yet."""
 
-MAX_TOMBSTONES: Final[InputLimit] = 1000
+MAX_TOMBSTONES: Final = 1000
 """How many deleted uids are remembered, the latest ones: versions alone reject nearly every old event."""
 
 OnEvidence: TypeAlias = Callable[[Evidence, int, int], None]

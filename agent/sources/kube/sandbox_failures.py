@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
-from agent.model.input_limit import InputLimit
 from agent.model.sandbox_failures import SandboxFailure
 from agent.model.snapshot import Known, NotRequested, Pod, Reading, Unavailable
 from agent.model.text import escape, truncate
@@ -18,11 +17,11 @@ from agent.sources.kube.fields import moment
 from agent.sources.source_error import SourceError
 from agent.sources.ttl_cache import TTLCache
 
-MAX_PODS: Final[InputLimit] = 4
+MAX_PODS: Final = 4
 """Pods whose Events are listed, once a minute: those of one node fail for the same reason."""
 KEPT_FOR: Final = 60.0
 """Seconds."""
-_LONGEST_READ: Final[InputLimit] = 4096
+_LONGEST_READ: Final = 4096
 """Characters; the kubelet cuts at 1,024."""
 _FORBIDDEN: Final = 403
 _REASON: Final = "FailedCreatePodSandBox"

@@ -18,9 +18,9 @@ from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_num
 from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus
-from agent.sources.runtime.grpc_unary import LARGEST_MESSAGE, Code, GrpcConnection, GrpcError
-from agent.sources.runtime.protobuf import DecodedMessage, encode, repeated
-from agent.sources.runtime.runtime import MOST_LISTED_BYTES, NoCri, checked_container, counted
+from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
+from agent.sources.runtime.protobuf import DecodedMessage, encode
+from agent.sources.runtime.runtime import NoCri, checked_container, counted
 from agent.sources.source_error import SourceError
 
 _APIS: Final[tuple[str, ...]] = ("v1", "v1alpha2")
@@ -35,10 +35,8 @@ _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)
 """The first containerd that has a store of sandboxes."""
 
 _ID: Final = re.compile("[0-9a-f]{64}")
-_BATCH: Final = 100
-"""A filter has 70 bytes; a request fits into one frame of HTTP/2."""
-_MOST_AT_ONCE: Final = 32
-"""Requests for one sandbox each. All annotations of a pod have up to 256 KiB, which an answer of 512 may have."""
+_BATCH: Final = 32
+"""Sandboxes that are asked for at once: an answer has room for 512 KiB of each, a pod has 256 of annotations."""
 _SANDBOX_STATES: Final = {0: "running", 1: SANDBOX_NOT_READY}
 _CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown"}
 """It is being created, or what a failure has left of it."""
@@ -122,10 +120,10 @@ class Cri:
                 for config in configured
                 if config["Name"] != "cni-loopback"
             )
-            return CniStatus(loaded, Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY))
-
-    def abort(self) -> None:
-        """Do nothing: each call has a time limit of its own."""
+            directory = Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY)
+            classes = json.loads(info.get("config") or "{}").get("containerd", {}).get("runtimes") or {}
+            own = {Path(one["cniConfDir"]) for one in classes.values() if one.get("cniConfDir")}
+            return CniStatus(loaded, directory, tuple(sorted(own - {directory})))
 
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
@@ -144,32 +142,29 @@ class _Session:
         self._connection, self._apis = connection, _APIS
 
     def cri(self, method: str, request: bytes = b"") -> DecodedMessage:
+        (answer,) = self._cri(method, [request])
+        if isinstance(answer, GrpcError):
+            raise answer
+        return DecodedMessage(answer)
+
+    def cri_list(self, method: str) -> list[DecodedMessage]:
+        return self.cri(method).messages(1)
+
+    def _cri(self, method: str, requests: Sequence[bytes]) -> list[bytes | GrpcError]:
         """Call CRI, in the first version that is implemented."""
-        return DecodedMessage(b"".join(self._cri(method, request, LARGEST_MESSAGE)))
-
-    def cri_list(self, method: str) -> Iterator[DecodedMessage]:
-        """Yield the items of a list of CRI as they arrive. It counts only as a whole."""
-        return repeated(self._cri(method, b"", MOST_LISTED_BYTES), 1)
-
-    def _cri(self, method: str, request: bytes, most: int) -> Iterator[bytes]:
         for api in self._apis:
-            try:
-                yield from self._connection.read(f"/runtime.{api}.RuntimeService/{method}", request, None, most)
-            except GrpcError as error:
-                if error.code != Code.UNIMPLEMENTED or len(self._apis) == 1:
-                    raise
-                unimplemented = error
-            else:
+            answers = self._connection.calls(f"/runtime.{api}.RuntimeService/{method}", requests)
+            error = answers[0]
+            if not isinstance(error, GrpcError) or error.code != Code.UNIMPLEMENTED:
                 self._apis = (api,)
-                return
+                return answers
+            if len(self._apis) == 1:
+                raise error
+            unimplemented = error
         raise NoCri(f"{unimplemented}; CRI is disabled here, or failed to start") from unimplemented
 
     def containerd(self, method: str, namespace: str, request: bytes = b"") -> DecodedMessage:
         return DecodedMessage(self._connection.call(method, request, _of(namespace)))
-
-    def containerd_list(self, method: str, namespace: str, request: bytes) -> Iterator[DecodedMessage]:
-        """Yield the items of a list of containerd's own stores, likewise."""
-        return repeated(self._connection.read(method, request, _of(namespace), MOST_LISTED_BYTES), 1)
 
     def identify(self) -> ContainerRuntime:
         answer = self.cri("Version")
@@ -180,14 +175,17 @@ class _Session:
 
         All are requested before the first answer is awaited: a busy CRI-O takes its time for each.
         """
-        answers = [self._cri("PodSandboxStatus", encode((1, one)), LARGEST_MESSAGE // len(ids)) for one in ids]
-        for answer in answers:
-            next(answer)
+        answers = self._cri("PodSandboxStatus", [encode((1, one)) for one in ids])
         return [found for one, answer in zip(ids, answers, strict=True) if (found := self._sandbox(one, answer))]
 
-    def _sandbox(self, container_id: str, answer: Iterator[bytes]) -> Container | None:
+    def _sandbox(self, container_id: str, answer: bytes | GrpcError) -> Container | None:
+        def answered(_: bytes) -> DecodedMessage:
+            if isinstance(answer, GrpcError):
+                raise answer
+            return DecodedMessage(answer)
+
         try:
-            found = self.find(lambda _: DecodedMessage(b"".join(answer)), container_id)
+            found = self.find(answered, container_id)
         except GrpcError as error:
             if error.code == Code.NOT_FOUND and container_id in error.message and _NOT_CREATED in error.message:
                 return Container(container_id, _BEING_CREATED, 0, "", "", sandbox=True)
@@ -226,8 +224,7 @@ def _denies(message: str, container_id: str) -> bool:
 def _recorded(session: _Session, ids: Sequence[str]) -> Collection[Container]:
     """Return those of these ids that CRI does not list, and the runtime has a record of."""
     runtime = session.identify()
-    size = _BATCH if runtime.name == CONTAINERD else _MOST_AT_ONCE
-    batches = [ids[start : start + size] for start in range(0, len(ids), size)]
+    batches = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
     if runtime.name != CONTAINERD:
         return [found for batch in batches for found in session.sandboxes(batch)]
     requests = [encode(*((1, f"id=={one}") for one in batch)) for batch in batches]
@@ -240,14 +237,14 @@ def _container_records(session: _Session, requests: Sequence[bytes]) -> Iterator
     for namespace in session.namespaces():
         state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
         for request in requests:
-            for one in session.containerd_list(f"{_CONTAINERS}/List", namespace, request):
+            for one in session.containerd(f"{_CONTAINERS}/List", namespace, request).messages(1):
                 yield _record(one, state, labels=2, created=8)
 
 
 def _sandbox_records(session: _Session, runtime: ContainerRuntime, requests: Sequence[bytes]) -> Iterator[Container]:
     try:
         for request in requests:
-            for one in session.containerd_list(f"{_SANDBOXES}/List", _KUBERNETES, request):
+            for one in session.containerd(f"{_SANDBOXES}/List", _KUBERNETES, request).messages(1):
                 yield _record(one, SANDBOX_RECORDED, labels=4, created=5)
     except GrpcError as error:
         if not _without_sandbox_store(error, runtime):

@@ -1,13 +1,13 @@
-"""Lists docker's containers, all of them, in one request. Changes nothing; only this and its client know docker.
+"""Lists docker's containers, all of them, in one request. Changes nothing; no other module knows docker.
 
 The low-level list is used: `containers.list()` inspects each container, and fails where one is removed meanwhile.
 """
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
 from typing import Any, Final, TypeVar, cast
 
+import docker
 import tenacity
 from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import DockerException, NotFound
@@ -20,7 +20,6 @@ from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
 from agent.sources.os_error import why_not_connected
-from agent.sources.runtime.docker_client import BoundedClient, Bounds
 from agent.sources.runtime.runtime import checked_container, counted
 from agent.sources.source_error import SourceError
 
@@ -44,8 +43,7 @@ class Docker:
         except (DockerException, ValueError) as error:
             raise SourceError(f"invalid docker host: {error}") from error
         self.timeout, self._require = timeout, require
-        self._client: BoundedClient | None = None
-        self._bounds = Bounds()
+        self._client: docker.APIClient | None = None
 
     expected: Final = ContainerRuntime(DOCKER)
 
@@ -59,7 +57,7 @@ class Docker:
     def has(self, container_id: str) -> bool:
         """Return whether this container exists; False only where docker itself says so. Raises SourceError."""
 
-        def inspect(client: BoundedClient) -> bool:
+        def inspect(client: docker.APIClient) -> bool:
             try:
                 found = client.inspect_container(container_id)
             except NotFound as error:
@@ -77,11 +75,7 @@ class Docker:
         """Say nothing: the kubelet, not docker, attaches pods to networks."""
         return CniStatus()
 
-    def abort(self) -> None:
-        self._bounds.last.end()
-
-    def _ask(self, question: Callable[[BoundedClient], _T]) -> _T:
-        self._bounds.last.begin()
+    def _ask(self, question: Callable[[docker.APIClient], _T]) -> _T:
         quickly = tenacity.Retrying(
             # A refused connection is retried at once; an engine that hangs is not.
             stop=tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(self.timeout),
@@ -103,11 +97,11 @@ class Docker:
         host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
         return f"cannot connect to docker at {host.removeprefix('http+unix://').removeprefix('unix://')}: {reason}"
 
-    def _ask_once(self, question: Callable[[BoundedClient], _T]) -> _T:
+    def _ask_once(self, question: Callable[[docker.APIClient], _T]) -> _T:
         try:
             self._require()  # before each attempt: docker may have been stopped after the one before
             if self._client is None:
-                self._client = BoundedClient(self._bounds, self.timeout, self._where)
+                self._client = docker.APIClient(version="auto", timeout=cast("int", self.timeout), **self._where)
             return question(self._client)
         except BaseException:
             # An upgraded engine may speak another API version: negotiate again.
@@ -120,9 +114,11 @@ class Docker:
             self._client = None
 
 
-def _list(client: BoundedClient) -> tuple[Container, ...]:
-    with closing(client.listed()) as listed:
-        return counted("docker", map(_container, listed))
+def _list(client: docker.APIClient) -> tuple[Container, ...]:
+    listed = client.containers(all=True)
+    if not isinstance(listed, list):
+        raise TypeError(f"expected a list, found {listed!r}")
+    return counted("docker", map(_container, listed))
 
 
 def _container(item: Mapping[str, Any]) -> Container:

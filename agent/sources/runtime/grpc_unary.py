@@ -6,7 +6,7 @@ h2 is imported where it is used: a node without gRPC does not pay for it.
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
@@ -14,13 +14,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from agent.model.input_limit import InputLimit
 from agent.model.text import truncate
 from agent.sources.os_error import describe_os_error
 from agent.sources.source_error import SourceError
 
-LARGEST_MESSAGE: Final[InputLimit] = 16 * 1024 * 1024
-"""Bytes of an answer that is kept as a whole: the kubelet takes as much."""
+LARGEST_MESSAGE: Final = 16 * 1024 * 1024
+"""Bytes of an answer: the kubelet takes as much."""
 _PREFIX: Final = 5
 """A message follows its prefix: a byte that says whether it is compressed, and its length in four bytes."""
 _LONGEST_TIMEOUT: Final = 99_999_999
@@ -79,31 +78,31 @@ class GrpcConnection:
 
     def call(self, method: str, request: bytes = b"", metadata: Mapping[str, str] | None = None) -> bytes:
         """Call `/package.Service/Method` and return the encoded response; raises SourceError or GrpcError."""
-        return b"".join(self.read(method, request, metadata, LARGEST_MESSAGE))
+        (answer,) = self.calls(method, [request], metadata)
+        if isinstance(answer, GrpcError):
+            raise answer
+        return answer
 
-    def read(self, method: str, request: bytes, metadata: Mapping[str, str] | None, most: int) -> Iterator[bytes]:
-        """Yield the encoded response as it arrives; raises as `call`, also at its end: before, nothing of it counts.
+    def calls(
+        self, method: str, requests: Sequence[bytes], metadata: Mapping[str, str] | None = None
+    ) -> list[bytes | GrpcError]:
+        """Send all requests before the first answer is awaited; return the answers in their order. Raises SourceError.
 
-        `most`: how many bytes it may have. The first piece is empty: the request is on its way, and so may be others.
+        Together they may have `LARGEST_MESSAGE`.
         """
         from h2.exceptions import H2Error
 
-        where = f"{self._path}: {method.rpartition('/')[2]}"
+        where, most = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
         try:
-            stream = self._send(method, request, metadata or {})
-            answer = self._answers[stream] = _Answer(most)
-            yield from self._receive(answer)
-            del self._answers[stream]
-            code = answer.code()
-            if code == Code.OK:
-                return answer.check()
+            self._answers = {self._send(method, one, metadata or {}): _Answer(most) for one in requests}
+            self._receive()
+            return [answer.result(where) for answer in self._answers.values()]
         except TimeoutError as error:
             raise SourceError(f"{where}: no complete response within {self._timeout:g} s") from error
         except OSError as error:
             raise SourceError(f"{where}: {describe_os_error(error)}") from error
         except (H2Error, _InvalidAnswer) as error:
             raise SourceError(f"{where}: {truncate(error) or type(error).__name__}") from error
-        raise GrpcError(where, code, answer.text())
 
     def _send(self, method: str, request: bytes, metadata: Mapping[str, str]) -> int:
         """Queue the request; return the id of its stream."""
@@ -123,10 +122,9 @@ class GrpcConnection:
         self._h2.send_data(stream, b"\0" + len(request).to_bytes(4) + request, end_stream=True)
         return stream
 
-    def _receive(self, answer: "_Answer") -> Iterator[bytes]:
+    def _receive(self) -> None:
         end = self._clock() + self._timeout
-        yield b""
-        while not answer.complete:
+        while not self._is_complete():
             self._wait_until(end)
             # A server that closed the connection may have said why: that is still to be read.
             with suppress(BrokenPipeError):
@@ -137,8 +135,9 @@ class GrpcConnection:
                 raise _InvalidAnswer("the server closed the connection")
             for event in self._h2.receive_data(received):
                 self._take(event)
-            yield answer.take_content()
-        yield answer.take_content()  # it may have arrived before the answer to another call
+
+    def _is_complete(self) -> bool:
+        return all(answer.complete for answer in self._answers.values())
 
     def _wait_until(self, end: float) -> None:
         remaining = end - self._clock()
@@ -150,7 +149,7 @@ class GrpcConnection:
         from h2 import events
 
         if isinstance(event, events.ConnectionTerminated):
-            if all(answer.complete for answer in self._answers.values()):
+            if self._is_complete():
                 return
             raise _InvalidAnswer(f"the server ends the connection ({_reason(event.error_code, event.additional_data)})")
         if isinstance(event, events.DataReceived):
@@ -177,8 +176,7 @@ class _Answer:
 
     def __init__(self, most: int) -> None:
         self.complete = False
-        self._most, self._size = most, 0
-        self._prefix, self._content = bytearray(), bytearray()
+        self._most, self._received = most, bytearray()
         self._headers: dict[bytes, bytes] = {}
 
     def take_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -188,33 +186,22 @@ class _Answer:
             raise _InvalidAnswer(f"HTTP status {status.decode(errors='replace')}")
 
     def take_data(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size > self._most + _PREFIX:
+        self._received += data
+        if len(self._received) > self._most + _PREFIX:
             raise _InvalidAnswer(f"the response is larger than {self._most:,} bytes")
-        missing = _PREFIX - len(self._prefix)
-        self._prefix += data[:missing]
-        self._content += data[missing:]
 
-    def take_content(self) -> bytes:
-        """Return what has arrived of the message since it was last asked for."""
-        content, self._content = bytes(self._content), bytearray()
-        # What is compressed is not the message.
-        return b"" if self._prefix[:1] != b"\0" else content
-
-    def check(self) -> None:
-        """Raise unless one complete message arrived."""
-        length = int.from_bytes(self._prefix[1:])
-        if len(self._prefix) < _PREFIX or self._prefix[0] or self._size != _PREFIX + length:
-            raise _InvalidAnswer(f"the response is not one uncompressed message ({self._size} bytes)")
-
-    def code(self) -> int:
+    def result(self, where: str) -> bytes | GrpcError:
+        """Return the message, or the error that the server answered; raises _InvalidAnswer."""
         status = self._headers.get(b"grpc-status", b"")
         if not re.fullmatch(rb"[0-9]{1,3}", status):
             raise _InvalidAnswer(f"the response has no valid gRPC status ({status.decode(errors='replace')!r})")
-        return int(status)
-
-    def text(self) -> str:
-        return unquote(self._headers.get(b"grpc-message", b"").decode(errors="replace"))
+        if int(status) != Code.OK:
+            text = self._headers.get(b"grpc-message", b"").decode(errors="replace")
+            return GrpcError(where, int(status), unquote(text))
+        prefix, message = self._received[:_PREFIX], bytes(self._received[_PREFIX:])
+        if len(prefix) < _PREFIX or prefix[0] or int.from_bytes(prefix[1:]) != len(message):
+            raise _InvalidAnswer(f"the response is not one uncompressed message ({len(self._received)} bytes)")
+        return message
 
 
 def _reason(code: object, text: bytes | None = None) -> str:

@@ -66,7 +66,6 @@ class NodeRuntimes:
         self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
         self._choice, self._docker_socket = choice, docker_socket
         self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
-        self._answering: Runtime | None = None
         self.asked: tuple[ContainerRuntime, ...] = ()
         """Those that were asked for the last list, whether they answered or not."""
 
@@ -105,11 +104,6 @@ class NodeRuntimes:
             raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
         return any(answers.values())
 
-    def abort(self) -> None:
-        """End the answer that another thread waits for."""
-        if self._answering:
-            self._answering.abort()
-
     def networks(self, config_dir: Path | None = None) -> tuple[RuntimeNetwork, ...]:
         """Return the networks that give pods their addresses; raises SourceError if they are not known.
 
@@ -123,7 +117,9 @@ class NodeRuntimes:
         directory = config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
             read = partial(read_directory, directory)
-            return tuple(chain.from_iterable(networks_of(network, read) for network in status.loaded))
+            named = tuple(chain.from_iterable(networks_of(network, read) for network in status.loaded))
+            others = (default_networks(read_directory(one)) for one in status.others)
+            return (*(named or _unloaded(directory)), *chain.from_iterable(others))
         uses_docker = any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes))
         if uses_docker:
             return self._docker_networks(directory, certain=certain)
@@ -160,7 +156,6 @@ class NodeRuntimes:
 
     def _answer(self, runtime: Runtime, question: Callable[[Runtime], _T]) -> list[_T]:
         """Return the one answer, or none: without CRI it is no runtime, which is a fault if somebody named it."""
-        self._answering = runtime
         try:
             return [question(runtime)]
         except NoCri as error:
@@ -216,6 +211,14 @@ class NodeRuntimes:
 
     def _runs_docker(self, served: Collection[Path]) -> bool:
         return self._processes.runs(DOCKER) if self._docker_socket is None else self._docker_socket in served
+
+
+def _unloaded(directory: Path) -> tuple[RuntimeNetwork, ...]:
+    """Return what a runtime would load that has loaded no network: it cannot read the first file, perhaps."""
+    try:
+        return default_networks(read_directory(directory))
+    except NotConfigured:
+        return ()
 
 
 def _require(socket: Path, served: Collection[Path]) -> None:

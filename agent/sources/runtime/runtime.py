@@ -4,17 +4,14 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final, Protocol
 
-from agent.model.input_limit import InputLimit
 from agent.model.runtime import ContainerRuntime
 from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
 from agent.sources.source_error import SourceError
 
-MOST_CONTAINERS: Final[InputLimit] = 10_000
+MOST_CONTAINERS: Final = 10_000
 """Containers of a node, those that have exited too: fifty times as many as a full node has. Each costs 1 KiB here."""
-MOST_LISTED_BYTES: Final[InputLimit] = 256 * 1024 * 1024
-"""Bytes of a list, of which only one container at a time is kept: what 5,000 containers of 50 KB each have."""
 LONGEST_TEXT: Final = 512
 """Characters of an ID, of a state, and of a pod's namespace, name and uid, of which Kubernetes' longest is 253."""
 _LATEST: Final = 10**11
@@ -65,6 +62,3 @@ class Runtime(Protocol):
     def networks(self) -> CniStatus:
         """Return what it says of the networks of its pods."""
         ...
-
-    def abort(self) -> None:
-        """End the answer that another thread waits for, if it may be waited for without end."""

@@ -7,6 +7,7 @@ import pytest
 
 from agent.checks.addresses import exhausted_range
 from agent.checks.addresses.classify import classify
+from agent.exporters.headline import headline
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import InsufficientData, Node, Reservation, Snapshot
 from tests.builders import (
@@ -19,6 +20,7 @@ from tests.builders import (
     node,
     pod,
     reservation,
+    scanned,
     unrecognized,
     without,
     without_api,
@@ -51,6 +53,15 @@ def test_a_full_range_is_reported_with_its_number_of_leaks() -> None:
     finding = only(small(*leaks(4, 14)))
     assert finding.subject == finding.network == "kubenet"
     assert finding.message == "kubenet: no free addresses; 13 of 13 addresses are reserved (11 leaked)"
+
+
+def test_leaks_outside_the_range_or_of_the_other_family_are_no_leaks_of_it() -> None:
+    ids = {n: f"{n:064x}" for n in range(4, 15)}
+    six = (reservation(f"fd00::{n:x}", container_id) for n, container_id in ids.items())
+    outside = (reservation(f"10.250.0.{n}", f"{n:064x}") for n in range(100, 120))
+    snapshot = node(*leaks(4, 14), *six, *outside, node=[replace(SMALL_NODE, pod_cidrs=(SMALL, "fd00::/64"))])
+    assert only(snapshot).message.endswith("13 of 13 addresses are reserved (11 leaked)")
+    assert headline(scanned(snapshot)) == "Critical: no free pod addresses (11 of 13 leaked)"
 
 
 def test_the_last_free_address_is_enough_if_no_more_pods_fit() -> None:

@@ -54,6 +54,26 @@ def _flannel(**delegate: object) -> dict[str, Any]:
     return {"type": "flannel", "delegate": {"hairpinMode": True, "isDefaultGateway": True} | delegate}
 
 
+MACVLAN: Final = Layout(
+    "macvlan",
+    "",
+    "mac",
+    {
+        "10-mac.conflist": _network(
+            "mac",
+            {
+                "type": "macvlan",
+                "master": "eth0",
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": "10.254.0.0/24", "rangeStart": "10.254.0.200", "rangeEnd": "10.254.0.204"}]],
+                },
+            },
+        )
+    },
+    probe=False,
+)
+"""On the link of the nodes themselves: they have it, and do not reach its pods."""
 LAYOUTS: Final = (
     Layout(
         "kubeadm",

@@ -94,7 +94,7 @@ def test_a_leak_has_its_pod_cause_and_time() -> None:
         "detector": "leaked_reservation",
         "subject": "kubenet/10.244.1.9",
         "message": "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists; "
-        "likely cause: kubelet restart at 2026-03-26 19:00:00Z",
+        "likely cause: kubelet restart at 2026-03-26 19:00:00Z or earlier",
         "severity": "warning",
         "count": 1,
         "since": "2026-03-26T19:00:00Z",

@@ -120,25 +120,6 @@ def test_before_the_first_report_there_is_no_document() -> None:
     assert StatusExporter("0.1.0", 15.0, lambda _: CLEANUP, lambda: True, Clock()).document() is None
 
 
-def test_a_document_is_made_once_per_report_and_its_age_is_new() -> None:
-    clock, made = Clock(), list[Report]()
-
-    def cleanup(report: Report) -> CleanupStatus:
-        made.append(report)
-        return CLEANUP
-
-    exporter = StatusExporter("0.1.0", 15.0, cleanup, lambda: True, clock)
-    first, second = scanned(node()), scanned(node(*LEAKS))
-    exporter.export(first, 0.0)
-    documents = [exporter.document() for clock.now in (101.0, 102.0)]
-    exporter.export(second, 0.0)
-    documents.append(exporter.document())
-    assert made == [first, second]
-    assert [one and (one["state"], one["report"]["age_seconds"]) for one in documents] == [
-        ("ok", 1.0), ("ok", 2.0), ("findings", 0.0)
-    ]  # fmt: skip
-
-
 def test_the_document_keeps_no_report_but_the_last() -> None:
     clock = Clock()
     exporter = StatusExporter("0.1.0", 15.0, lambda _: CLEANUP, lambda: True, clock)

@@ -107,7 +107,7 @@ def test_clean_sorts_by_address_and_not_by_turn() -> None:
 
 def test_clean_shows_the_cause_where_it_is_known() -> None:
     rebooted = Leak(NOW, UPTIME, LeakCause.NODE_REBOOT, NOW, "docker", confirmed=True)
-    lines = clean_table(replace(CLEANING, leaks={rebooted: [reservation("10.244.1.9")]})).splitlines()
+    lines = clean_table(replace(CLEANING, leaks={reservation("10.244.1.9"): rebooted})).splitlines()
     assert [" ".join(line.split()) for line in lines[3:6]] == [
         "NETWORK ADDRESS AGE CAUSE CONTAINER POD VERDICT",
         "kubenet 10.244.1.9 9h node_reboot 888888888888 - refused",

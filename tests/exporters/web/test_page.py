@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from agent.checks.registry import DETECTORS, Detector
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, FileImage
-from agent.exporters import timeline
 from agent.exporters.advice import documented_advice
 from agent.exporters.headline import Status, status_of
 from agent.exporters.web.page import Page
@@ -425,19 +424,3 @@ def test_it_refreshes_until_paused() -> None:
     assert "Refresh" not in dict(page().headers(report, refreshing=False))
     assert 'href="/?refresh=off">Pause' in rendered(report)
     assert 'href="/">Refresh every 30 s' in rendered(report, refreshing=False)
-
-
-def test_a_report_is_rendered_once() -> None:
-    asked: list[str] = []
-
-    def releases() -> tuple[tuple[timeline.Release, ...], tuple[str, ...]]:
-        asked.append("asked")
-        return (), ()
-
-    one, report = Page(releases, LINKS), scanned(node())
-    first = one.render(report, alive=True, refreshing=True)
-    assert one.render(report, alive=True, refreshing=True) is first
-    assert len(asked) == 1
-    one.render(report, alive=False, refreshing=True)
-    one.render(scanned(node()), alive=True, refreshing=True)
-    assert len(asked) == 3

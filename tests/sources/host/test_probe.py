@@ -28,7 +28,7 @@ routes._RTM_F_FIB_MATCH = int(flag)
 cached = [dataclasses.replace(cni_result("a" * 64, "", one), plugin=name) for one, name in json.loads(plugins).items()]
 began = time.monotonic()
 results = probe(ips, time.monotonic, Path(proc), cached)
-print(json.dumps([time.monotonic() - began, {ip: [one.objection, one.why] for ip, one in results.items()}]))
+print(json.dumps([time.monotonic() - began, {ip: [one.objection, one.why, one.asked] for ip, one in results.items()}]))
 """
 
 
@@ -37,6 +37,7 @@ class Probed:
     seconds: float
     objections: dict[str, str | None]
     whys: dict[str, str]
+    asked: dict[str, bool]
 
 
 def probed(
@@ -57,7 +58,7 @@ def probed(
         arguments = (proc or fake, str(flag), json.dumps(plugins or {}), *ips)
         seconds, results = json.loads(net.python(CODE, *arguments, within=within))
     assert set(results) == set(ips)
-    return Probed(seconds, {ip: one[0] for ip, one in results.items()}, {ip: one[1] for ip, one in results.items()})
+    return Probed(seconds, *({ip: one[place] for ip, one in results.items()} for place in range(3)))
 
 
 @pytest.fixture
@@ -271,6 +272,19 @@ def test_without_any_route_nothing_is_sent(net: Network) -> None:
     found = probed(net, "10.9.9.9", "fd99::9")
     assert found.objections == {"10.9.9.9": None, "fd99::9": None}
     assert found.seconds < 2.5
+
+
+def test_silence_on_one_of_several_links_is_no_proof(net: Network) -> None:
+    """The kernel asks on the link of the longest prefix only."""
+    net.ip(
+        "link add up0 type veth peer name up1", "link set up0 up", "link set up1 up",
+        "addr add 10.244.1.129/26 dev up0", "-6 addr add fd00:244::8000/120 dev up0 nodad",
+    )  # fmt: skip
+    net.pod("ghost", 150)
+    found = probed(net, "10.244.1.150", "10.244.1.20", "fd00:244::20")
+    assert found.objections == dict.fromkeys(found.whys)
+    assert found.asked == {"10.244.1.150": False, "10.244.1.20": True, "fd00:244::20": True}
+    assert found.whys["10.244.1.150"].endswith("host unreachable; cbr0 could not be asked")
 
 
 def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Network) -> None:

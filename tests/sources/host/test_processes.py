@@ -354,8 +354,9 @@ def test_another_runtime_is_detected(proc: Path, runtime: str) -> None:
 def test_the_process_table_of_a_container_is_unavailable(proc: Path) -> None:
     process(proc, 1, "python3", 900)
     assert error_of(ProcessTable(proc)) == (
-        f"no kubelet and no container runtime in {proc}: it is not the host's (set hostPID: true, or check --proc)"
-    )  # fmt: skip
+        f"no kubelet and no container runtime in {proc}: they are stopped, or it is not the host's (set hostPID: true, "
+        "or check --proc)"
+    )
 
 
 def test_an_unreadable_file_is_named_in_the_error(proc: Path) -> None:
@@ -521,6 +522,9 @@ def test_a_cni_plugin_at_work_is_told(proc: Path) -> None:
         (83, "bridge", ["bridge", "monitor"]),
         (84, "other", ["/usr/bin/other"]),
         (85, "bridge", ["/app/bridge"]),
+        (86, "python3", ["python3", "/srv/own-ipam-plugin-of-ours"]),
+        (87, "acme", ["/usr/bin/python3", "/opt/cni/bin/acme"]),
+        (88, "install", ["/opt/cni/bin/install", "--now"]),
     ):
         process(proc, pid, command, 40)
         write_cmdline(proc, pid, *words)
@@ -528,8 +532,10 @@ def test_a_cni_plugin_at_work_is_told(proc: Path) -> None:
     plugins = ProcessTable(proc).read(plugins=["own-ipam-plugin-of-ours"]).plugins
     assert plugins == (
         PluginProcess(81, "bridge", after(40)),
-        PluginProcess(82, "own-ipam-plugin", after(40)),
-    )
+        PluginProcess(82, "own-ipam-plugin-of-ours", after(40)),
+        PluginProcess(86, "own-ipam-plugin-of-ours", after(40)),
+        PluginProcess(87, "acme", after(40)),
+    ), "by its name, or because it is where plugins are, whatever the configuration says by now"
 
 
 def test_a_plugin_whose_command_line_cannot_be_read_counts(proc: Path) -> None:

@@ -294,18 +294,6 @@ def test_files_that_come_and_go_are_read_completely_or_not_at_all(kubenet: Path)
         churning.join()
 
 
-def test_a_file_that_reads_the_same_is_the_same_object_and_any_other_is_read_anew(kubenet: Path) -> None:
-    for last in range(2, 6):
-        (kubenet / f"10.244.1.{last}").write_text(f"{ID}\r\neth0")
-    before = read(kubenet).reading.known()
-    (kubenet / "10.244.1.2").write_text(f"{'f' * 64}\r\neth0")
-    (kubenet / "10.244.1.3").unlink()
-    os.utime(kubenet / "10.244.1.4", ns=(1, 1))
-    again = reservations.read_reservations(kubenet.parent, kubenet.name, before).reading.known()
-    assert sorted(again, key=lambda one: one.ip) == sorted(read(kubenet).reading.known(), key=lambda one: one.ip)
-    assert [one.ip for one in again if any(one is old for old in before)] == ["10.244.1.5"]
-
-
 def test_no_handle_is_left_open(kubenet: Path) -> None:
     make_link_to_shadow(kubenet / "10.244.1.7")
     os.mkfifo(kubenet / "10.244.1.8")
@@ -401,21 +389,3 @@ def test_files_of_the_real_host_local_are_reservations(
     assert sorted(reservations_by_ip(tmp_path / "kubenet")) == ["10.22.0.3", "fd00:22::3"]
     host_local("DEL", other, "net1")
     assert reservations_by_ip(tmp_path / "kubenet") == {}
-
-
-def test_files_that_read_the_same_are_the_same_objects_whatever_else_changed(tmp_path: Path, kubenet: Path) -> None:
-    def read(before: tuple[Reservation, ...] = ()) -> tuple[Reservation, ...]:
-        return reservations.read_reservations(tmp_path, "kubenet", before).reading.known()
-
-    for number in range(2, 12):
-        (kubenet / f"10.22.0.{number}").write_text(ID)
-    first = read()
-    (kubenet / first[3].ip).unlink()
-    (kubenet / "10.22.0.99").write_text(ID)
-    (kubenet / first[5].ip).write_text(ID.replace("9", "8") if "9" in ID else "8" * 64)
-    second = read(tuple(reversed(first)))
-    kept = {one.ip: one for one in first if one not in {first[3], first[5]}}
-    assert {one.ip for one in second} == {*kept, first[5].ip, "10.22.0.99"}
-    assert all(one is kept[one.ip] for one in second if one.ip in kept)
-    assert next(one for one in second if one.ip == first[5].ip) != first[5]
-    assert [id(one) for one in read(second)] == [id(one) for one in second]

@@ -293,55 +293,6 @@ def test_a_list_is_parsed_as_it_arrives(api_of: Any) -> None:
         assert list(items) == [POD]
 
 
-@pytest.mark.parametrize("dripping", ["headers", "body"])
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "TLS"])
-def test_an_answer_that_drips_is_given_up_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dripping: str, encrypted: bool
-) -> None:
-    def drip(_: Request) -> Iterator[bytes]:
-        yield CHUNKED if dripping == "body" else b"HTTP/1.1 200 OK\r\nX-Drip: "
-        while not server.closing.wait(0.01):
-            yield chunk(b" ") if dripping == "body" else b"x"
-
-    context, certificate = self_signed(tmp_path) if encrypted else (None, "")
-    cluster = f"certificate-authority: {certificate}" if encrypted else ""
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.3)
-    server = FakeServer(drip, tls=context)
-    with server, contextlib.closing(Api(kubeconfig(tmp_path / "config", server.url, cluster=cluster), 0.2)) as api:
-        for _ in range(2):
-            assert error_of(api) == "API server: no complete response within 0.3 s"
-            if dripping == "headers":
-                with pytest.raises(SourceError, match=r"no complete response within 0\.3 s"):
-                    list(api.stream("/api/v1/pods", (), 5.0))
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Drip: ",
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[]",
-    ],
-    ids=["headers", "body without a length"],
-)
-def test_an_answer_that_was_ended_is_not_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes
-) -> None:
-    """http.client takes the end of the connection for the end of these."""
-
-    def drip(_: Request) -> Iterator[bytes]:
-        yield start
-        while not server.closing.wait(0.01):
-            yield b" "
-
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.3)
-    server = FakeServer(drip)
-    with server, contextlib.closing(Api(kubeconfig(tmp_path / "config", server.url), 0.2)) as api:
-        assert error_of(api) == "API server: no complete response within 0.3 s"
-        if b"X-Drip" in start:
-            with pytest.raises(SourceError, match=r"no complete response within 0\.3 s"):
-                api.stream("/api/v1/pods", (), 5.0)
-
-
 def test_a_list_with_too_many_objects_is_no_list(api_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MOST_LISTED", 3)
     with FakeServer(lambda request: [http(listing(*[POD] * (3 + ("nodes" in request.target))))]) as server:

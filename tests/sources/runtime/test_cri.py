@@ -13,14 +13,13 @@ import pytest
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Container
 from agent.sources.host.cni_config import networks_of
-from agent.sources.runtime import cri as cri_module
 from agent.sources.runtime import runtime
 from agent.sources.runtime.cri import Cri
 from agent.sources.runtime.runtime import NoCri
 from agent.sources.source_error import SourceError
 from tests.fakes import cri as fake
 from tests.fakes.cri import AT, FakeRuntime, cniconfig, container, record, sandbox, stored
-from tests.fakes.grpc_server import OPENING, Answers, Call, FakeGrpcServer
+from tests.fakes.grpc_server import Answers, Call, FakeGrpcServer
 from tests.wire import ID, open_directory
 
 CONTAINERS = "/containerd.services.containers.v1.Containers"
@@ -207,7 +206,7 @@ def test_many_ids_are_asked_in_batches(serve: Serve, cri: Cri) -> None:
         assert {one.id for one in cri.containers(ids)} == {ids[5], ids[249]}
     lists = [call for call in server.calls if call.method.endswith(("Containers/List", "Store/List"))]
     filters = [len(fake.PROTO["Filters"].FromString(call.request).filters) for call in lists]
-    assert filters == [100, 100, 50, 100, 100, 50]
+    assert filters == [*[32] * 7, 26] * 2
     assert all(len(call.body) < 16384 for call in lists), "a request is one frame"
 
 
@@ -283,33 +282,15 @@ def test_any_request_that_fails_makes_the_list_unavailable(
         assert text in error_of(lambda: cri.containers([A, B]))
 
 
-def test_a_list_that_never_ends_is_unavailable_at_its_bound_and_the_next_one_is_read(
-    serve: Serve, cri: Cri, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def endless(call: Call) -> None:
-        call.head(OPENING)
-        call.data(b"\0\xff\xff\xff\xff")
-        one = fake.PROTO["Sandboxes"](items=[sandbox(A)]).SerializeToString()
-        while not call.closing.is_set():
-            call.data(one)
-
-    monkeypatch.setattr(runtime, "MOST_CONTAINERS", 1000)
-    served = FakeRuntime(sandboxes=[sandbox(A)], instead={"ListPodSandbox": endless})
-    with serve(served):
-        assert "it has more than 1,000 containers" in error_of(lambda: cri.containers([]))
-        served.instead.clear()
-        assert len(cri.containers([])) == 1
-
-
 def test_the_size_of_a_list_is_bounded_and_that_of_a_text_in_it(
     serve: Serve, cri: Cri, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cri_module, "MOST_LISTED_BYTES", 100_000)
-    few, many = ([sandbox(one * 64) for one in "0123456789"] * times for times in (10, 100))
+    monkeypatch.setattr(runtime, "MOST_CONTAINERS", 100)
+    few, many = ([sandbox(one * 64) for one in "0123456789"] * times for times in (10, 11))
     with serve(FakeRuntime(sandboxes=few)) as server:
         assert len(cri.containers([])) == 100
         server.answers = FakeRuntime(sandboxes=many).answer
-        assert "the response is larger than 100,000 bytes" in error_of(lambda: cri.containers([]))
+        assert "it has more than 100 containers" in error_of(lambda: cri.containers([]))
         server.answers = FakeRuntime(sandboxes=[sandbox(A, labels={"io.kubernetes.pod.uid": "x" * 600})]).answer
         assert "a text of 600 characters" in error_of(lambda: cri.containers([]))
 
@@ -503,6 +484,13 @@ def test_a_runtime_without_a_network_has_none(serve: Serve, cri: Cri) -> None:
         loopback = json.loads(cniconfig())["Networks"][:1]
         runtime.info = {"cniconfig": json.dumps({"Networks": loopback})}
         assert cri.networks().loaded == ()
+
+
+def test_a_runtime_class_may_have_a_directory_of_its_own(serve: Serve, cri: Cri) -> None:
+    classes = {"runc": {"cniConfDir": ""}, "alt": {"cniConfDir": "/etc/cni/alt.d"}, "kata": {}}
+    config = json.dumps({"containerd": {"runtimes": classes}})
+    with serve(FakeRuntime(info={"cniconfig": cniconfig(bridge()), "config": config})):
+        assert cri.networks().others == (Path("/etc/cni/alt.d"),)
 
 
 def test_cri_o_does_not_name_its_networks(serve: Serve, cri: Cri) -> None:

@@ -35,7 +35,6 @@ class Fake:
     error: SourceError | None = None
     require: Callable[[], None] = lambda: None
     asked: list[set[str]] = field(default_factory=list)
-    aborted: int = 0
 
     def identify(self) -> ContainerRuntime:
         self._answer()
@@ -53,9 +52,6 @@ class Fake:
     def networks(self) -> CniStatus:
         self._answer()
         return self.named
-
-    def abort(self) -> None:
-        self.aborted += 1
 
     def _answer(self) -> None:
         self.require()
@@ -304,6 +300,27 @@ def test_a_runtime_alone_names_the_networks(machine: Machine) -> None:
     assert machine.runtimes().networks() == CBR0
     machine.serve(SOCKET, named=CniStatus(()))
     assert machine.runtimes().networks() == ()
+
+
+def test_a_runtime_that_has_loaded_no_network_hides_none(machine: Machine, tmp_path: Path) -> None:
+    """It cannot read the first file, and pods have addresses by another one."""
+    machine.run("containerd", listening=(SOCKET,))
+    machine.serve(SOCKET, named=CniStatus((), tmp_path))
+    (tmp_path / "00-bad.conflist").write_text('{"cniVersion": "1.0.0", "name": "zz", "plugins": []}')
+    with pytest.raises(SourceError, match=r"00-bad\.conflist"):
+        machine.runtimes().networks()
+    (tmp_path / "10-cbr0.conflist").write_text(json.dumps(LOADED.loaded[0] if LOADED.loaded else None))
+    assert machine.runtimes().networks() == CBR0
+
+
+def test_the_networks_of_runtime_classes_are_networks_of_the_node(machine: Machine, tmp_path: Path) -> None:
+    machine.run("containerd", listening=(SOCKET,))
+    machine.serve(SOCKET, named=LOADED._replace(others=(tmp_path / "alt.d",)))
+    with pytest.raises(SourceError, match=r"alt\.d does not exist .*must be mounted"):
+        machine.runtimes().networks()
+    (tmp_path / "alt.d").mkdir()
+    (tmp_path / "alt.d/10-alt.conflist").write_text('{"name": "alt", "plugins": [{"type": "flannel"}]}')
+    assert [one.name for one in machine.runtimes().networks()] == ["cbr0", "alt"]
 
 
 @pytest.mark.parametrize(

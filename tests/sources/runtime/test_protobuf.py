@@ -1,17 +1,14 @@
 """The wire format of protobuf, compared with protobuf's own library, and with bytes that are no message."""
 
-import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import repeat
 from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.runtime.protobuf import LARGEST_FIELD, DecodedMessage, MalformedMessage, encode, repeated
+from agent.sources.runtime.protobuf import DecodedMessage, MalformedMessage, encode
 from tests.fakes.protobuf import messages
 
 _CLASSES = messages(
@@ -144,9 +141,8 @@ def test_bytes_that_are_no_message_are_refused(encoded: bytes, text: str) -> Non
     ],
 )
 def test_a_field_of_another_type_is_refused_and_not_absent(encoded: bytes, read: Any) -> None:
-    message = DecodedMessage(encoded)
     with pytest.raises(MalformedMessage):
-        read(message)
+        read(DecodedMessage(encoded))
 
 
 @given(st.binary(max_size=200))
@@ -167,101 +163,3 @@ def test_a_truncated_message_is_malformed_wherever_protobuf_refuses_it(outer: An
     except DecodeError:
         with pytest.raises(MalformedMessage):
             DecodedMessage(part)
-
-
-def test_a_large_message_takes_seconds_at_most() -> None:
-    start = time.perf_counter()
-    message = DecodedMessage(b"\x0a\x08somebody" * 100_000)
-    assert len(message.messages(2)) == 0
-    assert message.text(1) == "somebody"
-    with pytest.raises(MalformedMessage):
-        DecodedMessage(b"\xff" * 16_000_000)
-    assert time.perf_counter() - start < 10
-
-
-def test_a_message_of_too_many_fields_is_malformed() -> None:
-    assert DecodedMessage(b"\x08\x01" * 100_000).integer(1) == 1
-    with pytest.raises(MalformedMessage, match="the message has more than 100,000 fields"):
-        DecodedMessage(b"\x08\x01" * 100_001)
-
-
-def test_the_fields_of_embedded_messages_count_as_well() -> None:
-    embedded = b"\x08\x01" * 60  # each with its two bytes of tag and length
-    few, many = (DecodedMessage((b"\x0a\x78" + embedded) * count) for count in (1_500, 1_700))
-    assert len(few.messages(1)) == 1_500
-    with pytest.raises(MalformedMessage, match="more than 100,000 fields"):
-        many.messages(1)
-    with pytest.raises(MalformedMessage, match="more than 100,000 fields"):
-        few.message(1)
-
-
-def delimited(number: int, content: bytes) -> bytes:
-    """Encode one field of bytes, which need not be a text."""
-    head = encode((number, "x" * len(content)))
-    return head[: len(head) - len(content)] + content
-
-
-CONTENTS = st.binary(max_size=3) | st.sampled_from([127, 128]).map(lambda size: b"x" * size)
-ENTRIES = st.lists(st.builds(delimited, st.integers(1, 3), CONTENTS), max_size=3).map(b"".join) | st.binary(max_size=12)
-
-
-@given(st.lists(ENTRIES, max_size=3))
-@example([b"\x0a\x01k\x12\x01v"])
-@example([b"\x0a\x01k\x12\x01v\x12\x01w"])
-@example([b"\x0a\x01\xff\x12\x01v"])
-@example([b"\x0a\x81\x00k\x12\x01v"])
-def test_an_entry_of_a_map_is_decoded_as_any_message(entries: list[bytes]) -> None:
-    def read(decode: Callable[[], dict[str, str]]) -> dict[str, str] | None:
-        try:
-            return decode()
-        except MalformedMessage:
-            return None
-
-    whole = DecodedMessage(b"".join(delimited(1, one) for one in entries))
-    as_any = read(lambda: {one.text(1): one.text(2) for one in map(DecodedMessage, entries)})
-    assert read(lambda: whole.text_map(1)) == as_any
-
-
-def test_the_fields_of_short_entries_count() -> None:
-    entry = b"\x0a\x06\x0a\x01k\x12\x01v"
-    assert DecodedMessage(entry * 33_333).text_map(1) == {"k": "v"}
-    with pytest.raises(MalformedMessage, match="more than 100,000 fields"):
-        DecodedMessage(entry * 33_334).text_map(1)
-
-
-def pieces(encoded: bytes, size: int) -> Iterator[bytes]:
-    return (encoded[start : start + size] for start in range(0, len(encoded), size))
-
-
-@given(OUTER, st.integers(1, 60))
-def test_a_list_in_any_pieces_is_the_list(outer: Any, size: int) -> None:
-    encoded = outer.SerializeToString()
-    found = [(one.text(1), one.integer(2)) for one in repeated(pieces(encoded, size), 5)]
-    assert found == [(one.text, one.number) for one in outer.list]
-
-
-@given(st.binary(max_size=200) | OUTER.map(lambda outer: outer.SerializeToString()[:-1]), st.integers(1, 60))
-def test_a_list_in_pieces_is_malformed_where_the_whole_is(encoded: bytes, size: int) -> None:
-    def read(whole: bool) -> list[str] | None:
-        try:
-            found = DecodedMessage(encoded).messages(5) if whole else list(repeated(pieces(encoded, size), 5))
-            return [one.text(1) for one in found]
-        except MalformedMessage:
-            return None
-
-    assert read(whole=False) == read(whole=True)
-
-
-def test_a_field_that_never_ends_is_malformed_at_the_bound() -> None:
-    taken = 0
-
-    def endless() -> Iterator[bytes]:
-        nonlocal taken
-        yield b"\x2a\xff\xff\xff\x7f"
-        for piece in repeat(b"x" * 1000):
-            taken += 1
-            yield piece
-
-    with pytest.raises(MalformedMessage, match=f"field 5 is larger than {LARGEST_FIELD:,} bytes"):
-        list(repeated(endless(), 5))
-    assert taken < 3

@@ -295,7 +295,7 @@ class ModernRun:
     # The agent
 
     def _journals(self) -> list[Path]:
-        return list((self.node.nodeleak.state_dir / "journal").glob("journal.*.jsonl"))
+        return list((self.node.nodeleak.state_dir / "journal").glob("*.json"))
 
     def _age_journal(self) -> None:
         """Let the journal have room: a run can release more in an hour than a node does in a day."""
@@ -305,15 +305,8 @@ class ModernRun:
 
     def _released(self) -> AbstractSet[str]:
         """Return the sandboxes of all releases, also of those that have not ended."""
-        sandboxes: dict[str, str] = {}
-        for line in (line for file in self._journals() for line in file.read_text().splitlines()):
-            with contextlib.suppress(ValueError):  # it is being written
-                entry = json.loads(line)
-                if "began" in entry:
-                    sandboxes[entry["entry"]] = entry["container_id"]
-                elif entry.get("outcome", "released") != "released":
-                    sandboxes.pop(entry["entry"], None)
-        return set(sandboxes.values())
+        entries = (json.loads(file.read_text()) for file in self._journals())
+        return {one["container_id"] for one in entries if one.get("outcome") in {None, "released"}}
 
 
 def _first_plugin(node: ModernNode) -> dict[str, Any]:
