@@ -147,6 +147,7 @@ def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
             vms.deploy("web")
         vms.refused("refused")
         vms.refused("web-")
+        eventually(lambda: _is_not_registered(daemon))  # the daemon may read the node later than the kubelet rejects
         throughout(lambda: _is_not_registered(daemon), 3)
         plugin.start()
         late = plugin_up() - kubelet_up()
