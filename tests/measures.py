@@ -31,7 +31,7 @@ BUDGETS: Final = {
     "the destroying path: lines": (2_368, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (12, 10),
-    "tests: lines": (67_002, 40_000),
+    "tests: lines": (67_006, 40_000),
     "names that tests import from agent": (533, 250),
     "words in *.md": (60_449, 30_000),
     "words in README.md": (4_301, 1_300),

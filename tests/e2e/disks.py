@@ -131,7 +131,10 @@ class Disks:
             self._cluster.kubectl("delete", "pv", f"pv-{_CLAIM}", "--wait=false")
 
     def attach_by_csi(self) -> None:
-        """Act as the external attacher: set a new VolumeAttachment to attached."""
+        """Act as the external attacher: set a new VolumeAttachment to attached.
+
+        After failures the controller waits up to two minutes before it makes one.
+        """
 
         def check() -> None:
             (made,) = (one for one in self.get(_ATTACHMENTS)["items"] if one["spec"]["attacher"] == _DRIVER)
@@ -139,7 +142,7 @@ class Disks:
             made["status"] = {"attached": True}
             self._put(f"{_ATTACHMENTS}/{made['metadata']['name']}/status", made)
 
-        eventually(lambda: _or_complaint(check))
+        eventually(lambda: _or_complaint(check), 150)
 
     @contextlib.contextmanager
     def detaching_fails(self) -> Iterator[None]:
