@@ -20,11 +20,12 @@ from agent.model.snapshot import CniResult, NetworkStore, NotRequested, Reading,
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, flannel, mounts, namespaces, network_directories, probe
+from agent.sources.host import addresses, mounts, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.cni_config import with_subnet
 from agent.sources.host.device_plugins import DeviceManager
-from agent.sources.host.mount_table import is_missing_on_node
+from agent.sources.host.mount_table import is_missing_on_node, read_namespaces
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.host.state_directory import read_disk
@@ -55,12 +56,13 @@ def node_sources(
     config: Config, api: Sources, history: Callable[[], StoredHistory], *, keeps_state: bool = False
 ) -> NodeSources:
     """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
-    runtimes, only_docker = _runtimes(config), config.runtime == DOCKER
+    processes = ProcessTable(config.proc)
+    runtimes, only_docker = _runtimes(config, processes), config.runtime == DOCKER
     # A little more than the timeout of one answer, which bounds silence and has the better message.
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(is_missing_on_node, proc=config.proc)
-    results, processes = CniResults(config.cni_cache_dir, is_missing), ProcessTable(config.proc)
+    results = CniResults(config.cni_cache_dir, is_missing)
     networks = partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
     last = LastNetworks(networks, _reservations(config, is_missing))
     host = {
@@ -77,7 +79,7 @@ def node_sources(
         "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot), plugins=_plugins(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
-        "mounted_namespaces": lambda _: namespaces.read_namespaces(config.proc),
+        "mounted_namespaces": lambda _: read_namespaces(config.proc),
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "state": lambda _: read_disk(config.state_dir) if keeps_state else NotRequested("state", "no daemon"),
         "registration": _registration(config, api, processes),
@@ -102,9 +104,8 @@ def _registration(config: Config, api: Sources, processes: ProcessTable) -> Call
     return lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at)
 
 
-def _runtimes(config: Config) -> NodeRuntimes:
-    # A process table of its own: runtimes are asked in another thread.
-    processes, timeout = ProcessTable(config.proc), config.docker_timeout.total_seconds()
+def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
+    timeout = config.docker_timeout.total_seconds()
 
     @cache
     def docker() -> Runtime:
@@ -204,7 +205,7 @@ def _networks(
     read: Callable[[], tuple[RuntimeNetwork, ...]], config: Config
 ) -> tuple[RuntimeNetwork, ...] | NotRequested:
     try:
-        return flannel.with_subnet(read(), config.run_dir)
+        return with_subnet(read(), config.run_dir)
     except SourceError as error:
         if AUTO in config.network:
             raise

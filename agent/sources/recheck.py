@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.model.namespaces import mounted_by_sandbox, of_nobody
 from agent.model.release import ProbeResult, Reason
-from agent.sources.host import addresses, namespaces
+from agent.sources.host import addresses, mount_table
 from agent.sources.host.cni_cache import CniResults
 
 
@@ -27,7 +27,7 @@ class NodeRecheck:
         found = self.ask(ips, send)
         if all(one.asked for one in found.values()):
             return found
-        place = of_nobody(self.results.read(), namespaces.read_namespaces(self.proc))
+        place = of_nobody(self.results.read(), mount_table.read_namespaces(self.proc))
         return {ip: one if one.asked or not place else _doubtful(one, place) for ip, one in found.items()}
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
@@ -42,7 +42,7 @@ class NodeRecheck:
 
     def _mounted(self, container_id: str) -> str:
         named = [one for one in self.results.read() if one.namespace and one.container_id == container_id]
-        mounted = mounted_by_sandbox(named, namespaces.read_namespaces(self.proc)) if named else {}
+        mounted = mounted_by_sandbox(named, mount_table.read_namespaces(self.proc)) if named else {}
         return f"its network namespace is still mounted: {mounted[container_id]}" if mounted else ""
 
 

@@ -2,18 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from agent.checks.devices.clocks import plugins
 from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
-from agent.sources.host.cached_file import CachedFile
+from agent.sources.host.files import read_file
+from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 from agent.state.atomic_file import StateFile
-
-MAX_HISTORY_BYTES: Final = 512 * 1024
-"""Bytes. A full history has a tenth of that."""
 
 
 class DeviceHistoryStore:
@@ -72,10 +69,12 @@ def _loaded(path: Path) -> tuple[StoredHistory, tuple[int, ...] | None]:
 def _load(path: Path) -> StoredHistory:
     """Read the stored history; none is empty, a damaged one is empty with the reason."""
     try:
-        found = CachedFile(load_history, MAX_HISTORY_BYTES).read(path)
+        content, _ = read_file(path)
+    except FileNotFoundError:
+        return StoredHistory()
+    except OSError as error:
+        return StoredHistory(trouble=cannot_read(path, error))
     except SourceError as error:
         return StoredHistory(trouble=str(error))
-    if found is None:
-        return StoredHistory()
-    stored, _ = found
+    stored = load_history(content)
     return StoredHistory(stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else "")

@@ -12,20 +12,21 @@ from typing import Any, Final
 
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import Reservation
-from agent.sources.host import kubelet_runtime, routes, unix_sockets
+from agent.sources.host import kubelet_runtime, routes
 from agent.sources.host.addresses import read_addresses
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults, belongs, parse_result
-from agent.sources.host.device_checkpoint import parse_checkpoint
-from agent.sources.host.flannel import with_subnet
+from agent.sources.host.cni_config import with_subnet
+from agent.sources.host.device_plugins import parse_checkpoint
+from agent.sources.host.mount_table import read_namespaces
 from agent.sources.host.mounts import read_mounts
-from agent.sources.host.namespaces import read_namespaces
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.reservations import read_reservations
+from agent.sources.host.unix_sockets import read_sockets
 from tests.builders import NOW
 from tests.fakes import host, nodes
 from tests.fuzz.fuzzer import Fuzzer, Parse, pure
-from tests.sources.host.test_device_checkpoint import BY_NUMA_NODE, EMPTY, LISTED, NULL
+from tests.sources.host.test_device_plugins import BY_NUMA_NODE, EMPTY, LISTED, NULL
 from tests.wire import ID
 
 NODE: Final = nodes.the_incident(NOW)
@@ -207,9 +208,9 @@ def _flannel(directory: Path) -> Iterator[Parse]:
     yield parse
 
 
-def _sockets(content: bytes) -> Any:
+def _sockets(proc: Path) -> Any:
     paths = [b"/var/lib/kubelet/device-plugins/kubelet.sock", b"/run/containerd/containerd.sock"]
-    found = unix_sockets.find(content.splitlines(keepends=True), paths)
+    found = read_sockets(proc, paths)
     assert found.listening | found.connected <= set(paths)
 
 
@@ -275,7 +276,7 @@ FUZZERS: Final = (
     Fuzzer("proc-fib_trie", (_FIB_TRIE,), _of_proc("net-1/fib_trie", read_addresses), as_json=False),
     Fuzzer("proc-if_inet6", (_IF_INET6,), _of_proc("net-1/if_inet6", read_addresses), as_json=False),
     Fuzzer("proc-mountinfo", (_MOUNTINFO,), _of_proc("1/mountinfo", _mounts), as_json=False),
-    Fuzzer("proc-net-unix", (_UNIX,), pure(_sockets), as_json=False),
+    Fuzzer("proc-net-unix", (_UNIX,), _of_proc("1/net/unix", _sockets), as_json=False),
     Fuzzer(
         "proc-stat", (b"cpu  1 0 1 1 0\nbtime 1774526400\nprocesses 1\n",), _of_proc("stat", _processes), as_json=False
     ),

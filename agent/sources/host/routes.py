@@ -7,7 +7,6 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -33,8 +32,7 @@ _ELSEWHERE_IPV6: Final = 0x80000000 | 0x0200
 """RTF_LOCAL and RTF_REJECT (linux/ipv6_route.h, linux/route.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     local: bool = False
     """It is an address of the node itself."""
     link: str = ""
@@ -56,52 +54,34 @@ def find_route(ip: str) -> Route:
         if found.kind == _LOCAL:
             return Route(local=True)
         name = socket.if_indextoname(found.device)
-        entry, longest = _ask(ip, _RTM_F_FIB_MATCH), ip_address(ip).max_prefixlen
-        # Where the flag is ignored, every answer is about the address alone.
-        prefix = _listed_prefix(ip, name) if entry == found else entry and entry.prefix
+        entry, longest, listed = _ask(ip, _RTM_F_FIB_MATCH), ip_address(ip).max_prefixlen, list(_listed(ip))
+        prefix = entry.prefix if entry else None
+        if entry == found:  # the flag is ignored: every answer is about the address alone
+            own = (bits for link, bits in listed if link == name and ":" not in ip)
+            prefix = max(own, default=None)
         link = name if prefix == longest or _has_neighbors(name) else ""
-        others = tuple(sorted(_links(ip) - {name}))
-        return Route(link=link, alone=prefix == longest, prefix=longest if prefix is None else prefix, others=others)
+        others = sorted({other for other, bits in listed if bits and other != name})
+        return Route(False, link, prefix == longest, longest if prefix is None else prefix, tuple(others))
     except (OSError, struct.error, ValueError) as error:
         raise SourceError(f"cannot ask the kernel for the route to {ip}: {error}") from error
 
 
-def _links(ip: str) -> set[str]:
-    """Return the interfaces that /proc lists with a route to a network with the address, without a gateway."""
-    address = ip_address(ip)
-    of_family = _links4 if address.version == 4 else _links6  # noqa: PLR2004 (a version)
-    return set(map(os.fsdecode, of_family(address.packed)))
-
-
-def _links4(address: bytes) -> Iterator[bytes]:
-    number = int.from_bytes(address, sys.byteorder)
-    for name, to, gateway, _, _, _, _, mask, *_ in (line.split() for line in _TABLE.read_bytes().splitlines()[1:]):
-        if int(mask, 16) and not int(gateway, 16) and number & int(mask, 16) == int(to, 16):
-            yield name
-
-
-def _links6(address: bytes) -> Iterator[bytes]:
+def _listed(ip: str) -> Iterator[tuple[str, int]]:
+    """Yield each route to a network with the address, without a gateway, in /proc: its interface and its prefix."""
+    address = ip_address(ip).packed
+    if ":" not in ip:
+        # The kernel writes addresses as the machine has their four bytes in memory.
+        number = int.from_bytes(address, sys.byteorder)
+        for name, to, gateway, _, _, _, _, mask, *_ in (line.split() for line in _TABLE.read_bytes().splitlines()[1:]):
+            if not int(gateway, 16) and number & int(mask, 16) == int(to, 16):
+                yield os.fsdecode(name), int(mask, 16).bit_count()
+        return
     for line in _TABLE_IPV6.read_bytes().splitlines() if _TABLE_IPV6.exists() else ():
         to, prefix, _, _, gateway, _, _, _, flags, name = line.split(maxsplit=9)
-        host_bits = 128 - int(prefix, 16)
-        near = int(prefix, 16) and not int(gateway, 16) and not int(flags, 16) & _ELSEWHERE_IPV6
-        if near and int(to, 16) >> host_bits == int.from_bytes(address) >> host_bits:
-            yield name.strip()
-
-
-def _listed_prefix(ip: str, link: str) -> int | None:
-    """Return the prefix of the route to an IPv4 address on that link, as /proc lists it; None: it does not."""
-    if ":" in ip:
-        return None
-    # The kernel writes addresses as the machine has their four bytes in memory.
-    address = int.from_bytes(ip_address(ip).packed, sys.byteorder)
-    routes = (line.split() for line in _TABLE.read_bytes().splitlines()[1:])
-    on_link = (
-        (int(to, 16), int(mask, 16))
-        for name, to, gateway, _, _, _, _, mask, *_ in routes
-        if name == os.fsencode(link) and not int(gateway, 16)
-    )
-    return max((mask.bit_count() for to, mask in on_link if address & mask == to), default=None)
+        bits = int(prefix, 16)
+        near = not int(gateway, 16) and not int(flags, 16) & _ELSEWHERE_IPV6
+        if near and int(to, 16) >> 128 - bits == int.from_bytes(address) >> 128 - bits:
+            yield os.fsdecode(name.strip()), bits
 
 
 class _Found(NamedTuple):

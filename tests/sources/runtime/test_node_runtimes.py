@@ -242,11 +242,10 @@ def test_without_an_answer_of_any_runtime_docker_says_why_unless_nothing_runs(
         assert str(raised.value).startswith(why)
 
 
-@pytest.mark.parametrize("name", ["stat", "1/net/unix"])
-def test_nothing_is_asked_where_it_is_unknown_what_runs(machine: Machine, name: str) -> None:
+def test_nothing_is_asked_where_it_is_unknown_what_runs(machine: Machine) -> None:
     machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
-    (machine.proc / name).unlink()
-    with pytest.raises(SourceError, match=f"cannot read {machine.proc}/{name}"):
+    (machine.proc / "1/net/unix").unlink()
+    with pytest.raises(SourceError, match=f"cannot read {machine.proc}/1/net/unix"):
         machine.runtimes().containers(node())
     assert machine.docker.asked == []
 
