@@ -3,7 +3,7 @@
 A source is declared by its field in `Snapshot`. `app/sources.py` gives it a reader. This module says when it is read.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -82,10 +82,8 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     )
     snapshot = crosscheck.all_sources(snapshot)
     for name, why_not in _WHERE_NEEDED.items():
-        if why := why_not(snapshot):
-            snapshot = _with(snapshot, name, NotRequested(name, why))
-        else:
-            snapshot = read.into(snapshot, name)
+        why = why_not(snapshot)
+        snapshot = _with(snapshot, name, NotRequested(name, why)) if why else read.into(snapshot, name)
     snapshot = crosscheck.namespaces(snapshot)
     return with_history(replace(snapshot, timings=tuple(read.timings)))
 
@@ -127,19 +125,17 @@ class _Reading:
 
 def has_unowned(snapshot: Snapshot) -> bool:
     """Return whether a reservation has no owner by the containers and checkpoints that were read."""
-    return any(True for _ in _unowned(snapshot))
+    return bool(_unowned(snapshot))
 
 
-def _unowned(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the container IDs of those reservations; empty for an empty file."""
+def _unowned(snapshot: Snapshot) -> frozenset[str]:
+    """Return the container IDs of those reservations; empty for an empty file."""
     if not isinstance(snapshot.containers, Known):
-        return
+        return frozenset()
+    reserved = (known_or(store.reading, ()) for store in snapshot.reservations)
+    ids = frozenset(reservation.container_id for reservations in reserved for reservation in reservations)
     owned = {container.id for container in snapshot.containers.value}
-    owned |= {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
-    for store in snapshot.reservations:
-        for one in known_or(store.reading, ()):
-            if one.container_id not in owned:
-                yield one.container_id
+    return ids - owned - {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
 
 
 def _addresses_not_needed(snapshot: Snapshot) -> str:
