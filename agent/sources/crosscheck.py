@@ -153,16 +153,20 @@ def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterabl
     without any of the running sandboxes (left over from another kubelet, or created by a mount) is not the kubelet's.
     """
     if is_missing(reading):
-        if isinstance(containers, NotRequested):
-            return NotRequested("checkpoints", containers.why)
-        without_sandboxes = isinstance(containers, Known) and not any(one.sandbox for one in containers.value)
-        return Known(()) if without_sandboxes and not _any_reserved(stores) else reading
+        return _missing_checkpoints(reading, containers, stores)
     running = _running(containers)
     if not isinstance(reading, Known) or not running or running & {one.container_id for one in reading.value}:
         return reading
     return Unavailable(
         "checkpoints", f"{len(running)} sandboxes are running and none has a checkpoint: check --checkpoint-dir"
     )
+
+
+def _missing_checkpoints(reading: Unavailable, containers: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
+    if isinstance(containers, NotRequested):
+        return NotRequested("checkpoints", containers.why)
+    without_sandboxes = isinstance(containers, Known) and not any(one.sandbox for one in containers.value)
+    return Known(()) if without_sandboxes and not _any_reserved(stores) else reading
 
 
 def _pods(snapshot: Snapshot) -> _Pods:
@@ -194,21 +198,26 @@ def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
     This matters only where a pod or the node has devices. Kubelets without device plugins have no such directory, and
     that must not make a report about addresses incomplete.
     """
-    pods, node = snapshot.pods, snapshot.node
     why = _why_not_the_kubelets(snapshot.device_plugins, len(_running(snapshot.containers)))
     if not why:
         return snapshot.device_plugins
-    if isinstance(pods, Unavailable) or isinstance(node, Unavailable):
+    if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable):
         return Unavailable("device_plugins", why)
-    asking = [pod.name for pod in known_or(pods, ()) if pod.wants or pod.rejection]
-    # The 0 of a plugin that was taken away stays in the node's status for ever.
-    if (worker := known_or(node, None)) and any(devices.capacity for devices in worker.devices):
-        asking.append(f"node {worker.name}")
-    if asking:
+    if asking := _uses_devices(snapshot):
         return Unavailable(
-            "device_plugins", f"{why}, but {asking[0]} uses devices: check --device-plugins-dir, and that it is mounted"
+            "device_plugins", f"{why}, but {asking} uses devices: check --device-plugins-dir, and that it is mounted"
         )
     return NotRequested("device_plugins", f"{why}, and no pod here requests devices")
+
+
+def _uses_devices(snapshot: Snapshot) -> str:
+    """Return a pod that uses devices, or else the node; empty: none is known to."""
+    for pod in known_or(snapshot.pods, ()):
+        if pod.wants or pod.rejection:
+            return pod.name
+    node = known_or(snapshot.node, None)
+    # The 0 of a plugin that was taken away stays in the node's status for ever.
+    return f"node {node.name}" if node and any(devices.capacity for devices in node.devices) else ""
 
 
 def _why_not_the_kubelets(reading: Reading[DevicePlugins], running: int) -> str:

@@ -41,12 +41,10 @@ def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     """Return the store as it is if it is the pods', else one that is not requested, or unavailable."""
     if _PODMAN.fullmatch(store.network):
         return _not_in_use(store, "its addresses are those of podman", snapshot)
-    configured = (network for network in known_or(snapshot.networks, ()) if network.name == store.network)
-    if network := next(configured, None):
-        return _configured(store, network, snapshot)
-    # kubenet's directory is missing on a node that does not use it.
-    is_unused = store.network == KUBENET and is_missing(store.reading) and isinstance(snapshot.networks, Known)
-    if not isinstance(store.reading, Known) and not is_unused:
+    for network in known_or(snapshot.networks, ()):
+        if network.name == store.network:
+            return _configured(store, network, snapshot)
+    if not isinstance(store.reading, Known) and not _has_no_kubenet(store, snapshot):
         return store
     # Whoever names a network knows it; kubenet may be named for a fleet of which only some nodes have it.
     if _is_in_use(store, snapshot) or (not store.discovered and store.network != KUBENET):
@@ -54,6 +52,11 @@ def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     if program := _program(store.unrecognized):
         return _not_in_use(store, f"its addresses are those of {program}", snapshot)
     return _unnamed(store, snapshot)
+
+
+def _has_no_kubenet(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether it is a missing directory of kubenet, on a node that does not use it."""
+    return store.network == KUBENET and is_missing(store.reading) and isinstance(snapshot.networks, Known)
 
 
 def _configured(store: NetworkStore, network: RuntimeNetwork, snapshot: Snapshot) -> NetworkStore:
@@ -85,25 +88,26 @@ def _missed(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
 
 
 def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
+    """Return a store that neither a setting nor the configuration names."""
     for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
         if isinstance(reading, Unavailable):
-            results = _results(store, snapshot)
-            if store.network == KUBENET or (results and all(result.pod for result in results)):
-                return store  # each of its reservations is unknown
-            why = f"it is unknown whether pods use network {store.network}: {reading.source}: {reading.why}"
-            return replace(store, reading=Unavailable("reservations", why), unrecognized=())
+            return _undecided(store, f"{reading.source}: {reading.why}", snapshot)
     if isinstance(snapshot.networks, NotRequested):
         kept = store.network == KUBENET or not store.discovered
         return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
     if not all(result.pod for result in _results(store, snapshot)):
         return _not_in_use(store, "libcni's cache has IDs of this network that are not those of pods", snapshot)
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
-    why = (
-        f"the pods of this node get their addresses from network {names}"
-        if names
-        else "the kubelet uses no CNI network"
-    )
-    return _not_in_use(store, why, snapshot)
+    why = f"the pods of this node get their addresses from network {names}"
+    return _not_in_use(store, why if names else "the kubelet uses no CNI network", snapshot)
+
+
+def _undecided(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkStore:
+    results = _results(store, snapshot)
+    if store.network == KUBENET or (results and all(result.pod for result in results)):
+        return store  # each of its reservations is unknown
+    why = f"it is unknown whether pods use network {store.network}: {why}"
+    return replace(store, reading=Unavailable("reservations", why), unrecognized=())
 
 
 def _not_in_use(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkStore:
@@ -154,15 +158,20 @@ def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
 
     None while a pod waits for an address: the configuration may have been changed.
     """
-    containers, ids = known_or(snapshot.containers, None), _ids(store)
-    others = _PODMAN.fullmatch(store.network) or _program(store.unrecognized)
-    if not ids or containers is None or others or not known_or(snapshot.networks, ()) or _waits(snapshot):
+    ids, times = _ids(store), [reservation.mtime_ns for reservation in known_or(store.reading, ())]
+    if not ids or not _is_settled(store, snapshot) or max(times) >= _since(snapshot):
         return None
-    times = [reservation.mtime_ns for reservation in known_or(store.reading, ())]
-    if max(times) >= _since(snapshot) or not ids.isdisjoint(container.id for container in containers):
+    if not ids.isdisjoint(container.id for container in known_or(snapshot.containers, ())):
         return None
     pods = len(ids.intersection(result.container_id for result in _results(store, snapshot) if result.pod))
     return LeftOver(f"{store.data_dir}/{store.network}", len(times), min(times), max(times), pods)
+
+
+def _is_settled(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether nobody else's addresses are in it, and no pod waits for one."""
+    if not isinstance(snapshot.containers, Known) or not known_or(snapshot.networks, ()):
+        return False
+    return not (_PODMAN.fullmatch(store.network) or _program(store.unrecognized) or _waits(snapshot))
 
 
 def _waits(snapshot: Snapshot) -> bool:

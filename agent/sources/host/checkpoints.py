@@ -7,7 +7,8 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ class CheckpointDirectories:
         found = {path: directory for path in self._directories if (directory := _read(path)) is not None}
         if not found:
             raise NotFound(f"none of these exists: {', '.join(map(str, self._directories))} (check --checkpoint-dir)")
-        left_over = _left_over(found, containers, now)
+        left_over = _left_over(found, list(filter(attrgetter("sandbox"), containers)), now)
         self._left_over = frozenset(path / container_id for path in left_over for container_id in found[path].ids)
         in_use = (directory for path, directory in found.items() if path not in left_over)
         return tuple(checkpoint for directory in in_use for checkpoint in directory.checkpoints)
@@ -55,16 +56,14 @@ class CheckpointDirectories:
         return any(map(_exists, files))
 
 
-def _left_over(found: Mapping[Path, _Directory], containers: Iterable[Container], now: float) -> frozenset[Path]:
+def _left_over(found: Mapping[Path, _Directory], sandboxes: Sequence[Container], now: float) -> frozenset[Path]:
     """Return the directories of a runtime that the kubelet no longer uses: nobody retries their teardowns.
 
     Every running sandbox has its checkpoint in another directory and is younger than every file in this one, which has
     no sandbox that is listed. If all are from the future, the clock was wrong, and their age shows nothing.
     """
-    sandboxes = [container for container in containers if container.sandbox]
-    listed = {sandbox.id for sandbox in sandboxes}
     created = {sandbox.id: sandbox.created for sandbox in sandboxes if sandbox.running}
-    oldest = min(created.values(), default=now)
+    oldest, listed = min(created.values(), default=now), {sandbox.id for sandbox in sandboxes}
     if oldest >= now or not any(created.keys() <= directory.ids for directory in found.values()):
         return frozenset()
     return frozenset(path for path, one in found.items() if one.newest < oldest and not one.ids & listed)

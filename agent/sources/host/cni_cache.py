@@ -123,7 +123,7 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
 def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
     if tree.get("kind") != "cniCacheV1":
         tree = {"networkName": network, "containerId": container_id, "result": tree}
-    if tree.get("networkName") != network or tree.get("containerId") != container_id:
+    if (tree.get("networkName"), tree.get("containerId")) != (network, container_id):
         return None
     plugins = _plugins(tree.get("config"))
     if any(_DELEGATES & plugin.keys() for plugin in plugins):

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -74,11 +73,15 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
         raise SourceError(cannot_read(directory / escape(name), error)) from error
     except SourceError as error:
         raise ValueError(error) from error
-    tree = json.loads(content)
+    return _checked(json.loads(content), "" if name.endswith(".conflist") else name)
+
+
+def _checked(tree: Configuration, single: str) -> Configuration:
+    """Return a configuration; raises ValueError. `single`: the name of the file if it is for a single plugin."""
     if not isinstance(tree, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 (one kind for all that libcni refuses)
-    if not name.endswith(".conflist"):
-        tree = {"name": tree.get("name") or name, "plugins": [tree]}
+    if single:
+        tree = {"name": tree.get("name") or single, "plugins": [tree]}
     plugins = tree.get("plugins")
     if not isinstance(tree.get("name"), str) or not isinstance(plugins, list) or not plugins:
         raise ValueError("it has no name or no plugins")
@@ -137,19 +140,16 @@ def _find(network: str, files: Mapping[str, Configuration]) -> Configuration | N
 def _own_networks(name: str, plugins: Sequence[Configuration]) -> Iterator[RuntimeNetwork]:
     types = tuple(str(plugin["type"]) for plugin in plugins)
     ipams = list(filter(None, map(_ipam, plugins)))
-    host_local = [ipam for ipam in ipams if ipam.get("type") == "host-local"]
-    directories = dict.fromkeys(_data_dir(ipam) for ipam in host_local)
-    for data_dir in directories:
+    ranges: dict[str, list[tuple[WrittenRange, ...]]] = {}
+    for ipam in ipams:
+        if ipam.get("type") == "host-local":
+            ranges.setdefault(str(ipam.get("dataDir") or ""), []).extend(ranges_of(ipam))
+    for data_dir, sets in ranges.items():
         _check_paths(name, data_dir)
-        ranges = chain.from_iterable(ranges_of(ipam) for ipam in host_local if _data_dir(ipam) == data_dir)
-        yield RuntimeNetwork(name, types, "host-local", data_dir, tuple(ranges))
-    if not directories:
+        yield RuntimeNetwork(name, types, "host-local", data_dir, tuple(sets))
+    if not ranges:
         _check_paths(name, "")
         yield RuntimeNetwork(name, types, next((str(ipam.get("type") or "") for ipam in ipams), ""))
-
-
-def _data_dir(ipam: Configuration) -> str:
-    return str(ipam.get("dataDir") or "")
 
 
 def _ipam(plugin: Configuration) -> Configuration:

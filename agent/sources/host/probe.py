@@ -63,7 +63,7 @@ def probe(
         _ask_all(probes, clock)
     except OSError as error:
         raise SourceError(f"cannot probe addresses: {error}") from error
-    return results | {one.ip: one.result() for one in probes}
+    return results | {probe.ip: probe.result() for probe in probes}
 
 
 def known_unasked(ips: Iterable[str], proc: Path, cached: Collection[CniResult] = ()) -> dict[str, ProbeResult]:
@@ -106,7 +106,7 @@ class _Probe:
     """One address, and the socket that asks it."""
 
     def __init__(self, ip: str, route: Route) -> None:
-        self.ip, self._link, self._prefix, self._others = ip, route.link, route.prefix, route.others
+        self.ip, self._route = ip, route
         self._found: ProbeResult | None = None
         self._unsent = self._sender = ""
         self._family = socket.AF_INET6 if ":" in ip else socket.AF_INET
@@ -130,21 +130,14 @@ class _Probe:
         """Return why "host unreachable" would prove nothing: nobody was asked, or nobody could answer the sender."""
         if self._family == socket.AF_INET:
             # A pod that has no route to the sender ignores its ARP request (rp_filter).
-            near = ip_address(self._sender) in ip_network(f"{self.ip}/{self._prefix}", strict=False)
+            near = ip_address(self._sender) in ip_network(f"{self.ip}/{self._route.prefix}", strict=False)
             return "" if near else f"the node asks as {self._sender}, which is not in the network of the route"
-        # An interface may have nearly any bytes as its name: the last field, as it is.
-        addresses = (line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line)
-        on_link = (one for one in addresses if one[5:] == [os.fsencode(self._link)])
-        ready = [one for one in on_link if not int(one[4], 16) & _NOT_READY]
-        # The kernel asks as the sender if that is an address of the link, otherwise as its link-local one.
-        sender = ip_address(self._sender.partition("%")[0]).packed.hex().encode()
-        if any(one[0] == sender or int(one[3], 16) == _LINK_LOCAL for one in ready):
-            return ""
-        return "the node cannot ask there: it has no IPv6 address on it, or one that is still tentative"
+        why = "the node cannot ask there: it has no IPv6 address on it, or one that is still tentative"
+        return "" if _can_ask_as(self._sender, self._route.link) else why
 
     def result(self) -> ProbeResult:
         why = self._unsent or f"no answer within {_TIMES * _EVERY:.0f} s, and the node does not report it unreachable"
-        return self._found or ProbeResult(f"{self.ip} on {self._link}: {why}", Reason.PROBE_UNANSWERED)
+        return self._found or ProbeResult(f"{self.ip} on {self._route.link}: {why}", Reason.PROBE_UNANSWERED)
 
     def send(self, asking: socket.socket) -> None:
         # Any other error is one that was received, and is read from the queue.
@@ -175,15 +168,26 @@ class _Probe:
         if sender != self.ip and find_route(sender).local:  # not the address itself, behind a firewall
             self._unsent = self._unsent or self._no_sender()
             if code == errno.EHOSTUNREACH and not self._unsent:
-                unasked = f"; {', '.join(self._others)} could not be asked" if self._others else ""
-                why = f"nobody on {self._link} has {self.ip}: host unreachable{unasked}"
-                self._found = ProbeResult(why, asked=not self._others)
+                others = self._route.others
+                unasked = f"; {', '.join(others)} could not be asked" if others else ""
+                why = f"nobody on {self._route.link} has {self.ip}: host unreachable{unasked}"
+                self._found = ProbeResult(why, asked=not others)
         else:
             by = "" if sender == self.ip else f" by {sender}"
             self._found = self._in_use(f"{os.strerror(code).lower()}{by}")
 
     def _in_use(self, what: str) -> ProbeResult:
-        return ProbeResult(f"{self.ip} answers on {self._link} ({what})", Reason.ADDRESS_IN_USE)
+        return ProbeResult(f"{self.ip} answers on {self._route.link} ({what})", Reason.ADDRESS_IN_USE)
+
+
+def _can_ask_as(sender: str, link: str) -> bool:
+    """Return whether the kernel has an IPv6 address to ask as: the sender on this link, or its link-local one."""
+    # An interface may have nearly any bytes as its name: the last field, as it is.
+    addresses = (line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line)
+    on_link = (fields for fields in addresses if fields[5:] == [os.fsencode(link)])
+    ready = [fields for fields in on_link if not int(fields[4], 16) & _NOT_READY]
+    packed = ip_address(sender.partition("%")[0]).packed.hex().encode()
+    return any(fields[0] == packed or int(fields[3], 16) == _LINK_LOCAL for fields in ready)
 
 
 def _ask_all(probes: Iterable[_Probe], clock: Callable[[], float]) -> None:

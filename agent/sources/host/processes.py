@@ -146,11 +146,7 @@ class ProcessTable:
 
     def _search(self, plugins: Collection[str] = ()) -> tuple[_Process, ...]:
         """Remember the node's own processes, and return those of these CNI plugins; raises SourceError without any."""
-        try:
-            pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
-        except OSError as error:
-            raise SourceError(cannot_read(self._proc, error)) from error
-        processes = list(filter(None, (_process(self._proc, pid) for pid in pids)))
+        processes = _all_processes(self._proc)
         self._known = self._of_node(process for process in processes if process.command in _NODE)
         if not self._known:
             raise SourceError(
@@ -210,6 +206,14 @@ def _started(process: _Process, booted: datetime) -> datetime:
         return booted + timedelta(seconds=process.start / os.sysconf("SC_CLK_TCK"))
     except OverflowError as error:
         raise SourceError(f"process {process.pid} started {truncate(process.start)} ticks after boot") from error
+
+
+def _all_processes(proc: Path) -> list[_Process]:
+    try:
+        pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]
+    except OSError as error:
+        raise SourceError(cannot_read(proc, error)) from error
+    return list(filter(None, (_process(proc, pid) for pid in pids)))
 
 
 def _process(proc: Path, pid: int) -> _Process | None:

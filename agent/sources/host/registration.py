@@ -56,14 +56,16 @@ class RegistrationTracker:
         if isinstance(node, NotRequested):
             return NotRequested("registration", node.why)
         why = self._recall(at)
-        found = known_or(node, None)
-        if found is not None:
-            removal, in_use = _removal(found, known_or(pods, None))
-            self._last = remember(self._last, found.name, found.uid, found.provider_id, at, removal, in_use=in_use)
-        elif isinstance(node, Known) and self._last is not None and self._last.gone is None:
-            self._last = self._without_node(self._last, known_or(pods, None), at)
-        if not isinstance(node, Known) or (found is not None and found.provider_id):
+        if not isinstance(node, Known):
             return Known(Registration(self._expected, self._last, why=why))
+        found, listed = node.value, known_or(pods, None)
+        if found is not None:
+            removal, in_use = _removal(found, listed)
+            self._last = remember(self._last, found.name, found.uid, found.provider_id, at, removal, in_use=in_use)
+            if found.provider_id:
+                return Known(Registration(self._expected, self._last, why=why))
+        elif self._last is not None and self._last.gone is None:
+            self._last = self._without_node(self._last, listed, at)
         flags = self._kubelet_flags()
         return Known(
             Registration(
@@ -71,7 +73,7 @@ class RegistrationTracker:
                 last=self._last,
                 kubelet_name=self._kubelet_name(flags),
                 cloud_provider=flags.get(CLOUD, ""),
-                listed_pods=len(pods.value) if found is None and isinstance(pods, Known) else 0,
+                listed_pods=len(listed or ()) if found is None else 0,
                 why=why,
             )
         )

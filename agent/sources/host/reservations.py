@@ -12,6 +12,7 @@ import re
 import socket
 import stat
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -67,9 +68,17 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
         return NetworkStore(network, Unavailable("reservations", why), data_dir=data_dir)
     finally:
         os.close(handle)
-    reservations = tuple(entry for entry in entries if isinstance(entry, Reservation))
-    unrecognized = tuple(entry for entry in entries if isinstance(entry, UnrecognizedEntry))
-    return NetworkStore(network, Known(reservations), unrecognized, data_dir)
+    return _store(network, entries, data_dir)
+
+
+def _store(network: str, entries: Iterable[Reservation | UnrecognizedEntry | None], data_dir: str) -> NetworkStore:
+    reservations, unrecognized = list[Reservation](), list[UnrecognizedEntry]()
+    for entry in entries:
+        if isinstance(entry, Reservation):
+            reservations.append(entry)
+        elif entry:
+            unrecognized.append(entry)
+    return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized), data_dir)
 
 
 def _too_many(directory: Path, most: int, others: int) -> Unavailable:

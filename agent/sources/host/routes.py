@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,34 +53,48 @@ def find_route(ip: str) -> Route:
             return Route()
         if found.kind == _LOCAL:
             return Route(local=True)
-        name = socket.if_indextoname(found.device)
-        entry, longest, listed = _ask(ip, _RTM_F_FIB_MATCH), ip_address(ip).max_prefixlen, list(_listed(ip))
-        prefix = entry.prefix if entry else None
-        if entry == found:  # the flag is ignored: every answer is about the address alone
-            own = (bits for link, bits in listed if link == name and ":" not in ip)
-            prefix = max(own, default=None)
-        link = name if prefix == longest or _has_neighbors(name) else ""
-        others = sorted({other for other, bits in listed if bits and other != name})
-        return Route(False, link, prefix == longest, longest if prefix is None else prefix, tuple(others))
+        return _on_link(ip, found, tuple(_listed_ipv6(ip) if ":" in ip else _listed_ipv4(ip)))
     except (OSError, struct.error, ValueError) as error:
         raise SourceError(f"cannot ask the kernel for the route to {ip}: {error}") from error
 
 
-def _listed(ip: str) -> Iterator[tuple[str, int]]:
+def _on_link(ip: str, found: "_Found", listed: Sequence[tuple[str, int]]) -> Route:
+    name, longest = socket.if_indextoname(found.device), ip_address(ip).max_prefixlen
+    prefix = _prefix(ip, found, [bits for link, bits in listed if link == name])
+    return Route(
+        link=name if prefix == longest or _has_neighbors(name) else "",
+        alone=prefix == longest,
+        prefix=longest if prefix is None else prefix,
+        others=tuple(sorted({link for link, bits in listed if bits and link != name})),
+    )
+
+
+def _prefix(ip: str, found: "_Found", listed: Sequence[int]) -> int | None:
+    """Return the prefix of the route; None: not known. `listed`: those of its link in /proc."""
+    entry = _ask(ip, _RTM_F_FIB_MATCH)
+    if entry != found:
+        return entry.prefix if entry else None
+    # The flag is ignored: every answer is about the address alone.
+    return None if ":" in ip else max(listed, default=None)
+
+
+def _listed_ipv4(ip: str) -> Iterator[tuple[str, int]]:
     """Yield each route to a network with the address, without a gateway, in /proc: its interface and its prefix."""
-    address = ip_address(ip).packed
-    if ":" not in ip:
-        # The kernel writes addresses as the machine has their four bytes in memory.
-        number = int.from_bytes(address, sys.byteorder)
-        for name, to, gateway, _, _, _, _, mask, *_ in (line.split() for line in _TABLE.read_bytes().splitlines()[1:]):
-            if not int(gateway, 16) and number & int(mask, 16) == int(to, 16):
-                yield os.fsdecode(name), int(mask, 16).bit_count()
-        return
+    # The kernel writes addresses as the machine has their four bytes in memory.
+    address = int.from_bytes(ip_address(ip).packed, sys.byteorder)
+    for name, to, gateway, _, _, _, _, mask, *_ in (line.split() for line in _TABLE.read_bytes().splitlines()[1:]):
+        if not int(gateway, 16) and address & int(mask, 16) == int(to, 16):
+            yield os.fsdecode(name), int(mask, 16).bit_count()
+
+
+def _listed_ipv6(ip: str) -> Iterator[tuple[str, int]]:
+    """Yield the same for IPv6."""
+    address = int(ip_address(ip))
     for line in _TABLE_IPV6.read_bytes().splitlines() if _TABLE_IPV6.exists() else ():
         to, prefix, _, _, gateway, _, _, _, flags, name = line.split(maxsplit=9)
         bits = int(prefix, 16)
         near = not int(gateway, 16) and not int(flags, 16) & _ELSEWHERE_IPV6
-        if near and int(to, 16) >> 128 - bits == int.from_bytes(address) >> 128 - bits:
+        if near and int(to, 16) >> 128 - bits == address >> 128 - bits:
             yield os.fsdecode(name.strip()), bits
 
 
