@@ -16,10 +16,8 @@ from agent.model.snapshot import (
     SOURCES,
     DamagedResult,
     Known,
-    NetworkStore,
     Node,
     NotRequested,
-    Reading,
     Snapshot,
     Timing,
     Unavailable,
@@ -69,10 +67,11 @@ _ALWAYS: Final = (
 
 def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable[[], float]) -> Snapshot:
     """Read every source that this node needs. `clock`: seconds, to time the reading with."""
-    read = _Reading(sources.readers, clock)
-    snapshot = _blank(node_name, now)
+    unread: dict[str, Any] = {name: NotRequested(name, "this process does not read it") for name in SOURCES}
+    unread["reservations"] = ()
+    snapshot = Snapshot(node_name=node_name, taken_at=now.wall, uptime=now.uptime, **unread)
     for name in _ALWAYS:
-        snapshot = read.into(snapshot, name)
+        snapshot = _read(name, snapshot, sources, clock)
     # These come with the answers of a source.
     snapshot = replace(
         snapshot,
@@ -83,44 +82,23 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     snapshot = crosscheck.all_sources(snapshot)
     for name, why_not in _WHERE_NEEDED.items():
         why = why_not(snapshot)
-        snapshot = _with(snapshot, name, NotRequested(name, why)) if why else read.into(snapshot, name)
-    snapshot = crosscheck.namespaces(snapshot)
-    return with_history(replace(snapshot, timings=tuple(read.timings)))
+        given: dict[str, Any] = {name: NotRequested(name, why)}
+        snapshot = replace(snapshot, **given) if why else _read(name, snapshot, sources, clock)
+    return with_history(crosscheck.namespaces(snapshot))
 
 
-def _blank(node_name: str, now: Moment) -> Snapshot:
-    unread: dict[str, Any] = {name: NotRequested(name, "this process does not read it") for name in SOURCES}
-    return Snapshot(node_name=node_name, taken_at=now.wall, uptime=now.uptime, **(unread | {"reservations": ()}))
-
-
-def _with(snapshot: Snapshot, name: str, reading: Any) -> Snapshot:
-    return replace(snapshot, **{name: reading})
-
-
-class _Reading:
-    """Reads sources by name, and keeps how long each took."""
-
-    def __init__(self, readers: Mapping[str, Reader], clock: Callable[[], float]) -> None:
-        self.timings: list[Timing] = []
-        self._readers, self._clock = readers, clock
-
-    def into(self, snapshot: Snapshot, name: str) -> Snapshot:
-        """Return the snapshot with one source more."""
-        if name not in self._readers:
-            return snapshot
-        start = self._clock()
-        reading = self._ask(name, snapshot)
-        self.timings.append(Timing(name, self._clock() - start))
-        return _with(snapshot, name, reading)
-
-    def _ask(self, name: str, snapshot: Snapshot) -> Reading[Any] | tuple[NetworkStore, ...]:
-        try:
-            value = self._readers[name](snapshot)
-        except SourceError as error:
-            return Unavailable(name, str(error), isinstance(error, NotFound))
-        if name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested)):
-            return value  # type: ignore[no-any-return]
-        return Known(value)
+def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], float]) -> Snapshot:
+    """Return the snapshot with one source more, and how long it took."""
+    if name not in sources.readers:
+        return snapshot
+    start = clock()
+    try:
+        value = sources.readers[name](snapshot)
+    except SourceError as error:
+        value = Unavailable(name, str(error), isinstance(error, NotFound))
+    is_reading = name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested))
+    read: dict[str, Any] = {name: value if is_reading else Known(value)}
+    return replace(snapshot, timings=(*snapshot.timings, Timing(name, clock() - start)), **read)
 
 
 def has_unowned(snapshot: Snapshot) -> bool:

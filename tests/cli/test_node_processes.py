@@ -434,7 +434,6 @@ def test_an_older_process_of_the_same_name_hides_no_restart(
     ("docker", "kubelet", "words"),
     [
         ("dockerd-current", "kubelet", ["/usr/bin/kubelet", KUBENET]),
-        ("dockerd", "hyperkube", ["/hyperkube", "kubelet", KUBENET]),
         ("dockerd", "k3s-agent", ["/usr/local/bin/k3s", "agent", CRI_DOCKERD]),
     ],
 )

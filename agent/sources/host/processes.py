@@ -41,8 +41,6 @@ _PLUGIN_DIRECTORY: Final = re.compile(r"/cni/bin\Z|\A/usr/lib(exec)?/cni\Z")
 """Those of the CNI plugins' documentation and of the distributions."""
 _COMMAND_LENGTH: Final = 15
 """The kernel cuts the name of a process (TASK_COMM_LEN)."""
-_HYPERKUBE: Final = "hyperkube"
-"""One program for every component, which its first argument selects."""
 _BOOTED: Final = re.compile(r"^btime (\d+)$", re.MULTILINE)
 _ENDED: Final = frozenset({"Z", "X"})
 _START: Final = 18
@@ -65,7 +63,7 @@ class ProcessTable:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._known: tuple[_Process, ...] = ()
-        """Every kubelet, cri-dockerd and runtime of the last search."""
+        """Every kubelet, cri-dockerd and runtime of the last search that found any."""
 
     def read(self, *, complete: bool = True, plugins: Collection[str] = ()) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's.
@@ -147,12 +145,13 @@ class ProcessTable:
     def _search(self, plugins: Collection[str] = ()) -> tuple[_Process, ...]:
         """Remember the node's own processes, and return those of these CNI plugins; raises SourceError without any."""
         processes = _all_processes(self._proc)
-        self._known = self._of_node(process for process in processes if process.command in _NODE)
-        if not self._known:
+        known = self._of_node(process for process in processes if process.command in _NODE)
+        if not known:
             raise SourceError(
                 f"no kubelet and no container runtime in {self._proc}: they are stopped, or it is not the host's (set "
                 "hostPID: true, or check --proc)"
             )
+        self._known = known
         at_work = (plugin for process in processes if plugins and (plugin := _plugin(self._proc, process, plugins)))
         return tuple(sorted(self._of_node(at_work)))  # a pod may have its own `bridge`
 
@@ -223,16 +222,9 @@ def _process(proc: Path, pid: int) -> _Process | None:
         before, _, after = _read(proc, pid, "stat").rpartition(")")
         state, *rest = after.split()
         # A zombie would hide its successor, and with it a restart of the kubelet.
-        return None if state in _ENDED else _Process(pid, _kind(proc, pid, before), int(rest[_START]))
+        return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
     except (OSError, SourceError, ValueError, IndexError):
         return None
-
-
-def _kind(proc: Path, pid: int, before: str) -> str:
-    command = before.partition("(")[2]
-    if command == _HYPERKUBE and "kubelet" in (_command_line(proc, pid) or ())[1:2]:
-        return "kubelet"
-    return command
 
 
 def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process | None:

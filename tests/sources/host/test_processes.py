@@ -75,13 +75,6 @@ def test_daemons_have_several_names(proc: Path) -> None:
         assert {kind: at for kind in kinds if (at := getattr(found, kind))} == {kind: after(3)}
 
 
-def test_hyperkube_is_the_component_that_it_was_started_as(proc: Path) -> None:
-    process(proc, 70, "dockerd", 20)
-    for component, start in (("kubelet", after(31)), ("apiserver", None)):
-        process(proc, 80, "hyperkube", 31, "/hyperkube", component, "--v=2", "kubelet")
-        assert read(proc).kubelet == start
-
-
 def test_other_process_names_are_ignored(proc: Path) -> None:
     process(proc, 80, "kubelet", 31)
     for command in ("kube let)", "(sd-pam)", ") S 1 1 (", "a\nb", "kubelet) S 0 (x", "tmux: server"):
