@@ -133,49 +133,40 @@ def running(container_id: str, created: int) -> Container:
     return Container(container_id, "running", created, "shop/web-0", "", sandbox=True)
 
 
-@pytest.mark.parametrize(
-    ("made", "containers", "left_over"),
-    [
-        (1000, (running(SECOND, 2000),), True),
-        (1000, (running(SECOND, 2000), replace(running(THIRD, 1500), state="exited")), True),
-        (1000, (running(SECOND, 2000), running(THIRD, 2500)), True),
-        (1000, (running(SECOND, 2000), replace(running("a" * 64, 500), sandbox=False)), True),
-        (2200, (running(SECOND, 2000), running(THIRD, 2500)), False),
-        (3000, (running(SECOND, 2000),), False),
-        (2000, (running(SECOND, 2000),), False),
-        (1000, (running(FIRST, 1000), running(SECOND, 2000)), False),
-        (1000, (replace(running(FIRST, 1000), state="exited"), running(SECOND, 2000)), False),
-        (1000, (replace(running(FIRST, 1000), state="created"), running(SECOND, 2000)), False),
-        (1000, (running(SECOND, NOW + 1),), False),
-        (1000, (running(SECOND, 2000), running(THIRD, NOW + 1)), True),
-        (1000, (), False),
-        (1000, (replace(running(SECOND, 2000), state="exited"),), False),
-        (1000, (running("a" * 64, 2000),), False),
-        (1000, (running("a" * 64, 2000), running(SECOND, 2000)), False),
-    ],
-    ids=[
-        "all that runs is in the other directory",
-        "and what stopped too",
-        "and is younger",
-        "a container that is no sandbox",
-        "its checkpoint is younger than the oldest that runs",
-        "its checkpoint is younger than all that runs",
-        "its checkpoint is as old as what runs",
-        "one of its sandboxes runs",
-        "one of its sandboxes stopped",
-        "one of its sandboxes starts",
-        "the other's sandbox is from the future",
-        "the other's youngest sandbox is from the future",
-        "nothing runs",
-        "only a stopped sandbox",
-        "no running sandbox has a checkpoint",
-        "a running sandbox has no checkpoint",
-    ],
-)
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return tmp_path / "dockershim"
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "cri-dockerd"
+
+
+CASES: dict[str, tuple[int, tuple[Container, ...], bool]] = {
+    "all that runs is in the other directory": (1000, (running(SECOND, 2000),), True),
+    "and what stopped too": (1000, (running(SECOND, 2000), replace(running(THIRD, 1500), state="exited")), True),
+    "and is younger": (1000, (running(SECOND, 2000), running(THIRD, 2500)), True),
+    "no sandbox": (1000, (running(SECOND, 2000), replace(running("a" * 64, 500), sandbox=False)), True),
+    "it is younger than the oldest that runs": (2200, (running(SECOND, 2000), running(THIRD, 2500)), False),
+    "it is younger than all that runs": (3000, (running(SECOND, 2000),), False),
+    "it is as old as what runs": (2000, (running(SECOND, 2000),), False),
+    "one of its sandboxes runs": (1000, (running(FIRST, 1000), running(SECOND, 2000)), False),
+    "one stopped": (1000, (replace(running(FIRST, 1000), state="exited"), running(SECOND, 2000)), False),
+    "one starts": (1000, (replace(running(FIRST, 1000), state="created"), running(SECOND, 2000)), False),
+    "the other's sandbox is from the future": (1000, (running(SECOND, NOW + 1),), False),
+    "the other's youngest is from the future": (1000, (running(SECOND, 2000), running(THIRD, NOW + 1)), True),
+    "nothing runs": (1000, (), False),
+    "only a stopped sandbox": (1000, (replace(running(SECOND, 2000), state="exited"),), False),
+    "no running sandbox has a checkpoint": (1000, (running("a" * 64, 2000),), False),
+    "a running sandbox has none": (1000, (running("a" * 64, 2000), running(SECOND, 2000)), False),
+}
+
+
+@pytest.mark.parametrize(("made", "containers", "left_over"), CASES.values(), ids=CASES)
 def test_a_directory_that_the_kubelet_no_longer_uses_is_left_over(
-    tmp_path: Path, made: int, containers: tuple[Container, ...], left_over: bool
+    old: Path, new: Path, made: int, containers: tuple[Container, ...], left_over: bool
 ) -> None:
-    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
     written(old, GONE, made)
     written(old, FIRST, 1000)
     written(new, SECOND, 2000)
@@ -186,8 +177,7 @@ def test_a_directory_that_the_kubelet_no_longer_uses_is_left_over(
     assert (both.has(GONE), both.has(SECOND)) == (not left_over, True)
 
 
-def test_an_old_sandbox_from_the_future_does_not_hide_the_directory_in_use(tmp_path: Path) -> None:
-    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
+def test_an_old_sandbox_from_the_future_does_not_hide_the_directory_in_use(old: Path, new: Path) -> None:
     written(old, FIRST, NOW + 1000)
     written(new, SECOND, NOW - 100)
     written(new, THIRD, NOW - 5)
@@ -197,8 +187,7 @@ def test_an_old_sandbox_from_the_future_does_not_hide_the_directory_in_use(tmp_p
         assert both.has(THIRD)
 
 
-def test_a_checkpoint_that_appears_in_a_left_over_directory_counts(tmp_path: Path) -> None:
-    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
+def test_a_checkpoint_that_appears_after_the_reading_counts(old: Path, new: Path) -> None:
     written(old, GONE, 1000)
     written(new, SECOND, 2000)
     both = CheckpointDirectories([old, new])
@@ -206,10 +195,11 @@ def test_a_checkpoint_that_appears_in_a_left_over_directory_counts(tmp_path: Pat
     written(old, FIRST, NOW)
     written(new, THIRD, NOW)
     assert [both.has(one) for one in (GONE, FIRST, SECOND, THIRD)] == [False, True, True, True]
+    written(new, GONE, NOW)
+    assert both.has(GONE), "the directory in use has it too"
 
 
-def test_a_directory_from_which_a_file_vanishes_is_in_use(tmp_path: Path) -> None:
-    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
+def test_a_directory_from_which_a_file_vanishes_is_in_use(old: Path, new: Path) -> None:
     written(old, GONE, 1000)
     written(old, FIRST, 1000)
     written(new, SECOND, 2000)
@@ -224,13 +214,3 @@ def test_a_directory_from_which_a_file_vanishes_is_in_use(tmp_path: Path) -> Non
     finally:
         sys.setprofile(None)
     assert GONE in {one.container_id for one in found}
-
-
-def test_a_left_over_checkpoint_counts_if_the_directory_in_use_has_it_too(tmp_path: Path) -> None:
-    old, new = tmp_path / "dockershim", tmp_path / "cri-dockerd"
-    written(old, GONE, 1000)
-    written(new, SECOND, 2000)
-    both = CheckpointDirectories([old, new])
-    both.read((running(SECOND, 2000),), NOW)
-    written(new, GONE, NOW)
-    assert both.has(GONE)

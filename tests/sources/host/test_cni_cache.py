@@ -174,27 +174,18 @@ def test_other_files_are_no_result_of_the_sandbox() -> None:
         assert parse_result(content, "kubenet", ID, "eth0", 5) is None
 
 
-fields = st.sampled_from(
-    ["kind", "networkName", "containerId", "config", "cniArgs", "result", "ips", "ip4", "ip", "address", "gateway",
-     "ifName", "interfaces"]
-)  # fmt: skip
-leaves = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["cniCacheV1", "kubenet", ID, "::/0"])
-)
-trees = st.recursive(leaves, lambda one: st.lists(one, max_size=3) | st.dictionaries(fields, one, max_size=6))
-
-
-addresses = st.sampled_from(["10.0.0.0/24", "10.0.0.9", "fd00::/64", "fd00::9", "10.0.0.0/31", "", "x"])
+leaves = st.none() | st.booleans() | st.integers() | st.sampled_from(["::/0", "10.0.0.9", "fd00::9", "", "x"])
+subnets = st.sampled_from(["10.0.0.0/24", "fd00::/64", "10.0.0.0/31"])
 ipams = st.fixed_dictionaries(
-    {"subnet": addresses},
-    optional={"rangeStart": addresses | leaves, "rangeEnd": addresses, "gateway": addresses, "ranges": leaves | trees},
+    {"subnet": subnets | leaves},
+    optional={"rangeStart": leaves, "rangeEnd": leaves, "gateway": leaves, "ranges": leaves | st.lists(leaves)},
 )
 
 
 @given(ipam=ipams)
-def test_parsing_any_configuration_never_raises_and_ranges_are_ordered(ipam: object) -> None:
-    for several in parsed(cached(ipam, result=None)).ranges:
-        for one in several:
+def test_any_configuration_is_parsed_and_its_ranges_are_ordered(ipam: object) -> None:
+    for ranges in parsed(cached(ipam, result=None)).ranges:
+        for one in ranges:
             assert one.first.version == one.last.version
             assert int(one.first) <= int(one.last)
             assert one.usable >= 0
@@ -225,12 +216,11 @@ def test_a_plugin_that_calls_other_networks_says_nothing_of_the_address() -> Non
         assert parse_result(cached(None, config=config), "kubenet", ID, "eth0", 5) is None
 
 
-def test_without_any_directory_the_cache_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=f"none of these exists: {tmp_path}/a, {tmp_path}/b"):
-        CniResults([tmp_path / "a", tmp_path / "b"]).read()
-
-
-def test_an_unreadable_directory_is_unavailable(open_dir: Path) -> None:
+def test_a_directory_that_cannot_be_read_is_unavailable_and_one_may_be_missing(open_dir: Path) -> None:
+    why = f"none of these exists: {open_dir}/a, {open_dir}/b"
+    with pytest.raises(SourceError, match=why):
+        CniResults([open_dir / "a", open_dir / "b"]).read()
+    assert CniResults([open_dir / "a", open_dir]).read() == ()
     closed = open_dir / "results"
     closed.mkdir(0o000)
     with as_nobody(), pytest.raises(SourceError, match=f"cannot read {closed}: permission denied"):
@@ -291,15 +281,15 @@ def test_files_without_a_result_are_told_apart_from_missing_ones(tmp_path: Path)
 def test_a_reading_that_fails_keeps_no_damage_of_the_one_before(tmp_path: Path) -> None:
     directory = tmp_path / "results"
     directory.mkdir()
-    (directory / name()).write_bytes(b"")
+    (directory / name()).touch()
     cache = CniResults([directory])
-    assert cache.read() == ()
-    before = cache.damaged
+    cache.read()
+    assert len(cache.damaged) == 1
     (directory / name()).unlink()
     directory.rmdir()
     with pytest.raises(SourceError):
         cache.read()
-    assert (len(before), len(cache.damaged)) == (1, 0)
+    assert cache.damaged == ()
 
 
 IPV6_ONLY = {"cniVersion": "0.2.0", "ip6": {"ip": "fd00:10::7/64"}}

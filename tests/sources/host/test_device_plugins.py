@@ -279,10 +279,6 @@ def test_a_checkpoint_that_is_no_file_is_unavailable(manager: DeviceManager, dir
 # The directory
 
 
-def test_a_missing_directory_is_unavailable(proc: Path, tmp_path: Path) -> None:
-    assert error_of(DeviceManager(tmp_path / "none", proc, StoredHistory)) == f"{tmp_path}/none does not exist"
-
-
 def test_what_cannot_be_read_is_unavailable(open_dir: Path, proc: Path) -> None:
     replace(open_dir, BY_NUMA_NODE)
     (open_dir / CHECKPOINT).chmod(0o600)
@@ -292,6 +288,7 @@ def test_what_cannot_be_read_is_unavailable(open_dir: Path, proc: Path) -> None:
         for path in (open_dir, open_dir / "closed"):
             why = f"cannot read {path}: permission denied (run as root)"
             assert error_of(DeviceManager(path, proc, StoredHistory)) == why
+    assert error_of(DeviceManager(open_dir / "none", proc, StoredHistory)) == f"{open_dir}/none does not exist"
     why = f"cannot read {open_dir}/file: not a directory"
     assert error_of(DeviceManager(open_dir / "file", proc, StoredHistory)) == why
 
@@ -299,27 +296,19 @@ def test_what_cannot_be_read_is_unavailable(open_dir: Path, proc: Path) -> None:
 # Earlier snapshots
 
 
-def test_the_stored_history_is_loaded(directory: Path, proc: Path) -> None:
-    seen = transition(TransitionKind.REGISTERED, KVM)
-    found = DeviceManager(directory, proc, lambda: StoredHistory((seen,))).read()
-    assert (found.history, found.trouble) == ((seen,), "")
-
-
-def test_a_damaged_history_loses_only_the_history(directory: Path, proc: Path) -> None:
+def test_the_history_up_to_the_last_snapshot_comes_with_it(directory: Path, proc: Path) -> None:
     replace(directory, BY_NUMA_NODE)
-    found = DeviceManager(directory, proc, lambda: StoredHistory(trouble="not JSON")).read()
-    assert (found.history, found.trouble) == ((), "not JSON")
-    assert len(found.registered) == 2
+    seen = transition(TransitionKind.REGISTERED, KVM)
+    for history in (StoredHistory((seen,)), StoredHistory(trouble="not JSON")):
+        found = DeviceManager(directory, proc, lambda: history).read()  # noqa: B023
+        assert (found.history, found.trouble, len(found.registered)) == (history.transitions, history.trouble, 2)
 
 
 def test_no_handle_is_left_open(manager: DeviceManager, directory: Path) -> None:
     with bound(directory / "kubelet.sock", directory / "a.sock"):
         before = len(os.listdir("/proc/self/fd"))
-        for content in (BY_NUMA_NODE, b"{"):
-            replace(directory, content)
-            for _ in range(3):
-                try:
-                    assert manager.read().sockets[0] == PluginSocket("a.sock", MADE, connected=False)
-                except SourceError:
-                    assert content == b"{"
+        replace(directory, BY_NUMA_NODE)
+        assert manager.read().sockets == (PluginSocket("a.sock", MADE, connected=False),)
+        replace(directory, b"{")
+        error_of(manager)
         assert len(os.listdir("/proc/self/fd")) == before
