@@ -97,7 +97,7 @@ def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
 
 def _running(containers: _Containers) -> frozenset[str]:
     """Return the sandboxes that run; none where the list is not known."""
-    return frozenset(one.id for one in known_or(containers, ()) if one.sandbox and one.running)
+    return frozenset(container.id for container in known_or(containers, ()) if container.sandbox and container.running)
 
 
 def _with_running_pods(reading: _Containers, pods: _Pods) -> _Containers:
@@ -155,7 +155,8 @@ def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterabl
     if is_missing(reading):
         return _missing_checkpoints(reading, containers, stores)
     running = _running(containers)
-    if not isinstance(reading, Known) or not running or running & {one.container_id for one in reading.value}:
+    written = {checkpoint.container_id for checkpoint in known_or(reading, ())}
+    if not isinstance(reading, Known) or not running or running & written:
         return reading
     return Unavailable(
         "checkpoints", f"{len(running)} sandboxes are running and none has a checkpoint: check --checkpoint-dir"
@@ -165,8 +166,8 @@ def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterabl
 def _missing_checkpoints(reading: Unavailable, containers: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
     if isinstance(containers, NotRequested):
         return NotRequested("checkpoints", containers.why)
-    without_sandboxes = isinstance(containers, Known) and not any(one.sandbox for one in containers.value)
-    return Known(()) if without_sandboxes and not _any_reserved(stores) else reading
+    sandboxes = any(container.sandbox for container in known_or(containers, ()))
+    return Known(()) if isinstance(containers, Known) and not sandboxes and not _any_reserved(stores) else reading
 
 
 def _pods(snapshot: Snapshot) -> _Pods:

@@ -25,10 +25,12 @@ class NodeRecheck:
     def probe(self, ips: Sequence[str], *, send: bool = True) -> Mapping[str, ProbeResult]:
         """Where an address cannot be asked, a namespace of which nobody knows the sandbox may have it."""
         found = self.ask(ips, send)
-        if all(one.asked for one in found.values()):
+        if all(result.asked for result in found.values()):
             return found
-        place = of_nobody(self.results.read(), mount_table.read_namespaces(self.proc))
-        return {ip: one if one.asked or not place else _doubtful(one, place) for ip, one in found.items()}
+        mounted = of_nobody(self.results.read(), mount_table.read_namespaces(self.proc))
+        return {
+            ip: result if result.asked or not mounted else _doubtful(result, mounted) for ip, result in found.items()
+        }
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         """Say which process has one of the addresses, or that the sandbox's network namespace is still mounted.
@@ -41,11 +43,12 @@ class NodeRecheck:
         return self._mounted(container_id)
 
     def _mounted(self, container_id: str) -> str:
-        named = [one for one in self.results.read() if one.namespace and one.container_id == container_id]
+        results = self.results.read()
+        named = [result for result in results if result.namespace and result.container_id == container_id]
         mounted = mounted_by_sandbox(named, mount_table.read_namespaces(self.proc)) if named else {}
         return f"its network namespace is still mounted: {mounted[container_id]}" if mounted else ""
 
 
-def _doubtful(one: ProbeResult, place: str) -> ProbeResult:
-    why = f"{one.why}, and a network namespace is mounted whose sandbox is not known: {place}"
+def _doubtful(result: ProbeResult, mounted: str) -> ProbeResult:
+    why = f"{result.why}, and a network namespace is mounted whose sandbox is not known: {mounted}"
     return ProbeResult(why, Reason.PROBE_UNANSWERED, asked=False)

@@ -66,7 +66,8 @@ def _left_over(found: Mapping[Path, _Directory], sandboxes: Sequence[Container],
     oldest, listed = min(created.values(), default=now), {sandbox.id for sandbox in sandboxes}
     if oldest >= now or not any(created.keys() <= directory.ids for directory in found.values()):
         return frozenset()
-    return frozenset(path for path, one in found.items() if one.newest < oldest and not one.ids & listed)
+    older = {path: directory.ids for path, directory in found.items() if directory.newest < oldest}
+    return frozenset(path for path, ids in older.items() if not ids & listed)
 
 
 def _exists(file: Path) -> bool:

@@ -206,14 +206,11 @@ def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tupl
     try:
         if not any(plugin.get("capabilities", {}).get("portMappings") for plugin in plugins):
             return ()
-        given = ((one.get("hostPort"), one.get("protocol") or "tcp") for one in arguments["portMappings"])
-        return tuple(PortMapping(port, str(protocol).lower()) for port, protocol in given if _is_port(port))
+        given = ((mapping.get("hostPort"), mapping.get("protocol") or "tcp") for mapping in arguments["portMappings"])
+        ports = ((port, str(protocol).lower()) for port, protocol in given if type(port) is int)
+        return tuple(PortMapping(port, protocol) for port, protocol in ports if 0 < port < 1 << 16)
     except (AttributeError, KeyError, TypeError):
         return ()
-
-
-def _is_port(port: Any) -> bool:
-    return type(port) is int and 0 < port < 1 << 16
 
 
 def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:

@@ -96,7 +96,8 @@ def _require_network_of_the_node(proc: Path) -> None:
 
 def _by_plugin(ip: str, cached: Iterable[CniResult]) -> ProbeResult | None:
     """Return why nothing can be asked of a network; None: it can. Of several, the network with the smallest range."""
-    found = [(usable(one.ranges), one.plugin not in _ISOLATING, one.plugin) for one in cached if covers(one.ranges, ip)]
+    networks = (result for result in cached if covers(result.ranges, ip))
+    found = [(usable(result.ranges), result.plugin not in _ISOLATING, result.plugin) for result in networks]
     _, can_be_asked, plugin = min(found, default=(0, True, ""))
     why = f"{ip} cannot be probed: the node does not reach pods of {plugin}"
     return None if can_be_asked else ProbeResult(why, asked=False)
@@ -208,19 +209,19 @@ def _ask_once(probes: Iterable[_Probe], clock: Callable[[], float]) -> list[_Pro
 
     def receive(seconds: float) -> None:
         for number, _ in poll.poll(seconds * 1000):
-            one, asking = waiting[number]
-            if one.receive(asking):
+            address, asking = waiting[number]
+            if address.receive(asking):
                 poll.unregister(number)
                 del waiting[number]
 
     with contextlib.ExitStack() as open_sockets:
-        for one in probes:
-            asking = open_sockets.enter_context(one.connect())
-            waiting[asking.fileno()] = one, asking
+        for address in probes:
+            asking = open_sockets.enter_context(address.connect())
+            waiting[asking.fileno()] = address, asking
             poll.register(asking, select.POLLIN)
-            one.send(asking)
+            address.send(asking)
             receive(_APART)
         until = clock() + _EVERY
         while waiting and (left := until - clock()) > 0:
             receive(left)
-    return [one for one, _ in waiting.values()]
+    return [address for address, _ in waiting.values()]

@@ -5,7 +5,7 @@ Of several processes of a kind the youngest counts: an older one (a wrapper, a s
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -89,7 +89,7 @@ class ProcessTable:
             runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(_RUNTIMES[CONTAINERD], booted),
             crio=self._start(_RUNTIMES[CRI_O], booted),
-            plugins=tuple(PluginProcess(one.pid, one.command, _started(one, booted)) for one in at_work),
+            plugins=tuple(PluginProcess(plugin.pid, plugin.command, _started(plugin, booted)) for plugin in at_work),
         )
 
     def runs(self, runtime: str) -> bool:
@@ -165,23 +165,29 @@ class ProcessTable:
         """
         if self._youngest(_KUBELET) is None:
             return None
-        # One command line at a time: each may have 1 MiB.
-        lines = (_command_line(self._proc, one.pid) for one in self._known if one.command in _KUBELET | _CRI_DOCKERD)
-        plugins = {None if words is None else flag("network-plugin", words) or "" for words in lines}
+        lines = self._command_lines(_KUBELET | _CRI_DOCKERD)
+        plugins = {None if words is None else flag("network-plugin", words) or "" for _, words in lines}
         if KUBENET in plugins:
             return KUBENET
         return None if None in plugins else max(filter(None, plugins), default="")
 
     def _named_runtimes(self) -> set[str]:
-        kubelets = ((one.pid, _command_line(self._proc, one.pid)) for one in self._known if one.command in _KUBELET)
+        kubelets = self._command_lines(_KUBELET)
         return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
+
+    def _command_lines(self, names: frozenset[str]) -> Iterator[tuple[int, list[str] | None]]:
+        """Yield the process IDs and command lines of these programs, one at a time: each may have 1 MiB."""
+        for process in self._known:
+            if process.command in names:
+                yield process.pid, _command_line(self._proc, process.pid)
 
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
         found = self._youngest(names)
         return _started(found, booted) if found else None
 
     def _youngest(self, names: frozenset[str]) -> _Process | None:
-        return max((one for one in self._known if one.command in names), key=lambda one: one.start, default=None)
+        found = (process for process in self._known if process.command in names)
+        return max(found, key=lambda process: process.start, default=None)
 
 
 def _first(runtimes: Collection[str]) -> str | None:
