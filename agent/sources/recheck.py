@@ -28,9 +28,9 @@ class NodeRecheck:
         if all(result.asked for result in found.values()):
             return found
         mounted = of_nobody(self.results.read(), mount_table.read_namespaces(self.proc))
-        return {
-            ip: result if result.asked or not mounted else _doubtful(result, mounted) for ip, result in found.items()
-        }
+        if not mounted:
+            return found
+        return {ip: result if result.asked else _doubtful(result, mounted) for ip, result in found.items()}
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         """Say which process has one of the addresses, or that the sandbox's network namespace is still mounted.

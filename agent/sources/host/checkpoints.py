@@ -7,7 +7,7 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,10 @@ class _Directory(NamedTuple):
     @property
     def ids(self) -> set[str]:
         return {checkpoint.container_id for checkpoint in self.checkpoints}
+
+    def is_abandoned(self, oldest: float, listed: Set[str]) -> bool:
+        """Return whether it is older than every sandbox that runs, and has none that is listed."""
+        return self.newest < oldest and self.ids.isdisjoint(listed)
 
 
 class CheckpointDirectories:
@@ -66,8 +70,7 @@ def _left_over(found: Mapping[Path, _Directory], sandboxes: Sequence[Container],
     oldest, listed = min(created.values(), default=now), {sandbox.id for sandbox in sandboxes}
     if oldest >= now or not any(created.keys() <= directory.ids for directory in found.values()):
         return frozenset()
-    older = {path: directory.ids for path, directory in found.items() if directory.newest < oldest}
-    return frozenset(path for path, ids in older.items() if not ids & listed)
+    return frozenset(path for path, directory in found.items() if directory.is_abandoned(oldest, listed))
 
 
 def _exists(file: Path) -> bool:
