@@ -7,7 +7,7 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class _Directory(NamedTuple):
     def ids(self) -> set[str]:
         return {checkpoint.container_id for checkpoint in self.checkpoints}
 
-    def is_abandoned(self, oldest: float, listed: Set[str]) -> bool:
+    def is_abandoned(self, oldest: float, listed: set[str]) -> bool:
         """Return whether it is older than every sandbox that runs, and has none that is listed."""
         return self.newest < oldest and self.ids.isdisjoint(listed)
 
