@@ -37,14 +37,25 @@ class JsonStream:
         start, self._at = self._at, found + len(mark)
         return self._text[start:found]
 
+    def array(self) -> Iterator[dict[str, Any]]:
+        """Read an array of objects, and the end of the text after it."""
+        self._expect("[")
+        yield from self.objects()
+        if _SPACES.sub("", self.rest()):
+            raise ValueError("text behind the end of the list")
+
     def objects(self) -> Iterator[dict[str, Any]]:
         """Read the objects of an array, whose opening bracket was read, and its closing bracket."""
-        mark = "," if self._next() != "]" else self._take()
-        while mark == ",":
+        if self._next() == "]":
+            self._at += 1
+            return
+        while True:
             yield self._object()
-            mark = self._take()
-        if mark != "]":
-            raise ValueError(f"expected a comma between two objects, found {mark!r}")
+            if (mark := self._next()) not in {",", "]"}:
+                raise ValueError(f"expected a comma between two objects, found {mark!r}")
+            self._at += 1
+            if mark == "]":
+                return
 
     def rest(self) -> str:
         """Read what is left."""
@@ -66,10 +77,10 @@ class JsonStream:
             else:
                 return found
 
-    def _take(self) -> str:
-        mark = self._next()
+    def _expect(self, mark: str) -> None:
+        if (found := self._next()) != mark:
+            raise ValueError(f"expected {mark!r}, found {found!r}")
         self._at += 1
-        return mark
 
     def _next(self) -> str:
         """Return the next character that is no space, without reading it."""

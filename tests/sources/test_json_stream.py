@@ -23,17 +23,8 @@ def pieces(text: bytes, size: int) -> Iterator[bytes]:
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
-def array(stream: JsonStream) -> Iterator[dict[str, Any]]:
-    """Read a text that is nothing but an array of objects."""
-    if (before := stream.before("[", 100)) is None or before.strip():
-        raise ValueError("not an array")
-    yield from stream.objects()
-    if stream.rest().strip():
-        raise ValueError("text behind the end")
-
-
 def read(text: bytes, size: int = 1 << 16, longest: int = 1 << 20) -> list[dict[str, Any]]:
-    return list(array(JsonStream(pieces(text, size), longest)))
+    return list(JsonStream(pieces(text, size), longest).array())
 
 
 def refuse(text: bytes, size: int = 1 << 16) -> None:
@@ -61,9 +52,11 @@ def test_any_text_is_read_as_json_reads_it_or_refused(text: str, size: int) -> N
     assert found == json.loads(text)
 
 
-def test_anything_but_a_list_of_objects_is_refused() -> None:
-    for text in ("", "null", "{}", "[1]", "[null]", "[{},]", "[,{}]", "[{}{}]", "[{}]]", "[{}] x", "[["):
-        refuse(text.encode())
+@pytest.mark.parametrize(
+    "text", ["", "null", "{}", "[1]", "[null]", "[{},]", "[,{}]", "[{}{}]", "[{}]]", "[{}] x", "[["]
+)
+def test_anything_but_a_list_of_objects_is_refused(text: str) -> None:
+    refuse(text.encode())
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
@@ -81,7 +74,7 @@ def test_only_the_object_that_is_read_is_kept() -> None:
             taken += 1
             yield b'{"a": "' + b"x" * 100 + b'"},'
 
-    objects = array(JsonStream(endless(), 1000))
+    objects = JsonStream(endless(), 1000).array()
     for _ in range(10_000):
         assert next(objects)["a"]
     assert taken < 11_000
@@ -99,7 +92,7 @@ def test_an_object_that_never_ends_is_refused_at_the_bound(start: bytes) -> None
             yield b"1," * 50
 
     with pytest.raises(ValueError, match="longer than 1,000 characters"):
-        list(array(JsonStream(endless(), 1000)))
+        list(JsonStream(endless(), 1000).array())
     assert taken <= 40
 
 
