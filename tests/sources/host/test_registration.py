@@ -58,6 +58,11 @@ def known(
     return one.read(node, pods, LATER if late else NOW).known()
 
 
+def removal_of(registration: Registration) -> Removal:
+    assert registration.last is not None
+    return registration.last.removal
+
+
 def test_a_healthy_node_is_recorded_and_no_flag_is_read(tmp_path: Path) -> None:
     kubelet = Kubelet(hostname_override="worker-1")
     read_registration = known(registrar(tmp_path, kubelet, Expected.REQUIRED), IN_ORDER)
@@ -137,49 +142,44 @@ BUSY: Reading[tuple[Pod, ...]] = Known((DAEMON, pod("shop/bare")))
 NOT_KNOWN: Reading[tuple[Pod, ...]] = Unavailable("pods", "timed out")
 
 
-@pytest.mark.parametrize(
-    ("seen", "removal"),
-    [
-        ([(10 * DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(2 * MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(2 * MINUTE, SPARE, BUSY), (MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
-        ([(DAY, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
-        ([(DAY + MINUTE, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(DAY, SPARE, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
-        ([(DAY + MINUTE, SPARE, BUSY), (DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(DAY, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.DRAINED),
-        ([(DAY + MINUTE, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.CORDONED),
-        ([(-MINUTE, IN_ORDER, BUSY), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(MINUTE, Known(replace(CORDONED, uid="another", unschedulable=False)), BUSY), (NOTHING, SPARE, NO_PODS)],
-         Removal.CORDONED),
-    ],
-    ids=[
-        "always cordoned", "its pods were not known", "its pods went", "it was cordoned", "cordoned too long ago",
-        "its pods went within a day", "its pods went too long ago", "a pod returned", "a pod stays", "clock was set",
-        "another Node was in use",
-    ],
-)  # fmt: skip
-def test_a_drain_is_seen_by_its_beginning(
-    tmp_path: Path, seen: list[tuple[timedelta, Reading[Node | None], Reading[tuple[Pod, ...]]]], removal: Removal
-) -> None:
+Seen = list[tuple[timedelta, Reading[Node | None], Reading[tuple[Pod, ...]]]]
+ANOTHER: Reading[Node | None] = Known(replace(CORDONED, uid="another", unschedulable=False))
+CASES: dict[str, tuple[Seen, Removal]] = {
+    "always cordoned": ([(10 * DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+    "its pods were not known": ([(2 * MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+    "its pods went": (
+        [(2 * MINUTE, SPARE, BUSY), (MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED
+    ),
+    "it was cordoned": ([(DAY, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
+    "cordoned too long ago": ([(DAY + MINUTE, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+    "its pods went within a day": (
+        [(DAY, SPARE, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED
+    ),
+    "its pods went too long ago": (
+        [(DAY + MINUTE, SPARE, BUSY), (DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED
+    ),
+    "a pod returned": ([(DAY, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.DRAINED),
+    "a pod stays": (
+        [(DAY + MINUTE, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.CORDONED
+    ),
+    "clock was set": ([(-MINUTE, IN_ORDER, BUSY), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+    "another Node was in use": ([(MINUTE, ANOTHER, BUSY), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("seen", "removal"), CASES.values(), ids=CASES)
+def test_a_drain_is_seen_by_its_beginning(tmp_path: Path, seen: Seen, removal: Removal) -> None:
     """A spare, and a control plane that is always cordoned, have no pods to evict either."""
     one = registrar(tmp_path)
     for ago, the_node, pods in seen:
         one.read(the_node, pods, NOW - ago)
-    last = known(one, GONE, late=True).last
-    assert last is not None
-    assert last.removal is removal
+    assert removal_of(known(one, GONE, late=True)) is removal
 
 
 def test_a_drain_that_was_seen_is_read_back(tmp_path: Path) -> None:
     seen = last_seen(removal=Removal.DRAINED, in_use=10 * MINUTE)
     (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(seen))
     assert known(registrar(tmp_path), GONE).last == replace(seen, gone=NOW)
-
-
-def removal_of(registration: Registration) -> Removal:
-    assert registration.last is not None
-    return registration.last.removal
 
 
 def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(tmp_path: Path) -> None:
