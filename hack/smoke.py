@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 
 import agent
+from agent.app import loop
 from agent.sources.kube.client import Api
+from agent.sources.kube.server import ServerInfo
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
 
@@ -29,7 +31,8 @@ for module in pkgutil.walk_packages(agent.__path__, "agent."):
 with tempfile.TemporaryDirectory() as directory:
     kubeconfig = Path(directory, "kubeconfig")
     kubeconfig.write_text(KUBECONFIG)
-    for request in (lambda: Api(kubeconfig, 1).get("/"), Docker(f"unix://{directory}/docker.sock", 1).containers):
+    api, docker = Api(kubeconfig, 1, ServerInfo(loop.now)), Docker(f"unix://{directory}/docker.sock", 1)
+    for request in (lambda: api.get("/"), docker.containers):
         try:
             request()
         except SourceError as expected:
