@@ -319,22 +319,29 @@ def quote(text: str) -> str:
 
 def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield what does not fit together; `values`: those that are valid by themselves."""
-    settings, api = settings_of(command), values.get("api")
-    if "node" in settings and api == "on" and values.get("node") == "":
-        yield (
-            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
-            f"or {option('api')}=off to run without the API server"
-        )
-    allowed, read = values.get("cleanup_network", ()), values.get("network", ())
-    if "cleanup_network" in settings and allowed and AUTO not in read and not {AUTO, *read} & set(allowed):
-        names = f"{option('cleanup_network')}={','.join(allowed)}"
-        yield f"{names}: network is not checked: add {option('network')}={allowed[0]}"
+    yield from _missing_node(command, values)
+    yield from _unchecked_network(command, values)
     state_dir, networks_dir = values.get("state_dir"), values.get("cni_networks_dir")
     if state_dir and networks_dir and state_dir.is_relative_to(networks_dir):
         where = f"{option('state_dir')}={state_dir}"
         yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
-    if values.get("node_condition") == "on" and api == "off":
+    if values.get("node_condition") == "on" and values.get("api") == "off":
         yield f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"
+
+
+def _missing_node(command: str, values: Mapping[str, Any]) -> Iterator[str]:
+    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
+        yield (
+            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
+            f"or {option('api')}=off to run without the API server"
+        )
+
+
+def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]:
+    allowed, read = values.get("cleanup_network", ()), values.get("network", ())
+    if "cleanup_network" in settings_of(command) and allowed and AUTO not in read and not {AUTO, *read} & set(allowed):
+        names = f"{option('cleanup_network')}={','.join(allowed)}"
+        yield f"{names}: network is not checked: add {option('network')}={allowed[0]}"
 
 
 def _text(

@@ -64,13 +64,16 @@ class _Inquiry:
         # If every volume leads to its claim, the claims need not be asked for their volumes.
         if not all(attachment.claim for attachment in found.values()):
             known = {attachment.claim for attachment in found.values()}
-            claims = [(pod.name.partition("/")[0], claim) for pod in pods for claim in pod.claims]
-            for namespace, name in claims:
-                if (claim := f"{namespace}/{name}") not in known and (bound := self._volume_of(namespace, name)):
-                    volume = next((volume for volume in volumes if same(bound, volume)), bound)
-                    found[volume] = replace(found.get(volume) or Attachment(volume), claim=claim)
+            claims = [f"{pod.name.partition('/')[0]}/{claim}" for pod in pods for claim in pod.claims]
+            for claim in (claim for claim in claims if claim not in known):
+                self._add_claim(found, claim, volumes)
         failed = tuple(pod.uid for pod in pods if self._attach_failed(pod))
         return Attachments(tuple(found.values()), failed, tuple(self._not_requested))
+
+    def _add_claim(self, found: dict[str, Attachment], claim: str, volumes: Sequence[str]) -> None:
+        if bound := self._volume_of(claim):
+            volume = next((volume for volume in volumes if same(bound, volume)), bound)
+            found[volume] = replace(found.get(volume) or Attachment(volume), claim=claim)
 
     def _attachment(self, volume: str) -> Attachment:
         if (parts := volume_names.csi_parts(volume)) is None:
@@ -81,10 +84,10 @@ class _Inquiry:
         described = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)
         if described is None:
             return Attachment(volume)
-        status = described.get("status") or {}
-        attached = status.get("attached") is True and not (described.get("metadata") or {}).get("deletionTimestamp")
-        source = (described.get("spec") or {}).get("source") or {}
-        reference = self._persistent_volume(str(source.get("persistentVolumeName") or "")).get("claimRef")
+        metadata, status, spec = (described.get(part) or {} for part in ("metadata", "status", "spec"))
+        attached = status.get("attached") is True and not metadata.get("deletionTimestamp")
+        name = str((spec.get("source") or {}).get("persistentVolumeName") or "")
+        reference = self._persistent_volume(name).get("claimRef")
         return Attachment(
             volume,
             attached=attached,
@@ -92,8 +95,9 @@ class _Inquiry:
             claim=f"{reference['namespace']}/{reference['name']}" if reference else "",
         )
 
-    def _volume_of(self, namespace: str, claim: str) -> str:
-        found = self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", claim) or {}
+    def _volume_of(self, claim: str) -> str:
+        namespace, _, name = claim.partition("/")
+        found = self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name) or {}
         bound = (found.get("spec") or {}).get("volumeName")
         return volume_names.unique_name(self._persistent_volume(bound), bound) if bound else ""
 

@@ -82,8 +82,7 @@ def _time(failure: SandboxFailure) -> float:
 
 def read_failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:
     times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("series") or {}).get("lastObservedTime"))
-    words = event.get("message")
-    words = words[:_LONGEST_READ] if isinstance(words, str) else ""
+    words = str(event.get("message") or "")[:_LONGEST_READ]
     exhausted = _EXHAUSTED.search(words)
     found = _PLUGIN.search(words) or _NO_BINARY.search(words)
     parts = found.groupdict() if found else {}

@@ -122,19 +122,7 @@ class Cri:
         """
         with self._session() as session:
             info = session.cri("Status", encode((1, 1))).text_map(2)
-            if "cniconfig" not in info:
-                return CniStatus()
-            status = json.loads(info["cniconfig"])
-            configured = [network["Config"] for network in status["Networks"] or ()]
-            loaded = tuple(
-                {"name": config["Name"], "plugins": [json.loads(plugin["Source"]) for plugin in config["Plugins"]]}
-                for config in configured
-                if config["Name"] != "cni-loopback"
-            )
-            directory = Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY)
-            classes = json.loads(info.get("config") or "{}").get("containerd", {}).get("runtimes") or {}
-            own = {Path(runtime["cniConfDir"]) for runtime in classes.values() if runtime.get("cniConfDir")}
-            return CniStatus(loaded, directory, tuple(sorted(own - {directory})))
+            return _cni_status(info["cniconfig"], info.get("config") or "{}") if "cniconfig" in info else CniStatus()
 
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
@@ -221,6 +209,20 @@ class _Session:
         for request in requests:
             answer = self._connection.call(method, request, {"containerd-namespace": namespace})
             yield from DecodedMessage(answer).messages(1)
+
+
+def _cni_status(cniconfig: str, config: str) -> CniStatus:
+    status = json.loads(cniconfig)
+    configured = [network["Config"] for network in status["Networks"] or ()]
+    loaded = tuple(
+        {"name": network["Name"], "plugins": [json.loads(plugin["Source"]) for plugin in network["Plugins"]]}
+        for network in configured
+        if network["Name"] != "cni-loopback"
+    )
+    directory = Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY)
+    classes = json.loads(config).get("containerd", {}).get("runtimes") or {}
+    own = {Path(runtime["cniConfDir"]) for runtime in classes.values() if runtime.get("cniConfDir")}
+    return CniStatus(loaded, directory, tuple(sorted(own - {directory})))
 
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:

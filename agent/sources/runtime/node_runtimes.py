@@ -5,6 +5,7 @@ of them are asked, because any may own a reservation; one that should answer and
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -17,6 +18,7 @@ from agent.model.snapshot import Container, Snapshot, known_or
 from agent.sources.host.cni_config import (
     DEFAULT_DIRECTORY,
     CniStatus,
+    Configuration,
     NotConfigured,
     default_networks,
     networks_of,
@@ -120,10 +122,7 @@ class NodeRuntimes:
         status = (self._ask(runtimes[0], lambda runtime: runtime.networks()) if certain else None) or CniStatus()
         directory = config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
-            read = partial(read_directory, directory)
-            named = tuple(chain.from_iterable(networks_of(network, read) for network in status.loaded))
-            others = (default_networks(read_directory(other)) for other in status.others)
-            return (*(named or _unloaded(directory)), *chain.from_iterable(others))
+            return _loaded(status.loaded, status.others, directory)
         if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
             return self._docker_networks(directory, certain=certain)
         return default_networks(read_directory(directory))
@@ -152,18 +151,10 @@ class NodeRuntimes:
             return None
 
     def _runtimes(self) -> Sequence[Runtime]:
-        if self._choice == DOCKER:
+        named = "" if self._choice == DOCKER else self._named()
+        if self._choice == DOCKER or (named == DOCKER and self._choice != CRI):
             return [self._docker()]
-        named = self._named()
-        if named == DOCKER and self._choice != CRI:
-            return [self._docker()]
-        # An endpoint that somebody names must answer; of the others any may be served.
-        wanted = [self._endpoint] if self._endpoint else [Path(named)] if named not in {"", DOCKER} else []
-        known = [] if self._endpoint else [Path(endpoint) for endpoint in ENDPOINTS]
-        # The node's list of sockets is long: it is read once a question.
-        served = self._served({*wanted, *known, *filter(None, [self._docker_socket])})
-        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in served)])
-        found = [self._connect(path, partial(_require, path, served)) for path in endpoints]
+        found, served = self._cri_runtimes(named)
         if self._choice == CRI:
             if not found:
                 raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")
@@ -171,6 +162,19 @@ class NodeRuntimes:
         if not found:
             self._processes.require_any()  # where nothing else runs, docker says why it does not answer
         return [*found, self._docker()] if not found or self._runs_docker(served) else found
+
+    def _cri_runtimes(self, named: str) -> tuple[list[Runtime], Collection[Path]]:
+        """Return those to ask, and the sockets that are served. An endpoint that somebody names must answer."""
+        known: list[Path] = []
+        if self._endpoint:
+            wanted = [self._endpoint]
+        else:
+            wanted = [Path(named)] if named not in {"", DOCKER} else []
+            known = [Path(endpoint) for endpoint in ENDPOINTS]
+        # The node's list of sockets is long: it is read once a question.
+        served = self._served({*wanted, *known, *filter(None, [self._docker_socket])})
+        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in served)])
+        return [self._connect(path, partial(_require, path, served)) for path in endpoints], served
 
     def _named(self) -> str:
         try:
@@ -195,12 +199,14 @@ class NodeRuntimes:
         return self._processes.runs(DOCKER) if self._docker_socket is None else self._docker_socket in served
 
 
-def _unloaded(directory: Path) -> tuple[RuntimeNetwork, ...]:
-    """Return what a runtime would load that has loaded no network: it cannot read the first file, perhaps."""
-    try:
-        return default_networks(read_directory(directory))
-    except NotConfigured:
-        return ()
+def _loaded(networks: Iterable[Configuration], others: Iterable[Path], directory: Path) -> tuple[RuntimeNetwork, ...]:
+    """Return the networks that a runtime has loaded from a directory, and those of its runtime classes."""
+    read = partial(read_directory, directory)
+    found = tuple(chain.from_iterable(networks_of(network, read) for network in networks))
+    if not found:  # it cannot read the first file, perhaps
+        with suppress(NotConfigured):
+            found = default_networks(read())
+    return (*found, *chain.from_iterable(default_networks(read_directory(other)) for other in others))
 
 
 def _require(socket: Path, served: Collection[Path]) -> None:
