@@ -17,7 +17,7 @@ from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
-from agent.sources.runtime.protobuf import DecodedMessage, encode
+from agent.sources.runtime.protobuf import DecodedMessage, encode_texts
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
 from agent.sources.source_error import SourceError
 
@@ -31,6 +31,8 @@ _KUBERNETES: Final = "k8s.io"
 _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)
 """The first containerd that has a store of sandboxes."""
 
+_VERBOSE: Final = b"\x08\x01"
+"""A StatusRequest with `verbose` (1)."""
 _ID: Final = re.compile("[0-9a-f]{64}")
 _BATCH: Final = 32
 """Sandboxes that are asked for at once: an answer has room for 512 KiB of each, a pod has 256 of annotations."""
@@ -121,7 +123,7 @@ class Cri:
         CRI-O does not name them, and containerd does.
         """
         with self._session() as session:
-            info = session.cri("Status", encode((1, 1))).text_map(2)
+            info = session.cri("Status", _VERBOSE).text_map(2)
             return _cni_status(info["cniconfig"], info.get("config") or "{}") if "cniconfig" in info else CniStatus()
 
     @contextmanager
@@ -167,12 +169,12 @@ class _Session:
 
         All are requested before the first answer is awaited: a busy CRI-O takes its time for each.
         """
-        answers = self._cri("PodSandboxStatus", [encode((1, container_id)) for container_id in ids])
+        answers = self._cri("PodSandboxStatus", [encode_texts(container_id) for container_id in ids])
         found = (_status(container_id, answer) for container_id, answer in zip(ids, answers, strict=True))
         return [sandbox for sandbox in found if sandbox]
 
     def has_container(self, container_id: str) -> bool:
-        (answer,) = self._cri("ContainerStatus", [encode((1, container_id))])
+        (answer,) = self._cri("ContainerStatus", [encode_texts(container_id)])
         return _found(container_id, answer) is not None
 
     def unlisted(self, ids: Sequence[str]) -> Collection[Container]:
@@ -184,7 +186,7 @@ class _Session:
 
     def records(self, runtime: ContainerRuntime, ids: Sequence[str]) -> Collection[Container]:
         """Return those of these ids that containerd has a record of."""
-        requests = [encode(*((1, f"id=={container_id}") for container_id in batch)) for batch in _batches(ids)]
+        requests = [encode_texts(*(f"id=={container_id}" for container_id in batch)) for batch in _batches(ids)]
         records = (*self._container_records(requests), *self._sandbox_records(runtime, requests))
         return {record.id: record for record in records if record.id in ids}.values()
 

@@ -1,4 +1,4 @@
-"""Encodes and decodes the part of protobuf's wire format that the agent needs.
+"""Decodes the part of protobuf's wire format that the agent needs, and encodes the little that it asks with.
 
 A message here is its fields by number: whoever reads one knows their names and types.
 """
@@ -50,16 +50,10 @@ class DecodedMessage:
         return [value for _, value in found]
 
 
-def encode(*fields: tuple[int, int | str]) -> bytes:
-    """Encode a message of strings and of integers that are not negative."""
-    encoded = b""
-    for number, value in fields:
-        if isinstance(value, str):
-            content = value.encode()
-            encoded += _encode_varint(number << 3 | _LENGTH_DELIMITED) + _encode_varint(len(content)) + content
-        else:
-            encoded += _encode_varint(number << 3 | _VARINT) + _encode_varint(value)
-    return encoded
+def encode_texts(*texts: str) -> bytes:
+    """Encode a message whose field 1 has these texts, each of less than 128 bytes."""
+    contents = [text.encode() for text in texts]
+    return b"".join(bytes((1 << 3 | _LENGTH_DELIMITED, len(content))) + content for content in contents)
 
 
 def _value(encoded: bytes, at: int, tag: int) -> tuple[int | bytes, int]:
@@ -87,11 +81,3 @@ def _varint(encoded: bytes, at: int) -> tuple[int, int]:
         if not byte & 0x80 and not value >> 64:
             return value, at + index + 1
     raise ValueError("an integer is truncated or has more than 64 bits")
-
-
-def _encode_varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >> 7:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*encoded, value))
