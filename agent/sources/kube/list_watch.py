@@ -110,7 +110,7 @@ class Reflector(Generic[_T]):
         self._held: _Held[_T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
         self._is_new = True
-        """Whether nothing was requested on this connection yet."""
+        """Whether the server's version is still to be requested."""
         # As client-go: any version first ("0"), then nothing older than the current one, then, if the server refuses,
         # read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"
