@@ -1,7 +1,7 @@
 """Settings: how each is named, read from text, and explained. Options win over the environment, that over defaults."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -58,17 +58,16 @@ def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str
     return field(metadata={"setting": Setting(parse, default, group, metavar, **more)})
 
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_DURATIONS = re.compile(rf"(?:{_DURATION.pattern})+")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 
 def duration(text: str) -> timedelta:
     """Read `90s`, `5m` or `1h30m`. A number without a unit is an error."""
-    if not _DURATIONS.fullmatch(text):  # the time to search a long number for a unit would be quadratic
+    if not re.fullmatch(f"(?:{_PART})+", text):  # the time to search a long number for a unit would be quadratic
         raise ValueError("expected a duration such as 90s or 5m")
     try:
-        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text)))
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text)))
     except OverflowError as error:
         raise ValueError("duration is too long") from error
 
@@ -97,11 +96,7 @@ def optional_path(text: str) -> Path | None:
 
 
 def path_or_off(text: str) -> Path | None:
-    if text == "off":
-        return None
-    if not text.startswith("/"):
-        raise ValueError("expected an absolute path, or off")
-    return Path(text)
+    return None if text == "off" else path(text)
 
 
 def network_name(text: str) -> str:
@@ -119,10 +114,10 @@ def node_name(text: str) -> str:
 
 def endpoint(text: str) -> Path | None:
     """Read the URL or path of a unix socket; empty: none."""
-    path = text.removeprefix("unix://")
-    if text and not path.startswith("/"):
+    socket = text.removeprefix("unix://")
+    if text and not socket.startswith("/"):
         raise ValueError("expected unix:// and the absolute path of a socket")
-    return Path(path) if text else None
+    return Path(socket) if text else None
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -284,7 +279,7 @@ def settings_of(command: str) -> dict[str, Setting]:
 
 
 def all_settings() -> dict[str, Setting]:
-    return {one.name: one.metadata["setting"] for one in fields(Config)}
+    return {setting.name: setting.metadata["setting"] for setting in fields(Config)}
 
 
 def option(name: str) -> str:
@@ -306,12 +301,7 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
             values[name] = _parse(setting, text)
         except ValueError as error:
             mistakes.append(invalid(source, text if isinstance(text, str) else ",".join(text), error))
-    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
-        mistakes.append(
-            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
-            f"or {option('api')}=off to run without the API server"
-        )
-    mistakes += _unchecked_cleanup(command, values) + _state_below_networks(values) + _condition_without_api(values)
+    mistakes += _contradictions(command, values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return Config(**values)
@@ -327,28 +317,31 @@ def quote(text: str) -> str:
     return f'"{repr(text)[1:-1]}"'
 
 
-def _unchecked_cleanup(command: str, values: Mapping[str, Any]) -> list[str]:
-    """Report networks that may be cleaned and are not checked."""
-    allowed, read = values.get("cleanup_network", ()), values.get("network", ())
-    if "cleanup_network" not in settings_of(command) or not allowed or AUTO in read or {AUTO, *read} & set(allowed):
-        return []
-    names = ",".join(allowed)
-    return [f"{option('cleanup_network')}={names}: network is not checked: add {option('network')}={allowed[0]}"]
-
-
-def _state_below_networks(values: Mapping[str, Any]) -> list[str]:
+def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what does not fit together; `values`: those that are valid by themselves."""
+    yield from _missing_node(command, values)
+    yield from _unchecked_network(command, values)
     state_dir, networks_dir = values.get("state_dir"), values.get("cni_networks_dir")
-    if state_dir is None or networks_dir is None or not state_dir.is_relative_to(networks_dir):
-        return []
-    return [
-        f"{option('state_dir')}={state_dir}: host-local reads every file below {networks_dir}: use another directory"
-    ]
+    if state_dir and networks_dir and state_dir.is_relative_to(networks_dir):
+        where = f"{option('state_dir')}={state_dir}"
+        yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
+    if values.get("node_condition") == "on" and values.get("api") == "off":
+        yield f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"
 
 
-def _condition_without_api(values: Mapping[str, Any]) -> list[str]:
-    if values.get("node_condition") != "on" or values.get("api") != "off":
-        return []
-    return [f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"]
+def _missing_node(command: str, values: Mapping[str, Any]) -> Iterator[str]:
+    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
+        yield (
+            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
+            f"or {option('api')}=off to run without the API server"
+        )
+
+
+def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]:
+    allowed, read = values.get("cleanup_network", ()), values.get("network", ())
+    if "cleanup_network" in settings_of(command) and allowed and AUTO not in read and not {AUTO, *read} & set(allowed):
+        names = f"{option('cleanup_network')}={','.join(allowed)}"
+        yield f"{names}: network is not checked: add {option('network')}={allowed[0]}"
 
 
 def _text(
@@ -369,7 +362,7 @@ def _parse(setting: Setting, text: str | list[str]) -> Any:
         return setting.parse(given[-1])
     if not any(given) and not setting.default:
         return ()
-    return tuple(dict.fromkeys(setting.parse(part.strip()) for one in given for part in one.split(",")))
+    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in ",".join(given).split(",")))
 
 
 _SERVICE_LINK = re.compile(

@@ -1,6 +1,5 @@
 """What is larger than any node has it is not read in part: the source says so."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from agent.config import UsageError
 from agent.model.nesting import MAX_LEVELS, parse_json
 from agent.sources.kube import client
 from agent.sources.source_error import SourceError
-from tests.fuzz.wire_server import Replies
+from tests.sources.kube.connections import connect
 from tests.wire import CHUNKED, FakeServer, Request, kubeconfig
 
 
@@ -42,20 +41,6 @@ def test_a_document_that_is_nested_too_deeply_is_no_document() -> None:
             parse_json(deeper)
 
 
-def test_an_event_that_is_too_large_ends_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "LARGEST_OBJECT", 1000)
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
-    with Replies(None, {}, waits=True).serving() as replies:
-        api = client.Api(kubeconfig(tmp_path / "config", f"http://127.0.0.1:{replies.port}"), 5.0)
-        lines = [json.dumps({"n": number}).encode() for number in range(300)]
-        replies.content = head + b"\n".join((*lines, b""))
-        assert list(api.stream("/api/v1/pods", (), 5.0)) == lines
-        replies.content = head + lines[0] + b"\n" + b"x" * 1001
-        with pytest.raises(SourceError, match="an event of the watch is larger than 1,000 bytes"):
-            list(api.stream("/api/v1/pods", (), 5.0))
-        api.close()
-
-
 def test_a_chunk_of_any_length_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LARGEST_OBJECT", 1 << 20)
     sent: list[int] = []
@@ -68,7 +53,7 @@ def test_a_chunk_of_any_length_is_not_read_as_a_whole(tmp_path: Path, monkeypatc
 
     server = FakeServer(endless)
     with server:
-        api = client.Api(kubeconfig(tmp_path / "config", server.url), 5.0)
+        api = connect(kubeconfig(tmp_path / "config", server.url))
         with pytest.raises(SourceError, match="an event of the watch is larger than 1,048,576 bytes"):
             list(api.stream("/api/v1/pods", (), 5.0))
         api.close()

@@ -13,7 +13,7 @@ from urllib3.exceptions import HTTPError
 
 from agent.model.text import truncate
 from agent.sources.kube.client import ApiError, refusal
-from agent.sources.kube.credentials import client_for, in_time
+from agent.sources.kube.credentials import client_for
 from agent.sources.source_error import SourceError
 
 _DONE: Final = (200, 201)
@@ -35,7 +35,7 @@ class Writer:
 
     def __init__(self, kubeconfig: Path | None, timeout: float) -> None:
         """`timeout`: seconds to connect, and between bytes. Raises SourceError."""
-        self._timeout, self._kubeconfig = timeout, kubeconfig
+        self._timeout = timeout
         self._client = client_for(kubeconfig)
 
     def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,15 +51,12 @@ class Writer:
 
     def _send(self, method: str, path: str, body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
         try:
-            request = in_time(
-                self._kubeconfig,
-                lambda: self._client.param_serialize(
-                    method,
-                    path,
-                    header_params={"Accept": "application/json", "Content-Type": kind},
-                    body=dict(body),
-                    auth_settings=["BearerToken"],
-                ),
+            request = self._client.param_serialize(
+                method,
+                path,
+                header_params={"Accept": "application/json", "Content-Type": kind},
+                body=dict(body),
+                auth_settings=["BearerToken"],
             )
             response = self._client.call_api(*request, _request_timeout=(self._timeout, self._timeout))
             if response.status not in _DONE:

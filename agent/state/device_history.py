@@ -20,8 +20,6 @@ class DeviceHistoryStore:
         """`warn`: called with the reason when the history cannot be written, once for each reason."""
         self._file = StateFile(state_dir / HISTORY_FILE, warn)
         self._history: StoredHistory | None = None
-        self._saved: tuple[int, ...] | None = None
-        """What identifies the file that has what is in memory; None: no file has."""
 
     @property
     def failed(self) -> str:
@@ -31,7 +29,7 @@ class DeviceHistoryStore:
     def read(self) -> StoredHistory:
         """Return the history up to the last report, with the reason if the stored one is unreadable."""
         if self._history is None:
-            self._history, self._saved = _loaded(self._file.path)
+            self._history = _load(self._file.path)
         return self._history
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
@@ -40,30 +38,10 @@ class DeviceHistoryStore:
         except InsufficientData:
             return
         before = self.read()
-        if history == before.transitions and not before.trouble and (not history or self._is_saved()):
+        if history == before.transitions and not before.trouble and not self.failed:
             return
-        # The file may also have been lost or damaged since: then it is written again.
         written = self._file.write(dump_history(history).encode())
-        self._saved = _identity(self._file.path) if written else None
         self._history = StoredHistory(history, "" if written else before.trouble)
-
-    def _is_saved(self) -> bool:
-        return self._saved is not None and _identity(self._file.path) == self._saved
-
-
-def _identity(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file is replaced or written; None: there is no file, or it cannot be reached."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _loaded(path: Path) -> tuple[StoredHistory, tuple[int, ...] | None]:
-    """Return the stored history, and what identifies its file if it is undamaged."""
-    history = _load(path)
-    return history, None if history.trouble else _identity(path)
 
 
 def _load(path: Path) -> StoredHistory:

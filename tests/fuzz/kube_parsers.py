@@ -15,12 +15,12 @@ from agent.sources.kube.client import Api, Query, parse_list
 from agent.sources.kube.node import parse_node
 from agent.sources.kube.pods import parse_pod
 from agent.sources.kube.replica import Replica
-from agent.sources.kube.server_clock import ServerClock
-from agent.sources.kube.server_version import parse_version
+from agent.sources.kube.server import ServerInfo, parse_version
 from tests.builders import CLOUD_DISK, DISK, NOW, registration, waiting_pod, worker
 from tests.fakes import apiserver, nodes
 from tests.fuzz.fuzzer import Fuzzer, Parse, pure
 from tests.fuzz.wire_server import Replies
+from tests.sources.kube.connections import connect, inquirer, moment
 from tests.sources.kube.test_attachments import OBJECTS
 from tests.sources.kube.test_autoscaler import LINES, TIME_FIRST, YAML
 from tests.wire import http, kubeconfig
@@ -98,7 +98,7 @@ def _events(*objects: Any) -> tuple[bytes, ...]:
 def _lists(*items: Any) -> tuple[bytes, ...]:
     metadata = {"resourceVersion": "40", "continue": ""}
     first = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": list(items)}
-    return _dumped(first, {"items": list(items), "metadata": metadata}, {"metadata": metadata, "items": None})
+    return _dumped(first, {"metadata": metadata, "items": None})
 
 
 def _applied(parse: Any) -> Parse:
@@ -138,21 +138,18 @@ class _Objects:
         except (ValueError, RecursionError):
             return self._content
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 def _attachments(content: bytes) -> Any:
-    source = AttachmentsSource(lambda: _Objects(content), "worker-1", lambda ask: ask(), lambda: 0.0)
+    source = AttachmentsSource(inquirer(_Objects(content).get), "worker-1", lambda: 0.0)
     found = source.read([DISK, CLOUD_DISK], [waiting_pod()])
     return found.value if isinstance(found, Known) else None
 
 
 def _autoscaler(content: bytes) -> Any:
-    client = AutoscalerClient("worker-1", lambda _path, _query: content, lambda: 0.0)
+    client = AutoscalerClient("worker-1", inquirer(lambda _path, _query: content), lambda: 0.0)
     node = worker(Taint(UNINITIALIZED))
     found = client.read(Known(node), Known(registration()))
-    client = AutoscalerClient("worker-1", lambda _path, _query: content, lambda: 0.0)
+    client = AutoscalerClient("worker-1", inquirer(lambda _path, _query: content), lambda: 0.0)
     return found, client.read(Known(worker()), Known(registration()))
 
 
@@ -162,16 +159,16 @@ def _status(content: bytes) -> Any:
 
 
 def _date(content: bytes) -> Any:
-    clock = ServerClock(lambda: NOW)
-    clock.record(content.decode("latin-1"), NOW, NOW + timedelta(seconds=1))
-    assert clock.skew is None or isinstance(clock.skew, timedelta)
+    info = ServerInfo(moment)
+    info.record_date(content.decode("latin-1"), NOW, NOW + timedelta(seconds=1))
+    assert info.skew is None or isinstance(info.skew, timedelta)
 
 
 @contextmanager
 def _api(directory: Path) -> Iterator[tuple[Api, Replies]]:
     with Replies(None, {}, waits=True).serving() as replies:
         path = kubeconfig(directory / "config", f"http://127.0.0.1:{replies.port}")
-        api = Api(path, 5.0, ServerClock(lambda: NOW))
+        api = connect(path)
         try:
             yield api, replies
         finally:

@@ -52,6 +52,8 @@ class Replica(Generic[_T]):
     on_evidence: OnEvidence = ignore_evidence
     version: int = 0
     regressions: int = 0
+    latest: _T | None = None
+    """The object that was sent last: it may change and be deleted between two snapshots."""
     _objects: dict[str, _T] = field(default_factory=dict)
     _tombstones: dict[str, None] = field(default_factory=dict)
     """Uids of deleted objects, oldest first; at most MAX_TOMBSTONES."""
@@ -143,9 +145,10 @@ class Replica(Generic[_T]):
 
     def _parse(self, item: Mapping[str, Any]) -> _T:
         try:
-            return self.parse(item)
+            self.latest = parsed = self.parse(item)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise MalformedAnswer(f"API server: incomplete object ({truncate(repr(error))})") from error
+        return parsed
 
 
 def _uid(item: Mapping[str, Any]) -> str:

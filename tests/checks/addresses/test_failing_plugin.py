@@ -30,6 +30,7 @@ from tests.builders import (
     with_waiting_pod,
 )
 from tests.cleanup.leaks import SECOND, leaks
+from tests.sources.kube.connections import inquirer
 
 MINUTE = timedelta(minutes=1)
 IPTABLES = SandboxFailure("shop/web", NOW, 'exec: "iptables": not found', "portmap", "", "add")
@@ -172,7 +173,7 @@ def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
         Server(b'{"items": [{"message": "old"}, {"message": "new", "eventTime": "2026-03-26T20:00:00Z"}]}'),
         [0.0],
     )
-    source = SandboxFailuresSource(lambda: server, lambda ask: ask(), lambda: now[0])
+    source = SandboxFailuresSource(inquirer(server.get), lambda: now[0])
     pods = [pod(f"shop/web-{n}") for n in range(9)]
     failures = source.read(pods).known()
     assert {failure.message for failure in failures} == {"new"}
@@ -191,7 +192,7 @@ def test_a_full_range_does_not_hide_what_filled_it() -> None:
     broken = {"message": 'plugin type="portmap" failed (add): no iptables', "eventTime": "2026-03-26T19:50:00Z"}
     full = {"message": FULL.format("10.244.1.2-10.244.1.254"), "eventTime": "2026-03-26T19:59:00Z"}
     server = Server(json.dumps({"items": [broken, full]}).encode())
-    source = SandboxFailuresSource(lambda: server, lambda ask: ask(), lambda: 0.0)
+    source = SandboxFailuresSource(inquirer(server.get), lambda: 0.0)
     first, last = source.read([pod("shop/web")]).known()
     assert (first.plugin, last.exhausted) == ("portmap", "10.244.1.2-10.244.1.254")
     (finding,) = findings_of(failing_plugin, saying(treadmill(), first, last))
@@ -199,5 +200,5 @@ def test_a_full_range_does_not_hide_what_filled_it() -> None:
 
 
 def test_without_the_right_events_are_not_requested() -> None:
-    source = SandboxFailuresSource(lambda: Server(ApiError(403, "forbidden")), lambda ask: ask(), lambda: 0.0)
+    source = SandboxFailuresSource(inquirer(Server(ApiError(403, "forbidden")).get), lambda: 0.0)
     assert isinstance(source.read([pod("shop/web")]), NotRequested)
