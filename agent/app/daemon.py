@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from agent.exporters.json.status import StatusExporter
     from agent.exporters.web.server import HttpExporter
-    from agent.kube_events.queue import DeliveryQueue
+    from agent.kube_events.delivery import DeliveryQueue
     from agent.sources.kube.list_watch import Reflector
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
@@ -149,21 +149,20 @@ def _cluster_exporters(
 ) -> tuple["DeliveryQueue", Sequence[loop.Exporter]]:
     """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
     from agent.kube_events.condition import ConditionExporter
+    from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
     from agent.kube_events.events import EventExporter
-    from agent.kube_events.metrics import DeliveryMetrics
-    from agent.kube_events.queue import DeliveryQueue
     from agent.kube_events.writer import Writer
 
     def warn(what: str, cause: str, why: str) -> None:
         log.warning("delivery.failed", what=what, cause=cause, why=why)
 
-    metrics = DeliveryMetrics(registry)
-    queue = DeliveryQueue(lambda: Writer(config.kubeconfig, config.api_timeout.total_seconds()), metrics, warn)
+    writer = Writer(config.kubeconfig, config.api_timeout.total_seconds())
+    queue = DeliveryQueue(writer, DeliveryMetrics(registry), warn)
     exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
-        exporters.append(EventExporter(queue.put, metrics.failed))
+        exporters.append(EventExporter(queue))
     if config.node_condition == "on":
-        exporters.append(ConditionExporter(queue.put))
+        exporters.append(ConditionExporter(queue))
     return queue, exporters
 
 
