@@ -260,8 +260,8 @@ def test_options_without_a_variable_are_in_the_reference(command: str) -> None:
     page = subprocess.run(  # noqa: S603 (ours)
         [sys.executable, "-m", "agent", command, "--help-all"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
-    settings = settings_of("scan" if command == "timeline" else command)
+    options = set(re.findall(r"^  (?:-\w(?: [^\s,]+)?, )?(--[a-z-]+)", page, re.MULTILINE))
+    settings = settings_of(command)
     assert documented == options - {option(name) for name in settings} - {"--help", "--help-all"}
 
 

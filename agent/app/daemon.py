@@ -1,6 +1,5 @@
 """The daemon: wires sources, cleaner and exporters together, and runs the loop until the process is told to end."""
 
-import gc
 import os
 import threading
 import traceback
@@ -61,7 +60,6 @@ def run_daemon(config: Config) -> int:
     http.start()
     mode = MODES[config.cleanup]
     log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
-    _enable_garbage_collection()
     try:
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
@@ -171,13 +169,6 @@ def _start_threads(watches: "Sequence[Reflector[Any]]", queue: "DeliveryQueue | 
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if queue is not None:
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
-
-
-def _enable_garbage_collection() -> None:
-    """Enable it again (see `agent.cli.main`). What was imported stays, and is not examined again."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 def _run_loop(

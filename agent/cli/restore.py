@@ -1,6 +1,21 @@
-"""restore: put a released address back."""
+"""Undo a release: reserve the address again.
+
+It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
+the address has been reserved again, or if the container has another address now.
+
+examples:
+  nodeleak restore 10.244.1.9             check whether it can be undone
+  nodeleak restore 10.244.1.9 --apply     undo it
+  nodeleak restore --last --apply         undo the last release
+
+exit codes:
+  0  restored, or with a dry run: it can be restored
+  2  wrong usage or configuration, or the journal has no such release
+  4  it cannot be, or was not, restored; the message says why
+"""
 
 import argparse
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from agent.cli.exit_codes import DONE, FAILED
@@ -13,31 +28,14 @@ if TYPE_CHECKING:
 
     from agent.cleanup.journal import Entry, Journal
 
-SUMMARY: Final = "undo a release: reserve the address again"
-OPERANDS: Final = "(ADDRESS | ENTRY | --last)"
-SETTINGS: Final = "restore"
-DESCRIPTION: Final = """\
-Puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
-the address has been reserved again, or if the container has another address now.
-"""
-EPILOG: Final = """\
-examples:
-  nodeleak restore 10.244.1.9             check whether it can be undone
-  nodeleak restore 10.244.1.9 --apply     undo it
-  nodeleak restore --last --apply         undo the last release
-
-exit codes:
-  0  restored, or with a dry run: it can be restored
-  2  wrong usage or configuration, or the journal has no such release
-  4  it cannot be, or was not, restored; the message says why
-"""
+_LIST: Final = "run 'nodeleak journal' for a list of releases"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "nodeleak restore (ADDRESS | ENTRY | --last) [options]"
     which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "entry", nargs="?", metavar="ADDRESS|ENTRY", help="an address (its last release), or an entry of the journal"
-    )
+    text = "an address (its last release), or an entry of the journal"
+    which.add_argument("entry", nargs="?", metavar="ADDRESS|ENTRY", help=text)
     which.add_argument("--last", action="store_true", help="the last release that was not restored")
     add_apply(parser, "put it back")
 
@@ -48,23 +46,18 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.entry is None and not arguments.last:
         raise UsageError("no release given: expected an address, an entry of the journal, or --last", _LIST)
-    config = config_of("restore", arguments)
+    config = config_of(arguments)
     journal = cleaning.read_journal(config)
-    entry = _find(journal, arguments, config.state_dir)
+    entry = _last(journal, config.state_dir) if arguments.last else _named(journal, arguments.entry, config.state_dir)
     done = cleaning.restore_entry(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
     write(restoration_text(done, journal, applied=arguments.apply))
     return DONE if done.done else FAILED
 
 
-_LIST: Final = "run 'nodeleak journal' for a list of releases"
-
-
-def _find(journal: "Journal", arguments: argparse.Namespace, state_dir: "Path") -> "Entry":
-    """Find the entry of the journal; an address or `--last` means the last release that was not restored."""
+def _last(journal: "Journal", state_dir: "Path") -> "Entry":
+    """Return the last release that was not restored."""
     from agent.model.release import Verdict
 
-    if not arguments.last:
-        return _find_named(journal, arguments.entry, state_dir)
     released = [entry for entry in journal.entries if _restorable(entry)]
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
@@ -74,14 +67,15 @@ def _find(journal: "Journal", arguments: argparse.Namespace, state_dir: "Path") 
     return last
 
 
-def _find_named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
-    ip = _canonical(name)
-    of_address = [entry for entry in journal.entries if ip in entry.ips]
-    named = [entry for entry in journal.entries if entry.name == name]
-    if found := named or [entry for entry in of_address if _restorable(entry)]:
-        return found[-1]
-    if restored := [entry for entry in of_address if entry.restored]:
-        raise _not_found(f"{ip} is already restored, by entry {restored[-1].name}", journal)
+def _named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
+    """Find an entry of the journal; an address means its last release that was not restored."""
+    ip, newest_first = _canonical(name), journal.entries[::-1]
+    for entry in newest_first:
+        if entry.name == name or (ip in entry.ips and _restorable(entry)):
+            return entry
+    for entry in newest_first:
+        if ip in entry.ips and entry.restored:
+            raise _not_found(f"{ip} is already restored, by entry {entry.name}", journal)
     raise _not_found(f"the journal in {state_dir} has no release of {quote(name)}", journal)
 
 
@@ -99,8 +93,6 @@ def _not_found(why: str, journal: "Journal") -> UsageError:
 
 def _canonical(text: str) -> str:
     """Write an address as host-local does; empty if it is none."""
-    from ipaddress import ip_address
-
     try:
         return str(ip_address(text))
     except ValueError:

@@ -1,16 +1,9 @@
-"""version: which build this is."""
+"""Print the version and, in an image, the commit."""
 
 import argparse
-from typing import Final
 
 from agent.cli.exit_codes import DONE
 from agent.cli.output import write
-
-SUMMARY: Final = "print version and commit"
-OPERANDS: Final = ""
-SETTINGS: Final = ""
-DESCRIPTION: Final = "Prints the version and, in an image, the commit.\n"
-EPILOG: Final = ""
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:

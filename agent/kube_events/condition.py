@@ -48,8 +48,10 @@ def condition(report: Report) -> Condition | None:
     if confirmed := [tracked.finding for tracked in sorted(found, key=urgency) if tracked.confirmed]:
         reason = EXHAUSTED if confirmed[0].severity is Severity.CRITICAL else SCARCE
         return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
-    if found:
-        return None
+    return None if found else _without_finding(report)
+
+
+def _without_finding(report: Report) -> Condition | None:
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agent.cli.exit_codes import DONE
+from tests.cli.commands import CONTAINER, LEAKED, SmallNode, engine, nodeleak, running
 from tests.cli.test_clean import Incident
-from tests.cli.test_failures import CONTAINER, LEAKED, SmallNode, engine, nodeleak, running
 from tests.fakes.engine import engine as full_engine
 from tests.fakes.host import build
 from tests.fakes.nodes import the_incident

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.kubectl import HOSTILE, FakeKubectl, clean, pod_line, text
+from tests.fleet.kubectl import HOSTILE, FakeKubectl, agent_pod, clean, text
 from tests.wire import until
 
 APPLY = ("clean", "--all", "--apply", "--yes", "--pause=0s", "--max-nodes=2")
@@ -81,7 +81,7 @@ def test_an_output_that_kubectl_lost_is_unexpected_and_never_requested_again(kep
 
 
 def test_a_node_without_agent_is_left_out(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", pod="")
+    kubectl.node("worker-1", pods=[])
     add(kubectl, clean("released"))
     done = kubectl.run(*APPLY)
     assert done.code == 3
@@ -91,7 +91,7 @@ def test_a_node_without_agent_is_left_out(kubectl: FakeKubectl) -> None:
 
 def test_the_output_can_be_one_document(kubectl: FakeKubectl) -> None:
     add(kubectl, clean("released"))
-    kubectl.node("worker-2", pod="")
+    kubectl.node("worker-2", pods=[])
     done = kubectl.run(*APPLY, "-o", "json")
     assert json.loads(done.out) == {
         "schema": "nodeleak.fleet/v1",
@@ -103,28 +103,15 @@ def test_the_output_can_be_one_document(kubectl: FakeKubectl) -> None:
     }
 
 
-def test_an_answer_is_parsed_once(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(kubectl, clean("released"))
-    parsed, loads = list[str](), json.loads
-
-    def counted(given: str, **options: Any) -> Any:
-        parsed.append(given)
-        return loads(given, **options)
-
-    monkeypatch.setattr(json, "loads", counted)
-    assert kubectl.run(*APPLY, "-o", "json").code == 0
-    assert parsed.count(text(clean("released"))) == 1
-
-
 def test_the_document_is_printed_also_if_no_node_can_be_asked(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", pod="")
+    kubectl.node("worker-1", pods=[])
     done = kubectl.run(*APPLY, "-o", "json")
     error = {"node": "worker-1", "exit_code": None, "error": "no agent pod on this node"}
     assert (done.code, json.loads(done.out)["nodes"]) == (3, [error])
 
 
 def test_why_a_node_is_left_out_cannot_control_the_terminal(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", pod=pod_line("worker-1", waiting="\x1b[2JErrImagePull"))
+    kubectl.node("worker-1", pods=[agent_pod("worker-1", waiting="\x1b[2JErrImagePull")])
     assert "is not running: \\x1b[2JErrImagePull" in kubectl.run(*APPLY).err
 
 

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from agent.fleet.answers import Answer
-from agent.fleet.waves import CleanReport, State, conclusion, judge, waves
+from agent.fleet.cleaning import State, judge
 from tests.fleet.kubectl import clean
 
 
 def of(document: Any, code: int | None = 0, error: str = "") -> tuple[State, str]:
-    return judge(Answer("worker-1", code, json.dumps(document), error))
+    result = judge(Answer("worker-1", code, json.dumps(document), error))
+    return result.state, result.text
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_released_refused_and_nothing_are_expected(document: dict[str, Any], tex
 @pytest.mark.parametrize("verdict", ["changed", "gone", "busy", "interrupted", "failed", "would_release", "something"])
 def test_every_other_verdict_stops(verdict: str) -> None:
     state, text = of(clean("released", verdict))
-    assert (state, text) == (State.SURPRISE, f"10.244.1.3 in cbr0: {verdict}: why {verdict}")
+    assert (state, text) == (State.UNEXPECTED, f"10.244.1.3 in cbr0: {verdict}: why {verdict}")
 
 
 @pytest.mark.parametrize(
@@ -59,16 +60,9 @@ def test_every_other_verdict_stops(verdict: str) -> None:
 )
 def test_a_result_that_is_not_understood_stops(document: Any, code: int | None, text: str) -> None:
     state, found = of(document, code, "nodeleak: --cleanup-network: not set")
-    assert state is State.SURPRISE
+    assert state is State.UNEXPECTED
     assert text in found
 
 
 def test_a_document_that_cannot_be_read_counts_no_release() -> None:
-    report = CleanReport(["a"])
-    report.answered(Answer("a", 0, json.dumps(clean("released") | {"addresses": 1, "verdicts": []})))
-    assert conclusion(report) == "0 addresses released, 0 nodes done, 1 unexpected"
-
-
-def test_waves_have_a_size() -> None:
-    assert waves(["a", "b", "c"], 2) == [["a", "b"], ["c"]]
-    assert waves([], 2) == []
+    assert judge(Answer("a", 0, json.dumps(clean("released") | {"addresses": 1, "verdicts": []}))).released == 0
