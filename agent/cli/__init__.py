@@ -1,4 +1,4 @@
-"""Commands. Each is a module whose docstring is its help; it imports what it needs when it is executed."""
+"""Commands. Each is a module whose docstring is its help; only that of the given command is imported."""
 
 import errno
 import os

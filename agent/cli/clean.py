@@ -21,17 +21,21 @@ exit codes:
 import argparse
 from contextlib import ExitStack
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from agent.app.cleaning import clean_once
+from agent.app.sources import for_command
+from agent.cleanup.signals import forget
 from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.node import remembered_pods
 from agent.cli.options import add_address_table, add_apply, config_of, value, view_of
 from agent.cli.output import progress, warn, write, write_json
 from agent.config import positive
-
-if TYPE_CHECKING:
-    from agent.exporters.text.addresses import TableView
-    from agent.model.release import Cleaning
+from agent.exporters.json.clean import clean_document
+from agent.exporters.text.addresses import TableView
+from agent.exporters.text.clean import clean_names, clean_table
+from agent.exporters.text.unavailable import by_reason
+from agent.model.release import Cleaning
 
 CLEAN_ORDERS: Final = ("ip", "age", "verdict", "cause", "pod")
 
@@ -56,10 +60,6 @@ def _addresses(text: str) -> list[str]:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.app.cleaning import clean_once
-    from agent.app.sources import for_command
-    from agent.cleanup.signals import forget
-
     config, view = config_of(arguments), view_of(arguments)
     only = None if arguments.ip is None else frozenset(arguments.ip)
     mode = "auto" if arguments.apply else "dry-run"
@@ -75,24 +75,17 @@ def execute(arguments: argparse.Namespace) -> int:
     return _exit_code(cleaning)
 
 
-def _print(cleaning: "Cleaning", view: "TableView", arguments: argparse.Namespace) -> None:
+def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -> None:
     if arguments.output == "json":
-        from agent.exporters.json.clean import clean_document
-
         write_json(clean_document(cleaning))
     elif arguments.output == "name":
-        from agent.exporters.text.clean import clean_names
-        from agent.exporters.text.unavailable import by_reason
-
         write(clean_names(cleaning, view))
         warn(*[blocker.why for blocker in cleaning.blockers], *by_reason(cleaning.unavailable))
     else:
-        from agent.exporters.text.clean import clean_table
-
         write(clean_table(cleaning, view, verbose=arguments.verbose))
 
 
-def _exit_code(cleaning: "Cleaning") -> int:
+def _exit_code(cleaning: Cleaning) -> int:
     if cleaning.unavailable:
         return UNAVAILABLE
     if cleaning.applied and cleaning.journal_unwritable:

@@ -15,6 +15,7 @@ exit codes:
 import argparse
 
 from agent.cli.exit_codes import DONE
+from agent.cli.glossary import entries
 from agent.cli.output import write
 from agent.config import UsageError
 
@@ -25,23 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    from agent.cli.parser import COMMANDS, make_parser
+
     try:
         import shtab
     except ImportError as error:
         remedy = "run 'python -m pip install shtab' with the Python that runs nodeleak"
         raise UsageError("completion needs the Python package shtab, which is not installed", remedy) from error
-    from agent.cli.glossary import entries
-
-    words = sorted({entry.word for entry in entries()})
+    root = make_parser(*COMMANDS, full=True)
     paths = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DIR|off": shtab.DIRECTORY}
-    for parser in arguments.parsers.values():
+    for parser in root.get_default("parsers").values():
         for action in parser._actions:  # noqa: SLF001 (argparse has no way to ask)
             metavar = str(action.metavar)
             if metavar in paths:
                 action.complete = paths[metavar]
             elif metavar == "WORD":
-                action.choices = words
+                action.choices = sorted({entry.word for entry in entries()})
             elif metavar.islower() and "|" in metavar:  # such as on|off, but not NAME|auto
                 action.choices = metavar.split("|")
-    write(f"{shtab.complete(arguments.root, arguments.shell)}\n")
+    write(f"{shtab.complete(root, arguments.shell)}\n")
     return DONE

@@ -17,14 +17,11 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from agent.cli.exit_codes import DONE
+from agent.cli.glossary import FINDING, SETTING, Term, entries
 from agent.cli.output import reflow, write
 from agent.config import UsageError, did_you_mean, quote
-
-if TYPE_CHECKING:
-    from agent.cli.glossary import Term
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.cli.glossary import entries
-
     known = entries()
     if arguments.word is None:
         write("\n".join(_list(known)) + "\n")
@@ -47,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _find(word: str, known: Sequence["Term"]) -> list["Term"]:
+def _find(word: str, known: Sequence[Term]) -> list[Term]:
     """Find a word however it is written: a setting as option or variable, a metric by one of its samples."""
     plain = _plain(word)
     for spelling in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
@@ -60,9 +55,7 @@ def _plain(word: str) -> str:
     return re.sub(r"[-_]", "", word.lower())
 
 
-def _list(known: Sequence["Term"]) -> Iterator[str]:
-    from agent.cli.glossary import FINDING, SETTING
-
+def _list(known: Sequence[Term]) -> Iterator[str]:
     for kind, group in groupby(known, key=lambda entry: entry.kind):
         yield f"{kind}:"
         if kind == FINDING:

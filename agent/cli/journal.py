@@ -13,18 +13,17 @@ exit codes:
 
 import argparse
 
+from agent.app.cleaning import read_journal
 from agent.cli.exit_codes import DONE
 from agent.cli.options import add_output, config_of
 from agent.cli.output import write, write_json
+from agent.exporters.json.clean import journal_document
+from agent.exporters.text.clean import journal_table
 
 add_arguments = add_output
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.app.cleaning import read_journal
-    from agent.exporters.json.clean import journal_document
-    from agent.exporters.text.clean import journal_table
-
     config = config_of(arguments)
     journal = read_journal(config)
     if arguments.output == "json":

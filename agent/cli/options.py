@@ -3,13 +3,11 @@
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.cli.output import terminal_columns
 from agent.config import Config, Setting, UsageError, load, option, quote, settings_of, variable
-
-if TYPE_CHECKING:
-    from agent.exporters.text.addresses import TableView
+from agent.exporters.text.addresses import TableView
 
 
 def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -> None:
@@ -64,10 +62,8 @@ def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) ->
     parser.add_argument("--sort-by", choices=orders, metavar="COLUMN", help=text)
 
 
-def view_of(arguments: argparse.Namespace) -> "TableView":
+def view_of(arguments: argparse.Namespace) -> TableView:
     """Return how the table of addresses shall look."""
-    from agent.exporters.text.addresses import TableView
-
     if arguments.sort_by and arguments.output == "json":
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"

@@ -2,30 +2,19 @@
 
 import argparse
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Final, NoReturn
 
-from agent.cli import clean, completion, explain, journal, record, restore, resume, run, scan, status, timeline, version
 from agent.cli.options import add_settings
 from agent.cli.output import reflow, width
 from agent.config import UsageError, did_you_mean, quote, settings_of
 
-COMMANDS: Final[Mapping[str, ModuleType]] = {
-    "scan": scan,
-    "status": status,
-    "explain": explain,
-    "timeline": timeline,
-    "clean": clean,
-    "restore": restore,
-    "resume": resume,
-    "journal": journal,
-    "record": record,
-    "run": run,
-    "completion": completion,
-    "version": version,
-}
-"""The docstring of each module is its help."""
+COMMANDS: Final = (
+    *("scan", "status", "explain", "timeline", "clean", "restore", "resume", "journal", "record", "run"),
+    *("completion", "version"),
+)
+"""Modules of this package. Only that of the given command is imported, and its docstring is its help."""
 
 _INTRO: Final = (
     "nodeleak finds pod IP addresses that a Kubernetes node has leaked: they are still reserved, but no container uses "
@@ -56,10 +45,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments, with `command` and `execute`; raises UsageError, and SystemExit after a help."""
     if list(arguments[:1]) == ["--version"]:
         arguments = ["version"]
-    root = make_parser(full="--help-all" in arguments)
-    parsed, unexpected = root.parse_known_args(with_command("nodeleak", arguments, COMMANDS))
+    command, *rest = with_command("nodeleak", arguments, COMMANDS)
+    root = make_parser(*([command] if command in COMMANDS else COMMANDS), full="--help-all" in rest)
+    parsed, unexpected = root.parse_known_args([command, *rest])
     if unexpected:
-        raise _unexpected_argument(parsed.command, unexpected[0], parsed.parsers)
+        raise _unexpected_argument(command, unexpected[0])
     return parsed
 
 
@@ -79,12 +69,13 @@ def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -
 _HELP: Final = ("-h", "--help", "--help-all")
 
 
-def make_parser(*, full: bool = False) -> argparse.ArgumentParser:
-    """Return the parser of all commands. `full`: their help shows every setting."""
+def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
+    """Return a parser of these commands. `full`: their help shows every setting."""
     root = Parser(prog="nodeleak", usage="nodeleak COMMAND [options]", description=reflow(_INTRO), epilog=_EPILOG)
     root.add_argument(*_HELP, action="help", help=argparse.SUPPRESS)
     commands = root.add_subparsers(dest="command", title="commands", metavar="COMMAND", prog="nodeleak")
-    for name, module in COMMANDS.items():
+    for name in names:
+        module = import_module(f"agent.cli.{name}")
         description, _, epilog = (module.__doc__ or "").partition("\n\nexamples:")
         parser = commands.add_parser(
             name,
@@ -99,7 +90,7 @@ def make_parser(*, full: bool = False) -> argparse.ArgumentParser:
             parser.add_argument("--help-all", action="help", help="print this help with all settings")
             add_settings(parser, name, full=full)
         parser.set_defaults(execute=module.execute)
-    root.set_defaults(root=root, parsers=commands.choices)
+    root.set_defaults(parsers=commands.choices)
     return root
 
 
@@ -124,15 +115,17 @@ def see_help(program: str) -> str:
     return f"run '{program} --help' for usage"
 
 
-def _unexpected_argument(command: str, argument: str, parsers: Mapping[str, argparse.ArgumentParser]) -> UsageError:
+def _unexpected_argument(command: str, argument: str) -> UsageError:
     see = see_help(f"nodeleak {command}")
     if not argument.startswith("-"):
         return UsageError(f"unexpected argument {quote(argument)}", see)
     name = argument.partition("=")[0]
-    if others := [other for other, parser in parsers.items() if name in options_of(parser)]:
+    options = {other: options_of(other) for other in COMMANDS}
+    if others := [other for other in COMMANDS if name in options[other]]:
         return UsageError(f"unknown option {quote(name)} of {command}: it is an option of {', '.join(others)}", see)
-    return UsageError(f"unknown option {quote(name)}{did_you_mean(name.lower(), options_of(parsers[command]))}", see)
+    return UsageError(f"unknown option {quote(name)}{did_you_mean(name.lower(), options[command])}", see)
 
 
-def options_of(parser: argparse.ArgumentParser) -> list[str]:
-    return list(parser._option_string_actions)  # noqa: SLF001 (argparse has no way to ask)
+def options_of(command: str) -> list[str]:
+    parsers = make_parser(command).get_default("parsers")
+    return list(parsers[command]._option_string_actions)  # noqa: SLF001 (argparse has no way to ask)

@@ -20,6 +20,8 @@ from agent.cli.exit_codes import DONE
 from agent.cli.node import record_node
 from agent.cli.options import config_of
 from agent.cli.output import write
+from agent.model import recording
+from agent.model.anonymize import anonymous
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.model import recording
-    from agent.model.anonymize import anonymous
-
     recorded = record_node(config_of(arguments))
     text = recording.dumps(anonymous(recorded) if arguments.anonymous else recorded)
     write(f"{text}\n")

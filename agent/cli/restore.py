@@ -16,17 +16,18 @@ exit codes:
 
 import argparse
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
+from agent.app import cleaning
+from agent.cleanup.journal import Entry, Journal
 from agent.cli.exit_codes import DONE, FAILED
 from agent.cli.options import add_apply, config_of
 from agent.cli.output import write
 from agent.config import UsageError, quote
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from agent.cleanup.journal import Entry, Journal
+from agent.exporters.text.clean import restoration_text
+from agent.model.release import Verdict
+from agent.model.text import count_of
 
 _LIST: Final = "run 'nodeleak journal' for a list of releases"
 
@@ -41,9 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.app import cleaning
-    from agent.exporters.text.clean import restoration_text
-
     if arguments.entry is None and not arguments.last:
         raise UsageError("no release given: expected an address, an entry of the journal, or --last", _LIST)
     config = config_of(arguments)
@@ -54,10 +52,8 @@ def execute(arguments: argparse.Namespace) -> int:
     return DONE if done.done else FAILED
 
 
-def _last(journal: "Journal", state_dir: "Path") -> "Entry":
+def _last(journal: Journal, state_dir: Path) -> Entry:
     """Return the last release that was not restored."""
-    from agent.model.release import Verdict
-
     released = [entry for entry in journal.entries if _restorable(entry)]
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
@@ -67,7 +63,7 @@ def _last(journal: "Journal", state_dir: "Path") -> "Entry":
     return last
 
 
-def _named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
+def _named(journal: Journal, name: str, state_dir: Path) -> Entry:
     """Find an entry of the journal; an address means its last release that was not restored."""
     ip, newest_first = _canonical(name), journal.entries[::-1]
     for entry in newest_first:
@@ -79,14 +75,12 @@ def _named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
     raise _not_found(f"the journal in {state_dir} has no release of {quote(name)}", journal)
 
 
-def _restorable(entry: "Entry") -> bool:
+def _restorable(entry: Entry) -> bool:
     """An unfinished entry counts: without it, an older one would be restored that nobody means."""
     return entry.released or entry.unfinished
 
 
-def _not_found(why: str, journal: "Journal") -> UsageError:
-    from agent.model.text import count_of
-
+def _not_found(why: str, journal: Journal) -> UsageError:
     damage = f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)" if journal.damage else ""
     return UsageError(f"{why}{damage}", _LIST)
 

@@ -13,6 +13,7 @@ exit codes:
 
 import argparse
 
+from agent.app.cleaning import resume
 from agent.cli.exit_codes import DONE
 from agent.cli.options import config_of
 from agent.cli.output import write
@@ -24,8 +25,6 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.app.cleaning import resume
-
     config = config_of(arguments)
     if not (resumed := resume(config)):
         raise UsageError(f"cleanup is not halted, according to the journal in {config.state_dir}")

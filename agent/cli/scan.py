@@ -21,18 +21,22 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.cli.node import assess, record_node
 from agent.cli.options import add_address_table, config_of, view_of
 from agent.cli.output import has_color, has_unicode, warn, write, write_json
 from agent.config import UsageError, duration, invalid, option, quote, settings_of
-
-if TYPE_CHECKING:
-    from agent.exporters.text.addresses import TableView
-    from agent.model.recording import Recording
-    from agent.model.report import Report
+from agent.exporters.headline import incomplete
+from agent.exporters.json.scan import scan_document
+from agent.exporters.text.addresses import TableView
+from agent.exporters.text.map import map_table
+from agent.exporters.text.scan import scan_names, scan_table
+from agent.model.codec import Damaged
+from agent.model.recording import Recording, loads
+from agent.model.report import Report
+from agent.sources.os_error import describe_os_error
 
 SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
 
@@ -65,28 +69,19 @@ def _require_alone(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--map and {other} cannot be combined: remove one of them")
 
 
-def _print(report: "Report", view: "TableView", arguments: argparse.Namespace) -> None:
+def _print(report: Report, view: TableView, arguments: argparse.Namespace) -> None:
     if arguments.output == "json":
-        from agent.exporters.json.scan import scan_document
-
         write_json(scan_document(report))
     elif arguments.map:
-        from agent.exporters.text.map import map_table
-
         write(map_table(report, color=has_color(), unicode=has_unicode()))
     elif arguments.output == "name":
-        from agent.exporters.headline import incomplete
-        from agent.exporters.text.scan import scan_names
-
         write(scan_names(report, view))
         warn(*filter(None, [incomplete(report)]))
     else:
-        from agent.exporters.text.scan import scan_table
-
         write(scan_table(report, verbose=arguments.verbose, view=view))
 
 
-def _load(arguments: argparse.Namespace) -> "Recording":
+def _load(arguments: argparse.Namespace) -> Recording:
     """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
     unused = [option(name) for name in settings_of("scan") if name != "grace" and getattr(arguments, name) is not None]
     if unused:
@@ -100,11 +95,7 @@ def _load(arguments: argparse.Namespace) -> "Recording":
         raise UsageError(invalid("--grace", arguments.grace, error)) from error
 
 
-def _read(name: str) -> "Recording":
-    from agent.model.codec import Damaged
-    from agent.model.recording import loads
-    from agent.sources.os_error import describe_os_error
-
+def _read(name: str) -> Recording:
     try:
         return loads(sys.stdin.read() if name == "-" else Path(name).read_text())
     except OSError as error:

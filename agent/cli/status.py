@@ -21,14 +21,15 @@ import argparse
 import json
 import sys
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE
 from agent.cli.options import add_output, config_of
 from agent.cli.output import write, write_json
-
-if TYPE_CHECKING:
-    from agent.sources.daemon import DaemonClient
+from agent.exporters.text.status import status_line, status_table
+from agent.model.status import NodeState, no_report
+from agent.sources.daemon import DaemonClient
+from agent.sources.source_error import SourceError
 
 _EVERY: Final = 2.0
 """Seconds between two requests of --watch."""
@@ -43,9 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.exporters.text.status import status_table
-    from agent.sources.daemon import DaemonClient
-
     daemon = DaemonClient(config_of(arguments).listen)
     if arguments.watch:
         _watch(daemon, arguments.output)
@@ -57,10 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return _exit_code(document, arguments)
 
 
-def _status(daemon: "DaemonClient") -> dict[str, Any]:
-    from agent.model.status import no_report
-    from agent.sources.source_error import SourceError
-
+def _status(daemon: DaemonClient) -> dict[str, Any]:
     try:
         return daemon.status()
     except SourceError as error:
@@ -68,8 +63,6 @@ def _status(daemon: "DaemonClient") -> dict[str, Any]:
 
 
 def _exit_code(document: dict[str, Any], arguments: argparse.Namespace) -> int:
-    from agent.model.status import NodeState
-
     state = NodeState(document["state"])
     if state is NodeState.NO_REPORT:
         return NO_DAEMON
@@ -78,10 +71,8 @@ def _exit_code(document: dict[str, Any], arguments: argparse.Namespace) -> int:
     return FOUND if arguments.exit_code and state is NodeState.FINDINGS else DONE
 
 
-def _watch(daemon: "DaemonClient", output: str) -> NoReturn:
+def _watch(daemon: DaemonClient, output: str) -> NoReturn:
     """Redraw the table on a terminal. Elsewhere, and as JSON, print one line for each change. Ends with Ctrl-C."""
-    from agent.exporters.text.status import status_line, status_table
-
     pause, last = Event(), None
     while True:
         document = _status(daemon)

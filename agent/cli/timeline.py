@@ -18,11 +18,15 @@ exit codes:
 
 import argparse
 
+from agent.app import cleaning
 from agent.cli.exit_codes import DONE, UNAVAILABLE
 from agent.cli.node import assess, record_node
 from agent.cli.options import add_output, config_of, value
 from agent.cli.output import write, write_json
 from agent.config import duration
+from agent.exporters.json.timeline import timeline_document
+from agent.exporters.text.timeline import timeline_table
+from agent.exporters.timeline import build_timeline
 from agent.model.text import format_age
 
 
@@ -34,21 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.app import cleaning
-    from agent.exporters.timeline import build_timeline
-
     config = config_of(arguments)
     report = assess(record_node(config), config)
     timeline = build_timeline(report, *cleaning.releases(config))
     if arguments.since is not None:
         timeline = timeline.last(arguments.since)
     if arguments.output == "json":
-        from agent.exporters.json.timeline import timeline_document
-
         write_json(timeline_document(timeline))
     else:
-        from agent.exporters.text.timeline import timeline_table
-
         period = "" if arguments.since is None else format_age(arguments.since)
         write(timeline_table(timeline, period, verbose=arguments.verbose))
     return DONE if timeline.complete else UNAVAILABLE

@@ -1,7 +1,9 @@
 """Print the version and, in an image, the commit."""
 
 import argparse
+from importlib.metadata import version
 
+from agent.app.build import commit
 from agent.cli.exit_codes import DONE
 from agent.cli.output import write
 
@@ -11,9 +13,5 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 
 def execute(_: argparse.Namespace) -> int:
-    from importlib.metadata import version
-
-    from agent.app.build import commit
-
     write(f"nodeleak {version('nodeleak')}, commit {commit() or 'unknown (not built as an image)'}\n")
     return DONE

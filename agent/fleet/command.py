@@ -11,7 +11,7 @@ from agent.cli.exit_codes import UNAVAILABLE
 from agent.cli.options import value
 from agent.cli.output import reflow, warn
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
-from agent.cli.parser import Parser, make_parser, options_of, see_help, with_command
+from agent.cli.parser import Parser, options_of, see_help, with_command
 from agent.config import UsageError, did_you_mean, duration_between, positive, quote
 from agent.fleet.clean_job import print_job
 from agent.fleet.cleaning import apply_on_nodes
@@ -95,10 +95,10 @@ def _unexpected_argument(parsed: argparse.Namespace, argument: str) -> UsageErro
     if not argument.startswith("-"):
         return UsageError(f"unexpected argument {quote(argument)}", see)
     option, on_node = argument.partition("=")[0], parsed.command.removesuffix("-job")
-    if on_node in NODE_COMMANDS and option in options_of(make_parser().get_default("parsers")[on_node]):
+    if on_node in NODE_COMMANDS and option in options_of(on_node):
         there = f"it is an option of nodeleak {on_node}: write it after --"
         return UsageError(f"unknown option {quote(argument)}: {there}", see)
-    suggestion = did_you_mean(option, options_of(parsed.parsers[parsed.command]))
+    suggestion = did_you_mean(option, parsed.parsers[parsed.command]._option_string_actions)  # noqa: SLF001
     return UsageError(f"unknown option {quote(argument)}{suggestion}", see)
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final
@@ -15,6 +15,8 @@ from agent.model.text import count_of, format_age, format_number, truncate
 
 _LONGEST: Final = 100
 """Characters of a cell: the longest one widens the rows of all nodes."""
+_YEAR: Final = 365 * 86400
+"""Seconds. An agent may answer any age."""
 _WIDE: Final = {"STATUS", "POD", "UNKNOWN", "CLEANUP"}
 """Columns of `-o wide` only."""
 
@@ -35,15 +37,6 @@ _RANKS: Final = {rank.name.lower(): rank for rank in (Rank.CRITICAL, Rank.WARNIN
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    name: str = "-"
-    usable: int | None = None
-    free: int | None = None
-    leaked: int | None = None
-    unknown: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node, ready to be shown."""
 
@@ -55,12 +48,14 @@ class NodeStatus:
     """Findings, or why there are none."""
     entry: Mapping[str, Any]
     """Its part of the merged document."""
+    document: Mapping[str, Any] | None = None
+    """What its agent reported; None: it gave no report."""
     complete: bool = False
     """Whether the agent read everything, recently."""
-    version: str = ""
-    age: str = "-"
-    cleanup: str = "-"
-    networks: Sequence[Network] = field(default=(Network(),))
+
+    @property
+    def networks(self) -> Sequence[Mapping[str, Any]]:
+        return self.document["networks"] if self.document else ()
 
 
 def unknown(target: Target, agent: str, why: str, entry: Mapping[str, Any] | None = None) -> NodeStatus:
@@ -82,7 +77,7 @@ def node_status(target: Target, answer: Answer | None) -> NodeStatus:
         return unknown(target, "no report", f"no report: {truncate(document.get('why'))}", entry)
     try:
         return status_of(target, checked(document), entry)
-    except (Malformed, OverflowError) as error:
+    except Malformed as error:
         return unknown(target, "unreadable", f"cannot read its {SCHEMA}: {truncate(error)}", entry)
 
 
@@ -96,11 +91,8 @@ def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, A
         agent=version if ready else f"{version} not ready",
         text="; ".join([*_problems(document), *map(_finding, document["findings"])]),
         entry=entry,
+        document=document,
         complete=complete,
-        version=version,
-        age=_age(document),
-        cleanup=_cleanup(document["cleanup"]),
-        networks=[Network(**network) for network in document["networks"]] or [Network()],
     )
 
 
@@ -131,7 +123,7 @@ def _finding(finding: Mapping[str, Any]) -> str:
 
 
 def _age(document: Mapping[str, Any]) -> str:
-    return format_age(timedelta(seconds=document["report"]["age_seconds"]))
+    return format_age(timedelta(seconds=min(max(document["report"]["age_seconds"], 0), _YEAR)))
 
 
 def _cleanup(cleanup: Mapping[str, Any]) -> str:
@@ -146,11 +138,11 @@ def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
 
 
 def _free(status: NodeStatus) -> float:
-    return min((network.free for network in status.networks if network.free is not None), default=float("inf"))
+    return min((network["free"] for network in status.networks if network["free"] is not None), default=float("inf"))
 
 
 def _leaked(status: NodeStatus) -> int:
-    return sum(network.leaked or 0 for network in status.networks)
+    return sum(network["leaked"] or 0 for network in status.networks)
 
 
 def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> str:
@@ -162,24 +154,24 @@ def _lines(statuses: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]:
     yield from summary(statuses)
     if statuses:
         yield ""
-        rows = [_row(status, network) for status in statuses for network in status.networks]
+        rows = [_row(status, network) for status in statuses for network in (status.networks or (None,))]
         heads = [head for head in rows[0] if wide or head not in _WIDE]
         yield from grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)])
 
 
-def _row(status: NodeStatus, network: Network) -> dict[str, str]:
-    none = network.name == "-"
+def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str]:
+    document = status.document
     return {
         "NODE": status.target.node,
         "STATUS": status.target.status,
         "POD": status.target.agent.name if status.target.agent else "-",
         "AGENT": status.agent,
-        "NETWORK": network.name,
-        "FREE": "-" if none else f"{format_number(network.free)}/{format_number(network.usable)}",
-        "LEAKED": "-" if none else format_number(network.leaked),
-        "UNKNOWN": "-" if none else format_number(network.unknown),
-        "AGE": status.age,
-        "CLEANUP": status.cleanup,
+        "NETWORK": network["name"] if network else "-",
+        "FREE": f"{format_number(network['free'])}/{format_number(network['usable'])}" if network else "-",
+        "LEAKED": format_number(network["leaked"]) if network else "-",
+        "UNKNOWN": format_number(network["unknown"]) if network else "-",
+        "AGE": _age(document) if document else "-",
+        "CLEANUP": _cleanup(document["cleanup"]) if document else "-",
         "FINDINGS": status.text or "none",
     }
 
@@ -193,7 +185,7 @@ def summary(statuses: Sequence[NodeStatus]) -> list[str]:
     ranks = Counter(status.rank for status in statuses)
     counts = [f"{format_number(ranks[rank])} {rank.name.lower()}" for rank in Rank if ranks[rank]]
     lines = [f"{count_of(len(statuses), 'node')}: {', '.join(counts)}" if counts else "no nodes"]
-    versions = Counter(status.version for status in statuses if status.version)
+    versions = Counter(truncate(status.document["version"], _LONGEST) for status in statuses if status.document)
     if len(versions) > 1:
         found = ", ".join(f"{version} ({format_number(n)})" for version, n in sorted(versions.items()))
         lines.append(f"The agents have different versions: {found}")
