@@ -1,6 +1,8 @@
-"""The Job that cleans one node, from the DaemonSets of deploy/."""
+"""The Job that cleans one node, from the DaemonSets of deploy/, and the Roles of docs/kubectl.md."""
 
+import re
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
@@ -126,3 +128,10 @@ def test_without_a_daemon_set_there_is_no_job(kubectl: FakeKubectl) -> None:
     done = kubectl.run("clean-job", "worker-1")
     assert (done.code, done.out) == (2, "")
     assert "found: none" in done.err
+
+
+def test_the_roles_of_the_page_are_valid() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kubectl.md").read_text()
+    (roles,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    for version in VERSIONS:
+        assert {kubernetes_validate.validate(role, version, strict=True) for role in yaml.safe_load_all(roles)}
