@@ -15,6 +15,7 @@ COMMANDS: Final = (
     *("completion", "version"),
 )
 """Modules of this package. Only that of the given command is imported, and its docstring is its help."""
+HELP: Final = ("-h", "--help", "--help-all")
 
 _INTRO: Final = (
     "nodeleak finds pod IP addresses that a Kubernetes node has leaked: they are still reserved, but no container uses "
@@ -58,7 +59,7 @@ def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -
     first, *rest = arguments or ["--help"]
     if first == "help":
         first, *rest = [*rest[:1], "--help"]
-    if first in {*known, *_HELP}:
+    if first in {*known, *HELP}:
         return [first, *rest]
     if first.startswith("-"):
         text = f"unknown option {quote(first)}: options follow the command: {program} scan ..."
@@ -66,13 +67,10 @@ def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -
     raise UsageError(f"unknown command {quote(first)}{did_you_mean(first.lower(), known)}", see_help(program))
 
 
-_HELP: Final = ("-h", "--help", "--help-all")
-
-
 def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
     """Return a parser of these commands. `full`: their help shows every setting."""
     root = Parser(prog="nodeleak", usage="nodeleak COMMAND [options]", description=reflow(_INTRO), epilog=_EPILOG)
-    root.add_argument(*_HELP, action="help", help=argparse.SUPPRESS)
+    root.add_argument(*HELP, action="help", help=argparse.SUPPRESS)
     commands = root.add_subparsers(dest="command", title="commands", metavar="COMMAND", prog="nodeleak")
     for name in names:
         module = import_module(f"agent.cli.{name}")

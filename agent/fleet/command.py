@@ -11,7 +11,7 @@ from agent.cli.exit_codes import UNAVAILABLE
 from agent.cli.options import value
 from agent.cli.output import reflow, warn
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
-from agent.cli.parser import Parser, options_of, see_help, with_command
+from agent.cli.parser import HELP, Parser, options_of, see_help, with_command
 from agent.config import UsageError, did_you_mean, duration_between, positive, quote
 from agent.fleet.clean_job import print_job
 from agent.fleet.cleaning import apply_on_nodes
@@ -117,7 +117,7 @@ def _make_parser() -> argparse.ArgumentParser:
     program = "kubectl nodeleak"
     usage = f"{program} COMMAND [NODE...] [options] [-- options of the command on the node]"
     root = Parser(prog=program, usage=usage, description=reflow(_INTRO), epilog=_EPILOG)
-    root.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    root.add_argument(*HELP, action="help", help=argparse.SUPPRESS)
     commands = root.add_subparsers(dest="command", title="commands", metavar="COMMAND", prog=program)
     root.set_defaults(parsers=commands.choices)
 

@@ -9,7 +9,7 @@ COMMANDS = ("status", "scan", "timeline", "journal", "clean", "restore", "clean-
 
 
 def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ((), ("help",), ("--help",), ("-h",)):
+    for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
         assert main(arguments) == DONE
         page = capsys.readouterr().out
         assert all(f"\n    {name}" in page for name in COMMANDS)
