@@ -30,12 +30,11 @@ class Answer:
     @property
     def reason(self) -> str:
         """The error on one line: Python's traceback and kubectl's warnings end with what matters."""
-        lines = [line for line in self.error.splitlines() if line.strip()]
-        if not lines:
-            known = "its output is not the expected document" if self.exit_code == 0 else "no message"
-            return known if self.exit_code in {0, None} else f"exit code {self.exit_code} without a message"
-        # Of wrong usage, the first line is the mistake, and hints follow.
-        return truncate(lines[0 if self.exit_code == _USAGE else -1], _LONGEST)
+        if lines := [line for line in self.error.splitlines() if line.strip()]:
+            # Of wrong usage, the first line is the mistake, and hints follow.
+            return truncate(lines[0 if self.exit_code == _USAGE else -1], _LONGEST)
+        missing = "its output is not the expected document"
+        return f"exit code {self.exit_code} without a message" if self.exit_code else missing
 
     @cached_property
     def document(self) -> dict[str, Any] | None:

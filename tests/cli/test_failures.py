@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.exit_codes import OUTPUT, UNAVAILABLE
+from agent.cli.exit_codes import UNAVAILABLE
 from agent.config import BUG
 from tests.cli.commands import (
     AGENT,
@@ -84,17 +84,6 @@ def test_missing_credentials_are_reported_with_the_remedy() -> None:
     assert "use --api=off to run without the API server" in done.err
 
 
-@pytest.mark.parametrize("content", [None, "not: [valid"])
-def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "kubeconfig"
-    if content is not None:
-        path.write_text(content)
-    done = nodeleak("run", "--node", "worker-1", "--kubeconfig", str(path))
-    assert done.code == 2
-    assert done.err.startswith(f"nodeleak: --kubeconfig (NODELEAK_KUBECONFIG): cannot read {path}: ")
-    assert len(done.err.splitlines()) == 1
-
-
 def test_of_several_kubeconfigs_the_invalid_one_is_named(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     both = f"{first}:{second}"
@@ -123,14 +112,6 @@ def test_a_port_in_use_is_reported() -> None:
 
 
 # Sources that do not respond
-
-
-def test_nothing_fails(node: SmallNode) -> None:
-    done = nodeleak("scan", "--api", "off", "--exit-code", *node.options)
-    assert done.code == 1, done
-    assert "10.244.1.9" in done.out
-    assert "leaked_reservation" in done.out
-    assert done.err == ""
 
 
 def test_an_unknown_network_is_reported_with_the_existing_ones(node: SmallNode) -> None:
@@ -256,18 +237,6 @@ def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_pat
 # Standard output
 
 
-@pytest.mark.parametrize("command", ["explain", "record"])
-def test_a_broken_pipe_is_no_error(node: SmallNode, command: str) -> None:
-    options = node.options if command == "record" else []
-    script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{node.home}/code'
-    done = subprocess.run(  # noqa: S603 (ours)
-        ["/bin/bash", "-c", script, "x", *AGENT, command, *options], capture_output=True, text=True, check=False,
-        env=environment({"NODELEAK_API": "off"}),
-    )  # fmt: skip
-    assert done.stderr == ""
-    assert (node.home / "code").read_text() == "0\n"
-
-
 @pytest.mark.parametrize(
     ("command", "code"), [(["scan", "--interval"], 2), (["scan", "-o", "name"], 3), (["clean", "-o", "name"], 3)]
 )
@@ -280,18 +249,6 @@ def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode, com
     )
     os.close(writer)
     assert done.returncode == code
-
-
-@pytest.mark.parametrize("arguments", [["explain"], ["--help"]])
-def test_a_closed_standard_output_is_no_bug(arguments: list[str]) -> None:
-    done = nodeleak(*arguments, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))
-    assert done.code in {0, 2}
-
-
-def test_a_full_disk_is_reported() -> None:
-    needs(Path("/dev/full").exists(), "/dev/full")
-    done = nodeleak("explain", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
-    assert (done.code, done.err) == (OUTPUT, "nodeleak: cannot write the output: no space left on device\n")
 
 
 def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE, USAGE
 from tests.cli.commands import AGENT, Daemon, SmallNode, environment, nodeleak, running
 from tests.model.test_status import GOOD
@@ -152,20 +150,17 @@ def test_the_terminal_is_safe_from_what_is_answered() -> None:
     assert tree["headline"] == r"\x1b[2Jok"
 
 
-@pytest.mark.parametrize(
-    ("changed", "arguments", "code"),
-    [
+def test_exit_codes() -> None:
+    for changed, arguments, code in (
         ({"state": "ok", "unavailable": []}, ["--exit-code"], DONE),
         ({"unavailable": []}, [], DONE),
         ({"unavailable": []}, ["--exit-code"], FOUND),
         ({}, ["--exit-code"], UNAVAILABLE),
         ({"state": "incomplete", "unavailable": []}, [], UNAVAILABLE),
         ({"state": "stalled", "unavailable": []}, [], UNAVAILABLE),
-    ],
-)
-def test_exit_codes(changed: dict[str, Any], arguments: list[str], code: int) -> None:
-    with another_process({**GOOD, **changed}) as listen:
-        assert nodeleak("status", listen, *arguments).code == code
+    ):
+        with another_process({**GOOD, **changed}) as listen:
+            assert nodeleak("status", listen, *arguments).code == code
 
 
 # --watch
