@@ -2,17 +2,29 @@
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any
 
 from agent.cli.exit_codes import DONE, OUTPUT, USAGE
-from agent.cli.output import discard, warn
+from agent.cli.output import discard_output, warn
 from agent.config import BUG, UsageError
 from agent.sources.os_error import describe_os_error
 
 _STANDARD_ERROR = 2
+
+
+class _StandardError(FileIO):
+    """Perhaps nobody reads it: the command matters more, and its exit code; and the daemon goes on."""
+
+    def write(self, text: Any) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,14 +47,14 @@ def exit_code_of(execute: Callable[[], int]) -> int:
         code = execute()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return 128 + 2  # as a shell has it for SIGINT
+        return 128 + signal.SIGINT
     except SystemExit as ended:  # after --help, and when SIGTERM ends the daemon
         return int(ended.code or DONE)
     except UsageError as error:
         warn(*str(error).splitlines(), hint=error.hint)
         return USAGE
     except BrokenPipeError:
-        discard(sys.stdout)
+        discard_output()
         return DONE
     except Exception as error:  # noqa: BLE001 (Python's own exit code for a bug is 1, which means findings here)
         return _report(error)
@@ -51,7 +63,7 @@ def exit_code_of(execute: Callable[[], int]) -> int:
 
 def _report(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
-        discard(sys.stdout)
+        discard_output()
         warn(f"cannot write the output: {describe_os_error(error)}")
         return OUTPUT
     traceback.print_exception(error)
@@ -64,8 +76,9 @@ def _prepare_output() -> None:
         pass
     os.close(handle)
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is sys.__stderr__:
+        errors = BufferedWriter(_StandardError(_STANDARD_ERROR, "w", closefd=False))
+        sys.stderr = TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
     # File names have any characters, and a terminal may be limited to ASCII.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from shutil import get_terminal_size
-from typing import TextIO
 
 from agent.model.text import escape
 
@@ -18,7 +17,7 @@ def write(text: str) -> None:
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:
-        discard(sys.stdout)
+        discard_output()
 
 
 def write_json(document: object) -> None:
@@ -26,17 +25,14 @@ def write_json(document: object) -> None:
 
 
 def warn(*lines: str, hint: str = "", prefix: str = "nodeleak: ") -> None:
-    """Write to standard error. Perhaps nobody reads it: the command matters more, and its exit code."""
+    """Write to standard error what the output has no place for."""
     text = "".join(f"{prefix}{escape(line)}\n" for line in lines) + (f"{hint}\n" if hint else "")
-    try:
-        print(text, end="", file=sys.stderr, flush=True)
-    except OSError:
-        discard(sys.stderr)
+    print(text, end="", file=sys.stderr, flush=True)
 
 
-def discard(stream: TextIO) -> None:
+def discard_output() -> None:
     """Send remaining output to /dev/null, so that the interpreter does not try to flush it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

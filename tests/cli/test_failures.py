@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.exit_codes import UNAVAILABLE
+from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.config import BUG
 from tests.cli.commands import (
     AGENT,
@@ -249,6 +249,19 @@ def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode, com
     )
     os.close(writer)
     assert done.returncode == code
+
+
+def test_the_daemon_does_not_need_a_reader_of_its_log(node: SmallNode) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with refusing_port() as port:
+        listen = f"--listen=127.0.0.1:{port}"
+    command = [*AGENT, "run", "--api=off", listen, "--interval=100ms", *node.options]
+    with subprocess.Popen(command, stderr=writer, env=environment({})) as agent:  # noqa: S603 (ours)
+        until(lambda: nodeleak("status", listen, "--exit-code").code == FOUND, "it has found the leak", 20)
+        agent.send_signal(signal.SIGTERM)
+    os.close(writer)
+    assert agent.returncode == DONE
 
 
 def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> None:
