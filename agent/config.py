@@ -1,7 +1,7 @@
 """Settings: how each is named, read from text, and explained. Options win over the environment, that over defaults."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +13,6 @@ ENV_PREFIX: Final = "NODELEAK_"
 
 BUG: Final = 70
 """Exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)."""
-
-RENAMED: Final = {"confirm": "confirm_after", "max_per_round": "max_per_sync"}
-"""Settings under names that they had before."""
 
 
 class UsageError(Exception):
@@ -37,7 +34,7 @@ class Setting:
     metavar: str
     help: str
     """Sentences without a final period. `--help` shows the first one, `--help-all` all of them."""
-    commands: frozenset[str] = frozenset({"run", "scan", "record", "clean"})
+    commands: frozenset[str] = frozenset({"run", "scan", "timeline", "record", "clean"})
     many: bool = False
     """Whether it is a list."""
     common: bool = False
@@ -49,9 +46,9 @@ DETECTION, CLEANUP, DAEMON = "detection", "cleanup", "daemon"
 _RUN = frozenset({"run"})
 _CLEANING = frozenset({"run", "clean"})
 _WRITING = frozenset({"run", "clean", "restore", "resume"})
-_STATE = _WRITING | {"journal", "scan", "record"}
+_STATE = _WRITING | {"journal", "scan", "timeline", "record"}
 _LISTEN = frozenset({"run", "status"})
-_EVERYWHERE = frozenset({"run", "scan", "record", "clean", "restore"})
+_EVERYWHERE = frozenset({"run", "scan", "timeline", "record", "clean", "restore"})
 
 
 def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str, **more: Any) -> Any:
@@ -270,7 +267,7 @@ class Config:
     # fmt: on
 
 
-DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "record": "5ms", "clean": "3s"}
+DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "timeline": "5ms", "record": "5ms", "clean": "3s"}
 
 
 def settings_of(command: str) -> dict[str, Setting]:
@@ -375,7 +372,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Report misspelled variables, which would otherwise be ignored."""
     known = {variable(name) for name in all_settings()}
     return [
-        f"{name}: unknown setting: did you mean {_nearest(name, known)}?"
+        f"{name}: unknown setting{did_you_mean(name, known)}"
         for name in sorted(environment)
         if name.startswith(ENV_PREFIX)
         and name not in known
@@ -383,9 +380,9 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _nearest(name: str, known: set[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a suggestion to end an error with; empty if nothing is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
 
-    if renamed := RENAMED.get(name.removeprefix(ENV_PREFIX).lower()):
-        return variable(renamed)
-    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0)), "")
+    found = get_close_matches(word, sorted(known), n=1)
+    return f": did you mean {quote(found[0])}?" if found else ""

@@ -31,8 +31,8 @@ from agent.exporters.range_map import MOST_SINGLE, WEIGHT, Mark
 from agent.exporters.text.map import LETTERS
 from agent.exporters.timeline import EventKind
 from agent.exporters.web.server import LINKS
-from agent.kube_events import condition, messages, queue
-from agent.kube_events.metrics import SENT, DeliveryMetrics
+from agent.kube_events import condition, messages
+from agent.kube_events.delivery import SENT, DeliveryMetrics, Failure
 from agent.model import rejections
 from agent.model.assessment import State
 from agent.model.finding import Gap, LeakCause, Severity
@@ -233,7 +233,7 @@ def test_every_event_of_the_log_is_in_the_reference_with_its_level_and_no_other(
 
 def test_reasons_for_dropped_events_and_failed_patches_are_in_the_reference() -> None:
     documented = rows("Metrics")
-    assert set(words(documented["nodeleak_events_dropped_total"][2])) == {one.value for one in queue.Failure}
+    assert set(words(documented["nodeleak_events_dropped_total"][2])) == {one.value for one in Failure}
     assert words(documented["nodeleak_node_condition_patches_total"][2]) == [SENT]
 
 
@@ -260,8 +260,8 @@ def test_options_without_a_variable_are_in_the_reference(command: str) -> None:
     page = subprocess.run(  # noqa: S603 (ours)
         [sys.executable, "-m", "agent", command, "--help-all"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
-    settings = settings_of("scan" if command == "timeline" else command)
+    options = set(re.findall(r"^  (?:-\w(?: [^\s,]+)?, )?(--[a-z-]+)", page, re.MULTILINE))
+    settings = settings_of(command)
     assert documented == options - {option(name) for name in settings} - {"--help", "--help-all"}
 
 

@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 
 from agent.cleanup.journal_store import JournalStore
-from agent.cli import scan
-from agent.cli.parser import make_parser
-from agent.config import UsageError
 from agent.model.nesting import MAX_LEVELS, parse_json
 from agent.sources.kube import client
 from agent.sources.source_error import SourceError
@@ -23,14 +20,6 @@ def test_a_journal_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         file.truncate(16 * 1024 * 1024 + 1)
     with pytest.raises(SourceError, match=f"cannot read {path}: more than 16777216 bytes"):
         JournalStore(tmp_path).read()
-
-
-def test_a_recording_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "node.json"
-    path.write_text("{}" * 100)
-    monkeypatch.setattr(scan, "MAX_RECORDING", 100)
-    with pytest.raises(UsageError, match="more than 100 characters: 'nodeleak record' writes fewer"):
-        scan.execute(make_parser("scan").parse_args([f"--recording={path}"]))
 
 
 def test_a_document_that_is_nested_too_deeply_is_no_document() -> None:

@@ -1,6 +1,5 @@
 """The daemon: wires sources, cleaner and exporters together, and runs the loop until the process is told to end."""
 
-import gc
 import os
 import threading
 import traceback
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from agent.exporters.json.status import StatusExporter
     from agent.exporters.web.server import HttpExporter
-    from agent.kube_events.queue import DeliveryQueue
+    from agent.kube_events.delivery import DeliveryQueue
     from agent.sources.kube.list_watch import Reflector
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
@@ -61,7 +60,6 @@ def run_daemon(config: Config) -> int:
     http.start()
     mode = MODES[config.cleanup]
     log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
-    _enable_garbage_collection()
     try:
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
@@ -149,21 +147,20 @@ def _cluster_exporters(
 ) -> tuple["DeliveryQueue", Sequence[loop.Exporter]]:
     """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
     from agent.kube_events.condition import ConditionExporter
+    from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
     from agent.kube_events.events import EventExporter
-    from agent.kube_events.metrics import DeliveryMetrics
-    from agent.kube_events.queue import DeliveryQueue
     from agent.kube_events.writer import Writer
 
     def warn(what: str, cause: str, why: str) -> None:
         log.warning("delivery.failed", what=what, cause=cause, why=why)
 
-    metrics = DeliveryMetrics(registry)
-    queue = DeliveryQueue(lambda: Writer(config.kubeconfig, config.api_timeout.total_seconds()), metrics, warn)
+    writer = Writer(config.kubeconfig, config.api_timeout.total_seconds())
+    queue = DeliveryQueue(writer, DeliveryMetrics(registry), warn)
     exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
-        exporters.append(EventExporter(queue.put, metrics.failed))
+        exporters.append(EventExporter(queue))
     if config.node_condition == "on":
-        exporters.append(ConditionExporter(queue.put))
+        exporters.append(ConditionExporter(queue))
     return queue, exporters
 
 
@@ -172,13 +169,6 @@ def _start_threads(watches: "Sequence[Reflector[Any]]", queue: "DeliveryQueue | 
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if queue is not None:
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
-
-
-def _enable_garbage_collection() -> None:
-    """Enable it again (see `agent.cli.main`). What was imported stays, and is not examined again."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 def _run_loop(

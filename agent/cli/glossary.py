@@ -10,8 +10,6 @@ from agent.exporters.text.clean import WHEN_HALTED
 if TYPE_CHECKING:
     from enum import StrEnum
 
-    from agent.config import Setting
-
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -282,16 +280,10 @@ def _setting(name: str) -> str:
         [
             f"{setting.help[0].upper()}{setting.help[1:]}.",
             f"Default: {setting.default}" if setting.default else "",
-            f"Option: {option(name)}={setting.metavar} ({', '.join(_taking(setting))})",
+            f"Option: {option(name)}={setting.metavar} ({', '.join(sorted(setting.commands))})",
             f"Environment variable: {variable(name)}",
         ]
     ).replace("\n\n", "\n")
-
-
-def _taking(setting: "Setting") -> list[str]:
-    from agent.cli.parser import COMMANDS
-
-    return [name for name, command in COMMANDS.items() if command.SETTINGS in setting.commands]
 
 
 def _documented(kind: "type[StrEnum]") -> dict[str, str]:

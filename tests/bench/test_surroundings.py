@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.bench.surroundings import environment, fake_node
-from tests.cli.test_failures import nodeleak
+from tests.cli.commands import nodeleak
 
 
 def test_a_node_that_holds_more_is_as_healthy() -> None:

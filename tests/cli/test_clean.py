@@ -19,7 +19,7 @@ import pytest
 from agent.cleanup.journal_store import MOST_ENTRIES
 from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, USAGE
 from tests.cleanup.stores import JournalWriter, Store, immutable, in_child, refuse
-from tests.cli.test_failures import AGENT, Daemon, Done, environment, nodeleak, running, served
+from tests.cli.commands import AGENT, Daemon, Done, environment, nodeleak, running, served
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.host import Host, build, write_kubeconfig
@@ -318,19 +318,6 @@ def test_an_unavailable_network_exits_with_3(incident: Incident) -> None:
     assert [one["source"] for one in tree["unavailable"]] == ["reservations"]
     assert {one["reason"] for one in tree["addresses"]} <= {"source_unavailable"}
     assert len(incident.reserved) == ALL
-
-
-def test_all_mistakes_are_reported_at_once(incident: Incident) -> None:
-    before = incident.files()
-    done = incident.clean("--apply", "--ip=banana", "--ip=10.0.0.1,,fd00::1", "--max=0", "--grace=5")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines() == [
-        'nodeleak: --grace: invalid value "5": expected a duration such as 90s or 5m',
-        'nodeleak: --ip: invalid value "banana": expected an IP address such as 10.244.1.9',
-        'nodeleak: --ip: invalid value "": expected an IP address such as 10.244.1.9',
-        'nodeleak: --max: invalid value "0": expected a whole number of 1 or more',
-    ]
-    assert incident.files() == before
 
 
 def test_a_missing_permission_is_reported(incident: Incident) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.commands import AGENT, Done, environment, nodeleak
 from tests.cli.test_clean import Incident
-from tests.cli.test_failures import AGENT, Done, environment, nodeleak
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.host import build, write_kubeconfig, write_sockets

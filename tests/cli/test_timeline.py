@@ -1,4 +1,4 @@
-"""timeline as a process, on a small node: output and exit code."""
+"""timeline on a small node: output and exit code."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from agent.cleanup.journal import Entry
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import Verdict
-from tests.cli.test_failures import LEAKED, Done, SmallNode, engine, hanging_api, nodeleak
+from tests.cli.commands import LEAKED, Done, SmallNode, engine, hanging_api, nodeleak
 from tests.wire import FakeServer, http
 
 BOOTED = 1_700_000_000
@@ -108,12 +108,6 @@ def test_since_limits_the_events(node: SmallNode) -> None:
     assert document(node, "--since", "36500d")["events"] == document(node)["events"]
 
 
-def test_an_invalid_duration_is_reported(node: SmallNode) -> None:
-    done = timeline(node, "--since", "yesterday")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == 'nodeleak: --since: invalid value "yesterday": expected a duration such as 90s or 5m\n'
-
-
 def test_it_writes_nothing(node: SmallNode) -> None:
     timeline(node)
     assert not state(node).exists()
@@ -141,9 +135,3 @@ def test_a_damaged_entry_of_the_journal_is_a_warning(node: SmallNode) -> None:
     (state(node) / "journal" / "torn.json").write_text("{torn")
     (warning,) = document(node)["warnings"]
     assert "torn.json: incomplete, or not JSON" in warning
-
-
-def test_the_help_explains_the_table() -> None:
-    page = nodeleak("timeline", "--help").out
-    for text in ("A ~ before a time", "examples:", "exit codes:", "--since", "--state-dir", "--api=off"):
-        assert text in page

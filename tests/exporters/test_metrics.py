@@ -17,9 +17,8 @@ from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.checks.registry import DETECTORS
 from agent.exporters.metrics import CLEAN, MetricsExporter
+from agent.kube_events.delivery import SENT, DeliveryMetrics, Failure, Kind, Message
 from agent.kube_events.messages import REASONS
-from agent.kube_events.metrics import SENT, DeliveryMetrics
-from agent.kube_events.queue import Failure, Kind, Message
 from agent.model import rejections
 from agent.model.assessment import State
 from agent.model.devices import TransitionKind

@@ -1,20 +1,20 @@
-"""The Job that cleans one node, from the DaemonSets of deploy/."""
+"""The Job that cleans one node, from the DaemonSets of deploy/, and the Roles of docs/kubectl.md."""
 
+import re
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from agent.config import option, settings_of
+from agent.config import UsageError
 from agent.fleet.clean_job import clean_job
 from agent.fleet.inventory import LABELS
 from tests.deploy.manifests import AGENTS, of_kind
 from tests.deploy.test_manifests import VERSIONS
 from tests.fleet.kubectl import FakeKubectl, text
-
-KNOWN = frozenset(map(option, settings_of("clean")))
 
 
 def daemon_set(name: str = "base") -> dict[str, Any]:
@@ -23,7 +23,7 @@ def daemon_set(name: str = "base") -> dict[str, Any]:
 
 
 def job(name: str = "base", *options: str, apply: bool = True) -> dict[str, Any]:
-    return clean_job(daemon_set(name), "worker-1", options, KNOWN, apply=apply)
+    return clean_job(daemon_set(name), "worker-1", options, apply=apply)
 
 
 def container(of: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def test_the_settings_of_the_daemon_set_hold_in_the_job() -> None:
     source = deepcopy(daemon_set())
     (agent,) = source["spec"]["template"]["spec"]["containers"]
     agent["args"] = ["run", "--cleanup-network=cbr0", "--max-share", "10%", "--settle=1h", "--interval=5s"]
-    found = container(clean_job(source, "worker-1", ["--settle=2h"], KNOWN, apply=True))
+    found = container(clean_job(source, "worker-1", ["--settle=2h"], apply=True))
     assert found["args"] == ["clean", "--cleanup-network=cbr0", "--max-share", "10%", "--settle=2h", "--apply"]
 
 
@@ -78,7 +78,7 @@ def test_a_job_does_not_allow_more_networks_than_an_environment_that_is_not_seen
     source = deepcopy(daemon_set())
     (agent,) = source["spec"]["template"]["spec"]["containers"]
     agent["envFrom"] = [{"configMapRef": {"name": "nodeleak"}}]
-    assert container(clean_job(source, "worker-1", (), KNOWN, apply=True))["args"] == ["clean", "--apply"]
+    assert container(clean_job(source, "worker-1", (), apply=True))["args"] == ["clean", "--apply"]
 
 
 def test_the_job_is_not_taken_for_an_agent() -> None:
@@ -93,7 +93,7 @@ def test_a_sidecar_is_left_out() -> None:
     spec = changed["spec"]["template"]["spec"]
     spec = {**spec, "containers": [{"name": "mesh", "image": "x"}, *spec["containers"]]}
     changed = {**changed, "spec": {**changed["spec"], "template": {"spec": spec}}}
-    assert container(clean_job(changed, "worker-1", (), KNOWN, apply=True))["name"] == "nodeleak"
+    assert container(clean_job(changed, "worker-1", (), apply=True))["name"] == "nodeleak"
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_a_sidecar_is_left_out() -> None:
 )
 def test_another_daemon_set_is_refused(spec: dict[str, Any], message: str) -> None:
     changed = {"metadata": {"namespace": "x"}, "spec": {"template": {"spec": spec}}}
-    with pytest.raises(ValueError, match=message):
-        clean_job(changed, "worker-1", (), KNOWN, apply=True)
+    with pytest.raises(UsageError, match=message):
+        clean_job(changed, "worker-1", (), apply=True)
 
 
 def test_it_is_printed_as_a_manifest(kubectl: FakeKubectl) -> None:
@@ -128,3 +128,10 @@ def test_without_a_daemon_set_there_is_no_job(kubectl: FakeKubectl) -> None:
     done = kubectl.run("clean-job", "worker-1")
     assert (done.code, done.out) == (2, "")
     assert "found: none" in done.err
+
+
+def test_the_roles_of_the_page_are_valid() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kubectl.md").read_text()
+    (roles,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    for version in VERSIONS:
+        assert {kubernetes_validate.validate(role, version, strict=True) for role in yaml.safe_load_all(roles)}

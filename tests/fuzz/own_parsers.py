@@ -26,9 +26,8 @@ from agent.exporters.web.server import HttpExporter
 from agent.fleet import inventory, prometheus, reading
 from agent.fleet.answers import answer_of
 from agent.fleet.kubectl import KubectlError
-from agent.fleet.series import QUERIES
 from agent.fleet.status import node_status, worst_first
-from agent.fleet.status_table import status_table as fleet_table
+from agent.fleet.status import status_table as fleet_table
 from agent.model.codec import Damaged
 from agent.model.device_history import dump_history, load_history
 from agent.model.devices import TransitionKind
@@ -39,7 +38,7 @@ from agent.model.status import Malformed, checked
 from agent.sources.daemon import DaemonClient
 from tests.builders import NOW, last_seen, transition
 from tests.cleanup.test_journal import ENTRY
-from tests.fleet.kubectl import pod_line
+from tests.fleet.kubectl import agent_pod
 from tests.fleet.kubectl import status as fleet_status
 from tests.fleet.test_inventory import NODES
 from tests.fuzz.fuzzer import Fuzzer, Parse, pure
@@ -123,7 +122,8 @@ def _status(content: bytes) -> Any:
 
 
 def _node_answers(content: bytes) -> Any:
-    target = inventory.targets(NODES, inventory.agents_in(_PODS))[0]
+    pods = json.dumps({"items": [agent_pod("worker-1")]})
+    target = inventory.targets(NODES, inventory.agents_in(pods))[0]
     for code, output, errors in (
         (0, content, b""),
         (3, content, b"x\ncommand terminated with exit code 3"),
@@ -133,7 +133,7 @@ def _node_answers(content: bytes) -> Any:
         assert json.dumps(answer.entry())
         status = node_status(target, answer)
         assert fleet_table(worst_first([status]), wide=True)
-        assert json.dumps(reading._status_entry(status), allow_nan=False)  # noqa: SLF001
+        assert json.dumps(status.entry, allow_nan=False)
         with redirect_stdout(StringIO()) as printed, redirect_stderr(printed):
             reading._print(answer, several=True)  # noqa: SLF001
         lines = printed.getvalue().split("\n")
@@ -148,7 +148,7 @@ def _prometheus(content: bytes) -> Any:
     """Each query in turn has this answer, and the others have good ones."""
     found = inventory.targets(NODES, ())
     known = {one.node: one.node for one in found}
-    for query in QUERIES:
+    for query in prometheus.QUERIES:
         answers = _ANSWERS | {query: content.decode(errors="replace")}
         try:
             statuses = prometheus.read(found, known, answers.items())
@@ -159,7 +159,7 @@ def _prometheus(content: bytes) -> Any:
             why = ""
         assert len(why) < 1000, "an operator reads it"
         assert fleet_table(worst_first(statuses), wide=True)
-        assert json.dumps([one.answer.entry() for one in statuses if one.answer], allow_nan=False)
+        assert json.dumps([one.entry for one in statuses], allow_nan=False)
 
 
 def _result(value: str, **labels: str) -> dict[str, Any]:
@@ -192,19 +192,6 @@ _ANSWERS: Final = {
     "stalled": _answer(_result("0")),
 }
 _REFUSED: Final = json.dumps({"status": "error", "errorType": "bad_data", "error": "parse error"})
-
-
-_PODS: Final = f"{pod_line('worker-1')}\nnodeleak-worker-1\n"
-
-
-def _agents(content: bytes) -> Any:
-    text = content.decode(errors="replace")
-    assert all(one.unreachable is not None for one in inventory.targets(NODES, inventory.agents_in(text)))
-
-
-def _nodes(content: bytes) -> Any:
-    found = inventory.targets(content.decode(errors="replace"), inventory.agents_in(_PODS))
-    assert sorted(found, key=lambda one: inventory.natural(one.node)) or not found
 
 
 def _environment(content: bytes) -> Any:
@@ -281,8 +268,6 @@ FUZZERS: Final = (
         tuple(one.encode() for one in (*_ANSWERS.values(), _answer(warnings=["x"]), _REFUSED)),
         pure(_prometheus),
     ),
-    Fuzzer("agent-pods", (_PODS.encode(),), pure(_agents), (inventory.Untrusted,), as_json=False),
-    Fuzzer("node-names", (NODES.encode(),), pure(_nodes), (inventory.Untrusted,), as_json=False),
     Fuzzer("settings", _SETTINGS, pure(_environment), as_json=False),
     Fuzzer(
         "http-request",

@@ -51,8 +51,7 @@ class StatusExporter:
             "age_seconds": round(self._clock() - begun, 1),
             "interval_seconds": self._interval,
         }
-        alive = self._alive()
-        return {**status_document(report, self._version, self._cleanup(report), alive=alive), "report": times}
+        return {**status_document(report, self._version, self._cleanup(report), alive=self._alive()), "report": times}
 
 
 def status_document(report: Report, version: str, cleanup: CleanupStatus, *, alive: bool) -> dict[str, Any]:
@@ -68,6 +67,7 @@ def status_document(report: Report, version: str, cleanup: CleanupStatus, *, ali
             "networks": list(cleanup.networks),
             "release_possible": cleanup.release_possible,
             "why_not": list(cleanup.why_not),
+            "halted": report.cleaning.halted if report.cleaning else "",
         },
         "networks": [_network(one) for one in report.networks if not one.not_in_use],
         "findings": list(_findings(report.sorted_findings)),

@@ -49,7 +49,7 @@ def test_a_healthy_node_has_every_key() -> None:
         "state": "ok",
         "headline": "OK: no findings",
         "report": {"taken_at": "2026-03-26T20:00:00Z", "age_seconds": 2.5, "interval_seconds": 15.0},
-        "cleanup": {"mode": "off", "networks": [], "release_possible": True, "why_not": []},
+        "cleanup": {"mode": "off", "networks": [], "release_possible": True, "why_not": [], "halted": ""},
         "networks": [{"name": "kubenet", "usable": 253, "free": 251, "leaked": 0, "unknown": 0}],
         "findings": [],
         "unavailable": [],
@@ -112,7 +112,8 @@ def test_a_network_that_no_pod_uses_is_left_out() -> None:
 def test_cleanup_is_what_the_daemon_says(possible: bool | None) -> None:
     cleanup = CleanupStatus(mode="auto", networks=("cbr0",), release_possible=possible, why_not=("read-only mount",))
     assert exported(scanned(node()), cleanup)["cleanup"] == {
-        "mode": "auto", "networks": ["cbr0"], "release_possible": possible, "why_not": ["read-only mount"]
+        "mode": "auto", "networks": ["cbr0"], "release_possible": possible, "why_not": ["read-only mount"],
+        "halted": "",
     }  # fmt: skip
 
 
