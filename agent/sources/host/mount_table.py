@@ -29,7 +29,7 @@ def read_mount_table(proc: Path, process: str = "1") -> tuple[MountEntry, ...]:
     """Return every mount; raises SourceError."""
     table = proc / process / "mountinfo"
     try:
-        content, _ = read_file(table, largest=LARGEST_TABLE)
+        content, _ = read_file(table, follow=True, largest=LARGEST_TABLE)
     except OSError as error:
         raise SourceError(cannot_read(table, error)) from error
     lines = content.decode(errors="replace").split("\n")
