@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 WORKERS := $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8)))
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
 
-.PHONY: help demo test check lint unit proof host-local e2e stress fuzz bench scale clean
+.PHONY: help demo test check lint unit proof host-local e2e stress fuzz bench clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -57,12 +57,8 @@ stress: $(READY) ## nodeleak cleans while real docker and host-local churn: FOR=
 fuzz: $(READY) ## every parser of foreign bytes on mutations of real samples: FOR=60 seconds each (an hour in all)
 	@$(BIN)/python -m tests.fuzz --seconds=$(or $(FOR),60)
 
-bench: $(READY) ## measure the figures of docs/figures.md
-	@$(BIN)/python -m tests.bench
-
-scale: $(READY) ## measure what agents cost the API server (docs/scale.md): NODES="500 1000 2000", 40 minutes
-	@hack/cluster build
-	@nice -n 10 $(BIN)/python -m tests.scale --write $(or $(NODES),500 1000 2000)
+bench: $(READY) ## measure the figures of docs/figures.md: SECTIONS="daemon scale" (all, an hour)
+	@nice -n 10 $(BIN)/python -m tests.bench $(SECTIONS)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "nodeleak needs Python 3.11 or newer: set PYTHON=..." >&2; exit 1; }

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ("bench", "demo", "fuzz", "measures", "screenshots", "stress")
+PROGRAMS = ("bench", "demo", "fuzz", "measures", "screenshots", "stress", "stress.soak")
 SCRIPTS = ("cluster", "image")
 
 

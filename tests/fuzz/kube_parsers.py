@@ -26,7 +26,7 @@ from tests.sources.kube.test_autoscaler import LINES, TIME_FIRST, YAML
 from tests.wire import http, kubeconfig
 
 _NODE: Final = nodes.the_incident(NOW)
-_POD: Final = apiserver._pod(_NODE, _NODE.running[0], 3000)  # noqa: SLF001
+_POD: Final = apiserver.pod_object(_NODE, _NODE.running[0], 3000)
 _REJECTED: Final = {
     "metadata": {
         "name": "vm-1",
@@ -60,8 +60,8 @@ _REJECTED: Final = {
         "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-03-26T19:00:00Z"}],
     },
 }
-_PENDING: Final = apiserver._pending_pod(_NODE, "shop", "web-1-abcde")  # noqa: SLF001
-_THE_NODE: Final = apiserver._node(_NODE)  # noqa: SLF001
+_PENDING: Final = apiserver.pending_pod(_NODE, "shop", "web-1-abcde")
+_THE_NODE: Final = apiserver.node_object(_NODE)
 _WORKER: Final = {
     "metadata": {
         "name": "worker-1",

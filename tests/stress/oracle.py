@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from tests.stress.events import Action
-from tests.stress.ledger import Ledger
-from tests.stress.modern.kernel import Namespace
-from tests.stress.store import Store
+from tests.stress.checker import Action
+from tests.stress.kernel import Namespace
+from tests.stress.ledger import Ledger, Store
 
 
 @dataclass(frozen=True, slots=True)
