@@ -43,7 +43,7 @@ class ControlPlane:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port, self._etcd_port, self._peer_port = _free_ports(3)
+        self.port, self._etcd_port, self._peer_port = free_ports(3)
         self.audit_log = directory / "audit.log"
         self.api_server = 0
         """Its process."""
@@ -199,7 +199,7 @@ def _coded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _free_ports(count: int) -> Sequence[int]:
+def free_ports(count: int) -> Sequence[int]:
     """Return ports that are free now; all are held until the last one is known."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in held]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.processes import environment
 from tests.wire import needs
 
-from .node import environment, run
+from .node import run
 
 pytestmark = pytest.mark.e2e
 

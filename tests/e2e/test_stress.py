@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from .node import environment, run
+from tests.processes import environment
+
+from .node import run
 
 pytestmark = pytest.mark.e2e
 

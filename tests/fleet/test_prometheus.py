@@ -17,7 +17,7 @@ from agent.fleet.kubectl import KubectlError
 from agent.fleet.prometheus import check_clusters, check_nodes
 from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
 from tests.builders import GONE, node, reservation, without
-from tests.e2e.fleet import program
+from tests.e2e.prometheus import program
 from tests.exporters.test_metrics import Daemon
 from tests.fleet.kubectl import FakeKubectl, finding, status
 from tests.processes import environment, running
