@@ -39,7 +39,7 @@ from tests.deploy.manifests import (
     writable,
 )
 from tests.deploy.schemas import SCHEMAS
-from tests.wire import needs
+from tests.wire import needs, only_with
 
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
@@ -237,7 +237,7 @@ def test_the_examples_of_the_pages_render(tmp_path: Path) -> None:
 
 
 def test_components_add_to_the_base_and_to_each_other_what_their_overlays_add(tmp_path: Path) -> None:
-    needs(kubectl_has_components(), "kubectl 1.21 or newer, to render components")
+    only_with(kubectl_has_components(), "kubectl 1.21 or newer, which renders components")
     base = _by_name(rendered("base"))
     several: list[tuple[str, ...]] = [(name,) for name in COMPONENTS]
     for names in (*several, *itertools.combinations(COMPONENTS, 2), COMPONENTS):
