@@ -45,7 +45,7 @@ class DemoFailed(Exception):
 
 def main() -> int:
     """Run the demo and return the exit code."""
-    parser = argparse.ArgumentParser(prog="hack/demo", description="Run nodeleak on a simulated node.")
+    parser = argparse.ArgumentParser(prog="python -m tests.demo", description="Run nodeleak on a simulated node.")
     parser.add_argument("--keep", action="store_true", help="keep the daemon running until Ctrl-C")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
