@@ -26,7 +26,9 @@ _SECTIONS: dict[str, tuple[str | None, Callable[[], Iterator[Figure]]]] = {
 
 def main() -> int:
     """Measure and return the exit code: 1 if a target was missed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measure the figures of docs/figures.md.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="Measure the figures of docs/figures.md."
+    )
     parser.add_argument("section", nargs="*", help=f"only these sections: {', '.join(_SECTIONS)}")
     parser.add_argument("--write", action="store_true", help="write what was measured to docs/figures.md")
     options = parser.parse_args()
