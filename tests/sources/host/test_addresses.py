@@ -14,7 +14,7 @@ import pytest
 from agent.model.snapshot import Address
 from agent.sources.host import addresses
 from agent.sources.source_error import SourceError
-from tests.wire import NOBODY, as_nobody, needs, only_with, run, until
+from tests.wire import NOBODY, as_nobody, needs, run, until
 
 # Linux 6.18, a pod-like namespace: two addresses with routes to themselves, a /31, a link that is down.
 FIB_TRIE = """\
@@ -570,4 +570,4 @@ def test_a_namespace_that_could_have_the_inode_of_one_that_ended_meanwhile_is_re
     private = ("unshare", "--pid", "--net", "--fork", "--kill-child", "--mount-proc")
     found, reuse = run(*private, *python(REUSED)).splitlines()
     assert found == "found"
-    only_with(reuse == "inodes are used again", "a kernel that gives the inodes of a namespace to the next one at once")
+    needs(reuse == "inodes are used again", "a kernel that gives the inodes of a namespace to the next one at once")

@@ -17,7 +17,7 @@ from agent.sources.deadline import Deadline
 from agent.sources.runtime import runtime
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
-from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, only_with, run
+from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, needs, run
 
 REAL_ENGINE = "unix:///var/run/docker.sock"
 LABELS = {
@@ -425,7 +425,7 @@ def _engine_answers() -> bool:
 
 
 def test_a_real_engine_inspects_each_of_its_containers() -> None:
-    only_with(_engine_answers(), f"a docker engine that answers at {REAL_ENGINE}")
+    needs(_engine_answers(), f"a docker engine that answers at {REAL_ENGINE}")
     client = Docker(REAL_ENGINE, 10)
     try:
         assert client.has(ID) is False
@@ -437,7 +437,7 @@ def test_a_real_engine_inspects_each_of_its_containers() -> None:
 
 
 def test_a_real_engine_lists_what_docker_ps_lists() -> None:
-    only_with(_engine_answers(), f"a docker engine that answers at {REAL_ENGINE}")
+    needs(_engine_answers(), f"a docker engine that answers at {REAL_ENGINE}")
     client = Docker(REAL_ENGINE, 10)
     for _ in range(3):
         # Containers come and go on a node: the same list before and after is the one to compare with.
