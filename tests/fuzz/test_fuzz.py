@@ -1,14 +1,15 @@
 """Real samples, and what once failed in `make fuzz`, are a value or the documented error."""
 
+import tempfile
 from pathlib import Path
 
 from tests.fuzz.parsers import FUZZERS
 
 
-def test_samples_are_parsed_and_what_once_failed_does_not_fail_again(tmp_path: Path) -> None:
+def test_samples_are_parsed_and_what_once_failed_does_not_fail_again() -> None:
     for fuzzer in FUZZERS:
-        (tmp_path / fuzzer.name).mkdir()
-        with fuzzer.open(tmp_path / fuzzer.name) as parse:
+        # A short path: there are sockets below some.
+        with tempfile.TemporaryDirectory(prefix="nf-") as directory, fuzzer.open(Path(directory)) as parse:
             parse(fuzzer.samples[0])
             for content in (*fuzzer.samples, *fuzzer.kept):
                 fuzzer.check(parse, content)
