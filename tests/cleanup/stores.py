@@ -32,7 +32,7 @@ from agent.model.snapshot import Reservation
 from agent.sources.host import reservations
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, GRACE, NOW
-from tests.wire import needs, run
+from tests.wire import needs, only_with, run
 
 File: TypeAlias = tuple[bytes, int, int, int, int]
 """A file byte for byte: content, mode, owner, group, mtime in nanoseconds."""
@@ -397,7 +397,7 @@ def may_mount() -> None:
     try:
         run("unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt")
     except (AssertionError, FileNotFoundError):
-        needs(False, "the right to mount")
+        only_with(False, "the right to mount")
 
 
 _GETFLAGS, _SETFLAGS, _IMMUTABLE = 0x80086601, 0x40086602, 0x10

@@ -1,14 +1,14 @@
 """docs/from-alert-to-fix.md: what an operator does from the alert to its end, played on a real node."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
-from . import transcript
 from .deployment import ROOT
 from .fleet import Monitoring, monitoring
-from .node import Cluster, eventually
+from .node import Cluster, eventually, run
 from .plugin import Plugin
 
 DOCUMENT: Final = ROOT / "docs" / "from-alert-to-fix.md"
@@ -33,21 +33,19 @@ def follow(section: str, cluster: Cluster, directory: Path) -> None:
             settings.parent.mkdir(parents=True)
             settings.write_text(f"alertmanager.url: {running.alertmanager}\n")
 
-        def play(commands: list[str]) -> list[str]:
-            eventually(lambda: alerts(running, 1), LONG)
-            printed = []
-            with transcript.shell(environment, directory) as run:
-                for command in commands:
-                    printed.append(run(command))
-                    if "logs -f $JOB" in command:
-                        eventually(lambda: alerts(running, 0), LONG)
-            return printed
-
+        eventually(lambda: alerts(running, 1), LONG)
         try:
-            transcript.check(DOCUMENT, section, play)
+            run("bash", text="\n".join(commands(section)), env=environment, cwd=directory, seconds=LONG)
+            eventually(lambda: alerts(running, 0), LONG)
         finally:
             jobs = ("-n", "kube-system", "delete", "jobs", "-l", "app.kubernetes.io/name=nodeleak-clean")
             cluster.kubectl(*jobs, "--cascade=foreground", "--timeout=60s")
+
+
+def commands(section: str) -> list[str]:
+    """Return the commands of a section, which an operator types one after the other."""
+    text = DOCUMENT.read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\$ (.*)$", text, re.MULTILINE)
 
 
 def alerts(running: Monitoring, count: int) -> None:

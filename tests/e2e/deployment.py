@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
+from tests.processes import environment
+
 from .agent import Metrics
-from .node import Cluster, docker, environment, eventually, run
+from .node import Cluster, docker, eventually, run
 
 ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = "registry.invalid/nodeleak"

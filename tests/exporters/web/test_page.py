@@ -43,7 +43,7 @@ from tests.builders import (
     without_api,
     worker,
 )
-from tests.deploy.monitoring import RUNBOOKS, alerts
+from tests.deploy.monitoring import RUNBOOKS, rules
 from tests.exporters.cleanings import UNMANAGED, cleaning, refused, released
 from tests.strategies import nodes
 
@@ -360,7 +360,7 @@ def test_every_detector_with_an_alert_has_a_runbook(detector: Detector) -> None:
         name = runbook(detector.NAME, severity).rpartition("/")[2]
         assert bool(name) == (detector.NAME != "left_over_network")
         assert not name or (RUNBOOKS / name).is_file()
-    alerts_of_it = {rule.alert for rule in alerts() if f'detector="{detector.NAME}"' in rule.expr}
+    alerts_of_it = {rule["alert"] for rule in rules("alert") if f'detector="{detector.NAME}"' in rule["expr"]}
     assert alerts_of_it <= {runbook(detector.NAME, one).rpartition("/")[2].removesuffix(".md") for one in Severity}
 
 

@@ -18,7 +18,7 @@ from agent.sources.runtime.cri import Cri
 from agent.sources.runtime.grpc_unary import GrpcConnection, GrpcError
 from agent.sources.source_error import SourceError
 from tests.fakes.cri import LABELS, PROTO, stored
-from tests.wire import needs, open_directory, run, until
+from tests.wire import needs, only_with, open_directory, run, until
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 _PROGRAMS = ("containerd", "ctr", "unshare")
@@ -147,7 +147,7 @@ def test_a_container_of_another_client_is_found(directory: Path) -> None:
 
 def test_a_sandbox_that_only_the_store_has_is_found(directory: Path) -> None:
     cri, store = client(directory), "/containerd.services.sandbox.v1.Store"
-    needs(
+    only_with(
         (version_numbers(cri.identify().version) or ()) >= (1, 7), "containerd >= 1.7, which has a store of sandboxes"
     )
     metadata = {"containerd-namespace": "k8s.io"}
