@@ -50,12 +50,10 @@ def test_every_public_word_is_in_its_table_and_no_other() -> None:
         assert sorted(rows(title)) == sorted(names), title
 
 
-def test_every_setting_has_its_default_and_its_commands() -> None:
+def test_every_setting_has_its_default() -> None:
     for name, setting in settings_of("run").items():
-        default, commands = rows("Settings")[option(name)][:2]
         defaults = set(DEFAULT_CONFIRM_AFTER.values()) if name == "confirm_after" else {setting.default} - {""}
-        assert defaults <= words(default), name
-        assert {word.strip() for word in commands.split(",")} == set(setting.commands), name
+        assert defaults <= words(rows("Settings")[option(name)][0]), name
 
 
 def test_every_option_that_is_no_setting_is_in_the_reference() -> None:

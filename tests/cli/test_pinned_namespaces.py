@@ -153,7 +153,7 @@ def test_a_mounted_namespace_is_a_finding_with_its_path_and_is_never_released(pi
 
 def test_the_commands_of_the_runbook_end_the_namespaces_and_free_the_addresses(pinned: Pinned) -> None:
     pinned.named_by_cache("/var/run/netns/cni-9")
-    page = (RUNBOOKS / "NodeleakUnmanagedAddress.md").read_text()
+    page = (RUNBOOKS / "AddressesInUse.md").read_text()
     (extract,) = re.findall(r"nodeleak scan -o json \| (.+) > namespaces$", page, re.MULTILINE)
     (delete,) = re.findall(r"^ *ssh root@\$NODE '(.+)' < namespaces$", page, re.MULTILINE)
     found = run("sh", "-c", extract, given=pinned.run("scan", "-o", "json").out)

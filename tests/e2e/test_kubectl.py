@@ -100,12 +100,12 @@ def test_a_job_releases_beside_a_read_only_daemon_set(
     assert agent.restarts() == 0
 
 
-def test_from_the_alert_to_the_fix_as_documented(
+def test_the_runbook_leads_from_the_alert_to_the_fix(
     cluster: Cluster, pods: Pods, agent: Deployment, tmp_path: Path
 ) -> None:
     leaked = pods(3)
     agent.apply("base", **HASTY)
     forget_sandboxes(cluster, leaked.values())
     healthy = pods.running()
-    follow("A node with docker", cluster, tmp_path)
+    follow(cluster, tmp_path, 3)
     assert reservations().keys() == healthy.keys()

@@ -1,8 +1,5 @@
 """Without a guard, or another protection, the checker finds a counterexample, or something else covers for it."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from agent.cleanup import guards
@@ -12,8 +9,6 @@ from tests.proof.mutations import ALL_COVERED_GUARDS, BUDGET, COVERED, DETECTED,
 from tests.proof.scenarios import CLAIMED, CRI_SMALL, DOCKER, HANDOVER, PARTLY, SMALL, UNAVAILABLE
 
 pytestmark = pytest.mark.proof
-
-PAGE = Path(__file__).parents[2] / "docs/proof.md"
 
 
 def explore(without: Without) -> Explored:
@@ -65,19 +60,3 @@ def test_a_guard_is_removed_only_for_the_test() -> None:
         assert len(guards.GUARDS) == len(before) - 1
 
     assert guards.GUARDS is before
-
-
-def test_docs_proof_has_the_same_tables() -> None:
-    assert list(_rows("Found without one protection")) == [
-        (name, without.scenario.name) for name, without in DETECTED.items()
-    ]
-    assert list(_rows("Covered by other protections")) == [
-        (name, covered.because, covered.also or "nothing in the model") for name, covered in COVERED.items()
-    ]
-
-
-def _rows(heading: str) -> Iterator[tuple[str, ...]]:
-    section = PAGE.read_text().split(f"### {heading}\n", 1)[1].split("\n#", 1)[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ")]
-    for row in rows[1:]:
-        yield tuple(cell.strip() for cell in row.strip("|").split("|"))

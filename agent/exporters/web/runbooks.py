@@ -1,7 +1,7 @@
 """The address of the runbook of a finding, where the installed package says where its documents are."""
 
 from functools import cache
-from importlib.metadata import metadata
+from importlib.metadata import metadata, version
 from typing import Final
 
 from agent.checks.addresses import (
@@ -21,32 +21,32 @@ from agent.checks.volumes import detached_volume
 from agent.checks.watches import replayed_watch
 from agent.model.finding import Severity
 
-_EXHAUSTED: Final = "NodeleakRangeExhausted"
+_EXHAUSTED: Final = "Ranges.md#nodeleakrangeexhausted"
 RUNBOOKS: Final = {
-    leaked_reservation.NAME: "NodeleakLeakedAddresses",
-    unreserved_pod_ip.NAME: "NodeleakUnreservedAddress",
-    shared_ip.NAME: "NodeleakSharedAddress",
-    unmanaged_address.NAME: "NodeleakUnmanagedAddress",
-    stuck_teardown.NAME: "NodeleakStuckTeardown",
-    failing_plugin.NAME: "NodeleakFailingPlugin",
-    unexplained_exhaustion.NAME: "NodeleakUnexplainedExhaustion",
-    exhausted_range.NAME: "NodeleakRangeTooSmall",
-    overlapping_ranges.NAME: "NodeleakOverlappingRanges",
-    late_device_plugin.NAME: "NodeleakLateDevicePlugin",
-    rejected_pod.NAME: "NodeleakRejectedPods",
-    started_without_device.NAME: "NodeleakStartedWithoutDevice",
-    unregistered_node.NAME: "NodeleakNodeUnregistered",
-    replayed_watch.NAME: "NodeleakWatchReplayed",
-    detached_volume.NAME: "NodeleakVolumeLost",
+    leaked_reservation.NAME: "LeakedAddresses.md#nodeleakleakedaddresses",
+    unreserved_pod_ip.NAME: "AddressesInUse.md#nodeleakunreservedaddress",
+    shared_ip.NAME: "AddressesInUse.md#nodeleaksharedaddress",
+    unmanaged_address.NAME: "AddressesInUse.md#nodeleakunmanagedaddress",
+    stuck_teardown.NAME: "StuckTeardown.md#nodeleakstuckteardown",
+    failing_plugin.NAME: "FailingPlugin.md#nodeleakfailingplugin",
+    unexplained_exhaustion.NAME: "Networks.md#nodeleakunexplainedexhaustion",
+    exhausted_range.NAME: "Ranges.md#nodeleakrangetoosmall",
+    overlapping_ranges.NAME: "Networks.md#nodeleakoverlappingranges",
+    late_device_plugin.NAME: "Devices.md#nodeleaklatedeviceplugin",
+    rejected_pod.NAME: "Devices.md#nodeleakrejectedpods",
+    started_without_device.NAME: "Devices.md#nodeleakstartedwithoutdevice",
+    unregistered_node.NAME: "NodeUnregistered.md#nodeleaknodeunregistered",
+    replayed_watch.NAME: "WatchReplayed.md#nodeleakwatchreplayed",
+    detached_volume.NAME: "VolumeLost.md#nodeleakvolumelost",
 }
-"""By detector. `left_over_network` has no alert."""
+"""Page and section, by detector. `left_over_network` has no alert."""
 
 
 def runbook(detector: str, severity: Severity) -> str:
     """Return a URL; empty if there is none."""
     critical = (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL)
-    name = _EXHAUSTED if critical else RUNBOOKS.get(detector, "")
-    return f"{_repository()}/blob/main/docs/runbooks/{name}.md" if name and _repository() else ""
+    section = _EXHAUSTED if critical else RUNBOOKS.get(detector, "")
+    return f"{_repository()}/blob/v{version('nodeleak')}/docs/runbooks/{section}" if section and _repository() else ""
 
 
 @cache

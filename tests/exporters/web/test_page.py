@@ -5,13 +5,14 @@ from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
 from html import unescape
+from importlib.metadata import version
 from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
 from hypothesis import given, settings
 
-from agent.checks.registry import DETECTORS, Detector
+from agent.checks.registry import DETECTORS
 from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.exporters.advice import documented_advice
@@ -43,7 +44,7 @@ from tests.builders import (
     without_api,
     worker,
 )
-from tests.deploy.monitoring import RUNBOOKS, rules
+from tests.deploy.monitoring import rules
 from tests.exporters.cleanings import UNMANAGED, cleaning, refused, released
 from tests.strategies import nodes
 
@@ -332,7 +333,7 @@ def strange_node() -> Snapshot:
 @pytest.mark.parametrize("refreshing", [True, False])
 def test_the_page_is_valid_and_has_no_foreign_resources(report: Report | None, refreshing: bool) -> None:
     # A runbook is a link, which loads nothing until somebody follows it.
-    linked = r'<a href="https://[^"]+/docs/runbooks/\w+\.md" rel="noreferrer">'
+    linked = r'<a href="https://[^"]+/docs/runbooks/\w+\.md#\w+" rel="noreferrer">'
     text = re.sub(linked, "<a>", rendered(report, refreshing=refreshing))
     tree = parsed(text)
     tags = {element.tag for element in tree.iter()}
@@ -351,21 +352,18 @@ def test_the_page_is_valid_and_has_no_foreign_resources(report: Report | None, r
 def test_each_finding_has_a_link_to_its_runbook() -> None:
     tree = parsed(rendered(scanned(node(LOST))))
     (link,) = [one.attrib["href"] for one in tree.iter("a") if "".join(one.itertext()) == "Runbook"]
-    assert link == "https://github.com/nodeleak/nodeleak/blob/main/docs/runbooks/NodeleakLeakedAddresses.md"
+    base = f"https://github.com/nodeleak/nodeleak/blob/v{version('nodeleak')}/docs/runbooks"
+    assert link == f"{base}/LeakedAddresses.md#nodeleakleakedaddresses"
 
 
-@pytest.mark.parametrize("detector", DETECTORS)
-def test_every_detector_with_an_alert_has_a_runbook(detector: Detector) -> None:
-    for severity in detector.SEVERITIES:
-        name = runbook(detector.NAME, severity).rpartition("/")[2]
-        assert bool(name) == (detector.NAME != "left_over_network")
-        assert not name or (RUNBOOKS / name).is_file()
-    alerts_of_it = {rule["alert"] for rule in rules("alert") if f'detector="{detector.NAME}"' in rule["expr"]}
-    assert alerts_of_it <= {runbook(detector.NAME, one).rpartition("/")[2].removesuffix(".md") for one in Severity}
-
-
-def test_a_critical_range_has_the_runbook_of_an_exhausted_one() -> None:
-    assert runbook("exhausted_range", Severity.CRITICAL).endswith("/NodeleakRangeExhausted.md")
+def test_a_finding_links_to_the_section_of_its_alert() -> None:
+    for detector in DETECTORS:
+        urls = {runbook(detector.NAME, severity) for severity in detector.SEVERITIES}
+        documented = {rule["annotations"]["runbook_url"] for rule in rules("alert")}
+        assert urls <= documented or (urls == {""} and detector.NAME == "left_over_network")
+        asked = {rule["annotations"]["runbook_url"] for rule in rules("alert") if f'"{detector.NAME}"' in rule["expr"]}
+        assert asked <= urls | {runbook(detector.NAME, Severity.CRITICAL)}
+    assert runbook("exhausted_range", Severity.CRITICAL).endswith("/Ranges.md#nodeleakrangeexhausted")
 
 
 def test_foreign_names_are_only_text() -> None:

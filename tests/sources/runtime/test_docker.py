@@ -13,7 +13,7 @@ import pytest
 from agent.model.snapshot import Container
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
-from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, needs, run
+from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, only_with, run
 
 REAL_ENGINE = "unix:///var/run/docker.sock"
 LABELS = {
@@ -263,7 +263,7 @@ def _engine_answers() -> bool:
 
 
 def test_a_real_engine_lists_what_docker_ps_lists_and_inspects_it() -> None:
-    needs(_engine_answers(), f"a docker engine that answers at {REAL_ENGINE}")
+    only_with(_engine_answers(), f"a docker engine that answers at {REAL_ENGINE}")
     client = Docker(REAL_ENGINE, 10)
     for _ in range(3):
         # Containers come and go on a node: the same list before and after is the one to compare with.
