@@ -76,9 +76,9 @@ def overlap(some: RangeSets, others: RangeSets) -> str:
     return ""
 
 
-def serves(sets: RangeSets, network: IPNetwork) -> bool:
-    """Tell whether any of the ranges lies in a subnet."""
-    return any(one.first in network for ranges in sets for one in ranges)
+def serves(sets: RangeSets, pods: RangeSets) -> bool:
+    """Tell whether any of the ranges begins in one of the others, those of the node's pods."""
+    return any(one.first in other for one in chain.from_iterable(sets) for other in chain.from_iterable(pods))
 
 
 def usable(sets: RangeSets) -> int:

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from agent.model.finding import format_time
 from agent.model.setting_values import Expected
+from agent.model.text import format_time
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
 """The taint of a node that its cloud has not identified yet."""

@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
@@ -76,6 +76,14 @@ def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
     return isinstance(reading, Unavailable) and reading.missing
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def from_mtime(ns: int) -> datetime:
+    """Return the modification time of a file; raises OverflowError for a year that the calendar does not have."""
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
 class ReservationKey(NamedTuple):
     """What a reservation is known by: host-local has one file for each address of a network."""
 
@@ -104,8 +112,17 @@ class Reservation:
     """The `dataDir` that it is in, as a path of the node; empty: --cni-networks-dir."""
 
     @property
-    def key(self) -> "ReservationKey":
+    def key(self) -> ReservationKey:
         return ReservationKey(self.network, self.ip)
+
+    @property
+    def mtime(self) -> datetime:
+        """When it was made: host-local writes the file once, and never again."""
+        try:
+            return from_mtime(self.mtime_ns)
+        except OverflowError:
+            # A file system's years go further than the calendar's.
+            return datetime.max.replace(tzinfo=UTC) if self.mtime_ns > 0 else datetime.min.replace(tzinfo=UTC)
 
     @property
     def directory(self) -> str:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.checks import confirm, engine, registry
-from agent.checks.addresses.classify import made_at
+from agent.checks import engine, registry
 from agent.checks.registry import DETECTORS, Detector
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
@@ -38,7 +37,7 @@ from agent.model.snapshot import (
 )
 from agent.sources.host.cni_cache import parse_result
 from agent.sources.host.reservations import MAX_RESERVATION_BYTES, read_reservations
-from tests.builders import GRACE, NOW, UPTIME, assessment, dark_node, node, pod, reservation, sandbox, without
+from tests.builders import GRACE, assessment, dark_node, node, pod, reservation, sandbox, without
 from tests.strategies import nodes, read_nodes, recordings
 
 each = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.NAME)
@@ -227,7 +226,7 @@ def test_a_reservation_whose_owners_are_unavailable_is_never_leaked(
 
 @given(nodes(), files)
 def test_a_reservation_younger_than_the_grace_period_is_never_leaked(snapshot: Snapshot, entry: Reservation) -> None:
-    is_never_leaked(with_it(snapshot, entry), snapshot.taken_at - made_at(entry) + timedelta(seconds=1))
+    is_never_leaked(with_it(snapshot, entry), snapshot.taken_at - entry.mtime + timedelta(seconds=1))
 
 
 @given(nodes(), files, patiences, st.booleans())
@@ -320,32 +319,7 @@ def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None
     assert all(one.why in text for one in report.unavailable)
 
 
-# Grace
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([15, 0, 30]), st.integers(0, 4).map(bool)), min_size=1, max_size=12),
-    st.sampled_from([30, 0, 15, 60]).map(lambda n: timedelta(seconds=n)),
-)
-def test_exactly_the_uninterrupted_runs_of_confirm_after_are_confirmed(
-    snapshots: list[tuple[int, bool]], confirm_after: timedelta
-) -> None:
-    finding = Finding("stuck_teardown", "kubenet/10.0.0.2", "it is stuck")
-    memory: confirm.ConfirmationState | None = None
-    now, since = timedelta(0), None
-    for seconds, there in snapshots:
-        now += timedelta(seconds=seconds)
-        snapshot = node(later=now)
-        tracked, observations = confirm.confirm([finding] * there, (), memory, snapshot, confirm_after)
-        memory = confirm.ConfirmationState(NOW + now, UPTIME + now, observations)
-        if not there:
-            since = None
-            assert tracked == ()
-        elif since is None:
-            since = now
-            assert not tracked[0].confirmed, "one snapshot is never enough"
-        else:
-            assert tracked[0].confirmed is (now - since >= confirm_after)
+# Names of pods
 
 
 @given(recordings, st.data())

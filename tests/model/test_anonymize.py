@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.devices.pod_outcome import REPLACED_WITHIN
-from agent.checks.devices.sockets import socket_pairs
+from agent.checks.devices.view import DeviceView
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import DEVICE_WORDS, VOLUME_WORDS, WORDS, anonymous
@@ -351,11 +351,12 @@ def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
     text = dumps(anonymous(recorded(plain)))
     assert [name for name in ("acme", "a100", "vms", "vm-1", "VirtualMachineInstance", "dev0") if name in text] == []
     (hidden,) = loads(text).snapshots
-    before, after = (one.device_plugins.known() for one in (plain, hidden))
-    assert socket_pairs((), before) == resources
-    assert [*socket_pairs((), after)] == [one.resource for one in after.registered]
-    assert [*socket_pairs((), after).values()] == [one.name for one in after.sockets]
-    assert socket_pairs((), after)[KVM] == KVM_SOCKET
+    assert DeviceView.of(plain).sockets == resources
+    after, sockets = hidden.device_plugins.known(), DeviceView.of(hidden).sockets
+    assert [*sockets.items()] == [
+        (one.resource, socket.name) for one, socket in zip(after.registered, after.sockets, strict=True)
+    ]
+    assert sockets[KVM] == KVM_SOCKET
 
 
 def test_the_instance_id_is_replaced_and_compared_as_before() -> None:

@@ -14,19 +14,21 @@ kubelet: restart the runtime, which loads its records again.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses.pending_teardown import damaged_result
-from agent.model.assessment import Assessment, ClassifiedReservation, PendingTeardown, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Reservation, Snapshot
+from agent.model.index import SnapshotIndex
+from agent.model.snapshot import ENDED, Known, Reservation, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
+Since: TypeAlias = tuple[datetime, timedelta]
+"""By the wall clock and by the boot clock."""
 _HOUR: Final = timedelta(hours=1)
 LIMITS: Final[Mapping[State, tuple[timedelta, timedelta]]] = {
     State.TEARDOWN_PENDING: (timedelta(minutes=15), _HOUR),
@@ -45,21 +47,24 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
     for one in assessment.reservations:
-        if not isinstance(one, PendingTeardown) or one.state not in LIMITS or not isinstance(one.entry, Reservation):
-            continue
-        late, stuck = LIMITS[one.state]
-        if one.lasted < late:
-            continue
-        severity = Severity.WARNING if one.lasted >= stuck else Severity.INFO
-        since = format_time(one.since)
+        if isinstance(one.entry, Reservation) and one.entry in assessment.pending and one.state in LIMITS:
+            yield from _late(one, one.entry, assessment)
+
+
+def _late(one: ClassifiedReservation, reservation: Reservation, assessment: Assessment) -> Iterator[Finding]:
+    since, uptime = assessment.pending[reservation]
+    lasted, (late, stuck) = assessment.snapshot.uptime - uptime, LIMITS[one.state]
+    if lasted >= late:
+        severity = Severity.WARNING if lasted >= stuck else Severity.INFO
         yield Finding(
             detector=NAME,
             subject=f"{one.network}/{one.name}",
-            message=f"{one.name} is reserved for {_what_is_left(one, since)}{_why(one.entry, assessment.snapshot)}",
+            message=f"{one.name} is reserved for {_what_is_left(one, format_time(since))}"
+            f"{_why(reservation, assessment.index)}",
             severity=severity,
             network=one.network,
             pod=one.pod,
-            since=one.since,
+            since=since,
             identity=(one.container_id, severity),
         )
 
@@ -74,8 +79,44 @@ def _what_is_left(one: ClassifiedReservation, since: str) -> str:
     )
 
 
-def _why(reservation: Reservation, snapshot: Snapshot) -> str:
-    if (damaged := damaged_result(snapshot, reservation)) is None:
+def _why(reservation: Reservation, index: SnapshotIndex) -> str:
+    damaged = index.damaged_results.get((reservation.network, reservation.container_id))
+    if damaged is None:
         return ""
     file = f"libcni's cached result {damaged.file}"
     return f"; likely cause: {file} is damaged ({damaged.damage}); remove this file"
+
+
+def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:
+    """Return since when each teardown is pending: on no disk, so it is kept from snapshot to snapshot.
+
+    One that cannot be checked now stays so.
+    """
+    if not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
+        return earlier
+    return {
+        one.entry: earlier.get(one.entry) or _first_seen(one.entry, assessment.index)
+        for one in assessment.reservations
+        if isinstance(one.entry, Reservation)
+        and (_is_pending(one, assessment.index) or (one.state is State.UNKNOWN and one.entry in earlier))
+    }
+
+
+def _is_pending(one: ClassifiedReservation, index: SnapshotIndex) -> bool:
+    # A runtime lists a sandbox, or has its record, until its teardown is completed.
+    container = index.containers.get(one.container_id)
+    ended = container is not None and container.sandbox and container.state in ENDED
+    return one.state is State.TEARDOWN_PENDING or (one.state is State.NOT_READY and ended)
+
+
+def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
+    """Return now, or the boot of the node for a sandbox that a power cut ended: it has not run since.
+
+    Its time alone is no proof, because a node may create sandboxes before its clock is set.
+    """
+    snapshot, container = index.snapshot, index.containers.get(reservation.container_id)
+    processes = known_or(snapshot.processes, None)
+    damaged = (reservation.network, reservation.container_id) in index.damaged_results
+    if processes and container and damaged and container.created < int(processes.booted.timestamp()):
+        return processes.booted, timedelta(0)
+    return snapshot.taken_at, snapshot.uptime

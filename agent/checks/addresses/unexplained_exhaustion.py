@@ -14,7 +14,7 @@ from typing import Final
 
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.ranges import covers, free
+from agent.model.ranges import covers
 from agent.model.sandbox_failures import SandboxFailure
 from agent.model.snapshot import InsufficientData, Snapshot, Unavailable, known_or
 
@@ -54,8 +54,7 @@ def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:
 
 def _free(assessment: Assessment, network: str) -> int | None:
     try:
-        ranges = assessment.ranges(network)
-        return free(ranges, (entry.name for entry in assessment.of(network) if entry.blocks))
+        return assessment.free(network)
     except InsufficientData:
         return None
 

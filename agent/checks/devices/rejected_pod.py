@@ -16,11 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices import rejections
+from agent.checks.devices.pod_outcome import overdue, predict_outcome
+from agent.checks.devices.rejection_cause import explain
+from agent.checks.devices.resource_state import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.rejections import RejectedPod
-from agent.model.snapshot import Known
+from agent.model.rejections import RejectedPod, RejectionCause
+from agent.model.snapshot import Known, Snapshot
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -32,18 +35,37 @@ _NAMED: Final = 3
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    rejected = rejections.rejected_pods(assessment.snapshot)
+    rejected = [*rejected_pods(assessment.snapshot)]
     storms = _storms(rejected)
-    in_storms = {one for storm in storms for one in storm}
-
-    for storm in storms:
-        yield _storm(storm)
-    for one in rejected:
-        if one not in in_storms:
-            yield _single(one)
+    in_storms = {pod for storm in storms for pod in storm}
+    yield from map(_storm, storms)
+    yield from (_single(pod) for pod in rejected if pod not in in_storms)
     # Last: without the device plugins the pods are known, but not the causes.
     if not isinstance(assessment.snapshot.device_plugins, Known):
         assessment.snapshot.device_plugins.known()
+
+
+def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
+    """Yield every rejected pod but those that are being deleted in time.
+
+    Without the device plugins the pods are the same, and the causes are unverified.
+    """
+    view = DeviceView.of(snapshot) if isinstance(snapshot.device_plugins, Known) else None
+    by_socket = {socket: resource for resource, socket in view.sockets.items()} if view else {}
+    healthy = {state.resource for state in resource_states(snapshot) if state.registered} if view else set()
+    for pod in snapshot.pods.known():
+        rejection = pod.rejection
+        if pod.phase != "Failed" or rejection is None or (pod.deleting and not overdue(pod, snapshot)):
+            continue
+        # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
+        resource = by_socket.get(rejection.socket, rejection.resource)
+        cause, why = (
+            explain(view, pod, rejection, resource)
+            if view
+            else (RejectionCause.UNVERIFIED, "the node's device plugins are unavailable")
+        )
+        outcome, do = predict_outcome(pod, rejection, cause, snapshot, healthy=resource in healthy)
+        yield RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
 
 
 def _single(one: RejectedPod) -> Finding:

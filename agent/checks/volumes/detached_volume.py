@@ -18,8 +18,9 @@ from typing import Final
 from agent.checks.volumes import lost_volumes
 from agent.checks.volumes.lost_volumes import Detached
 from agent.model.assessment import Assessment
-from agent.model.finding import Finding, Severity, format_time
+from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod, Snapshot, known_or
+from agent.model.text import format_time
 from agent.model.volumes import Strength
 
 NAME = "detached_volume"

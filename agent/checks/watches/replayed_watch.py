@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from agent.model.assessment import Assessment
-from agent.model.finding import Finding, Severity, format_time
+from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Unavailable
+from agent.model.text import format_time
 from agent.model.watches import LASTS, Evidence, Watch
 
 NAME = "replayed_watch"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
+from agent.model.snapshot import from_mtime
 from agent.model.text import escape
-from agent.model.times import from_mtime
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.host.device_checkpoint import DeviceCheckpoint

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.checks.devices import late_device_plugin
-from agent.model.devices import DeviceTransition, TransitionKind
+from agent.model.devices import TransitionKind
 from agent.model.finding import Finding
 from agent.model.snapshot import InsufficientData, NodeDevices, NotRequested, Snapshot, SourceDisabled
 from tests.builders import (
@@ -310,22 +310,6 @@ def test_a_successor_after_a_reboot_is_found_too() -> None:
     restarted = transition(STARTED, ago=seconds(4010))
     history = (*BEFORE, restarted, transition(REGISTERED, SHARED, ago=seconds(4000)), GONE[1])
     assert findings_of(late_device_plugin, renamed(*history)) == []
-
-
-def test_another_vendor_with_the_same_socket_is_a_successor() -> None:
-    def socket(ago: float) -> DeviceTransition:
-        return transition(APPEARED, ago=seconds(ago), socket="lab.sock")
-
-    history = (
-        BEFORE[0],
-        socket(8991),
-        BEFORE[1],
-        GONE[0],
-        socket(3990),
-        transition(REGISTERED, LAB, ago=seconds(3989)),
-    )
-    bound = plugin_socket("lab.sock", ago=seconds(3990))
-    assert findings_of(late_device_plugin, renamed(*history, GONE[1], bound, successor=LAB)) == []
 
 
 def test_a_finding_has_the_same_identity_in_each_snapshot() -> None:
