@@ -14,10 +14,9 @@ from agent.cleanup.journal_store import JournalStore
 from agent.cli import scan
 from agent.cli.parser import make_parser
 from agent.config import UsageError
-from agent.model.device_history import StoredHistory
-from agent.model.nesting import MAX_LEVELS, parse_json
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import Damage, DamagedResult, Known, Reading, Reservation, Unavailable
+from agent.model.state_files import StoredHistory
 from agent.sources.host import (
     addresses,
     cni_cache,
@@ -190,14 +189,6 @@ def test_a_recording_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(scan, "MAX_RECORDING", 100)
     with pytest.raises(UsageError, match="more than 100 characters: 'nodeleak record' writes fewer"):
         scan.execute(make_parser("scan").parse_args([f"--recording={path}"]))
-
-
-def test_a_document_that_is_nested_too_deeply_is_no_document() -> None:
-    deepest = "[" * MAX_LEVELS + "]" * MAX_LEVELS
-    assert parse_json(deepest)
-    for deeper in (f"[{deepest}]", "[" * 5000 + "]" * 5000):
-        with pytest.raises(ValueError, match="nested too deeply"):
-            parse_json(deeper)
 
 
 def test_an_event_that_is_too_large_ends_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,10 +202,10 @@ class _ApiServer:
         source = AttachmentsSource(self.connect, self._config.node, within, loop.clock)
 
         def read(snapshot: Snapshot) -> Reading[Attachments]:
-            question = lost_volumes.question(snapshot)
-            if question is None:
+            request = lost_volumes.request(snapshot)
+            if request is None:
                 return NotRequested("attachments", "no pod waits for a volume that is missing")
-            return source.read(question.volumes, question.pods)
+            return source.read(request.volumes, request.pods)
 
         return read
 

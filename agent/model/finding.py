@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from agent.model import rejections
-from agent.model.port_mapping import PortMapping
-from agent.model.volumes import Strength
+from agent.model.snapshot import PortMapping
+from agent.model.volumes import Confidence
 
 Key: TypeAlias = tuple[str | int, ...]
 """What a finding is known by from snapshot to snapshot."""
@@ -74,7 +74,7 @@ class Finding:
     """The device resource; empty: none, or not known."""
     pod_outcome: rejections.PodOutcome | None = None
     """What becomes of the rejected pod; of several, of most of them."""
-    strength: Strength | None = None
+    confidence: Confidence | None = None
     """How certain it is that a volume was lost; None: it is not about a volume."""
     urgent: bool = False
     """Confirmed by the second snapshot, however soon: waiting longer would come too late."""

@@ -1,11 +1,12 @@
 """What the records of one snapshot say about a container or an address. Each index is made once, where it is needed."""
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
-from agent.model.namespaces import mounted_by_sandbox
 from agent.model.snapshot import CniResult, Container, Damage, DamagedResult, Snapshot, known_or
 
 
@@ -83,3 +84,35 @@ class SnapshotIndex:
             *((container.id, container.pod) for container in self.containers.values()),
         ]
         return {container_id: pod for container_id, pod in records if pod}
+
+
+def named_sandboxes(results: Iterable[CniResult]) -> frozenset[str]:
+    """Return the sandboxes, by container ID, of which libcni's cache names the network namespace."""
+    return frozenset(result.container_id for result in results if result.namespace)
+
+
+def mounted_by_sandbox(results: Iterable[CniResult], mounted: Iterable[str]) -> dict[str, str]:
+    """Return where the network namespace of each sandbox is mounted, by container ID.
+
+    Runtimes give namespaces random names. Only these are compared, because the mount table has paths without symbolic
+    links, and libcni has them as the runtime wrote them (`/var/run`).
+    """
+    paths = {_name(path): path for path in mounted}
+    named = ((result.container_id, _name(result.namespace)) for result in results if result.namespace)
+    return {container_id: paths[name] for container_id, name in named if name in paths}
+
+
+def of_nobody(results: Iterable[CniResult], mounted: Iterable[str]) -> str:
+    """Return a mounted namespace of which no result tells whose it is; empty: there is none.
+
+    docker itself removes, when it starts, those of its own that belong to no container.
+    """
+    named = {_name(result.namespace) for result in results if result.namespace}
+    return next((path for path in mounted if _name(path) not in named and not _DOCKER.search(path)), "")
+
+
+_DOCKER: Final = re.compile(r"/docker[^/]*/netns/")
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

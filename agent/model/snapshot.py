@@ -8,12 +8,10 @@ from enum import StrEnum
 from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 from agent.model.devices import DevicePlugins
-from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.sandbox_failures import SandboxFailure
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 
@@ -213,6 +211,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class PortMapping:
+    """A `hostPort` of a pod: a port of the node that a CNI plugin forwards to it."""
+
+    host_port: int
+    protocol: str
+    """In lower case."""
+
+    def __str__(self) -> str:
+        return f"{self.host_port}/{self.protocol}"
+
+
+@dataclass(frozen=True, slots=True)
 class CniResult:
     """libcni's cached result of one ADD."""
 
@@ -306,6 +316,26 @@ class Pod:
     def has_sandbox(self) -> bool:
         """Whether the kubelet reports a running sandbox: without one the phase stays Running, and the address goes."""
         return self.phase == "Running" and bool(self.ips) and not self.deleting
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxFailure:
+    """An Event of a pod that says why its sandbox could not be created, in the words of the runtime."""
+
+    pod: str
+    """`namespace/name`."""
+    at: datetime | None
+    """By the API server's clock; None: not known."""
+    message: str
+    """What the plugin said; the whole message if it names no plugin."""
+    plugin: str = ""
+    """The type of the CNI plugin that failed, such as `portmap`; empty: the message names none."""
+    network: str = ""
+    """Empty: the message does not name it."""
+    operation: str = ""
+    """`add` or `delete`; empty: not known."""
+    exhausted: str = ""
+    """The range set without a free address, as host-local names it; empty: it is not the cause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
+from agent.model.state_files import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.sources.host.cached_file import CachedFile
 from agent.sources.source_error import SourceError
 from agent.state.atomic_file import StateFile

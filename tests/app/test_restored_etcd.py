@@ -15,9 +15,9 @@ from agent.app import api_server, loop
 from agent.app.sources import node_sources
 from agent.checks import engine
 from agent.config import load
-from agent.model.device_history import StoredHistory
 from agent.model.report import Report
 from agent.model.snapshot import Known
+from agent.model.state_files import StoredHistory
 from agent.sources.kube import list_watch
 from tests.sources.kube.old_server import NODE, bookmark, listed
 from tests.wire import CHUNKED, LAST_CHUNK, Answer, FakeServer, Request, chunk, http, kubeconfig, until

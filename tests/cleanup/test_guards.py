@@ -16,7 +16,6 @@ from agent.cleanup.guards import decide
 from agent.cli import main
 from agent.model.assessment import State
 from agent.model.index import SnapshotIndex
-from agent.model.port_mapping import PortMapping
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.runtime import CONTAINERD, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
@@ -28,6 +27,7 @@ from agent.model.snapshot import (
     Known,
     NotRequested,
     PluginProcess,
+    PortMapping,
     Reservation,
     Snapshot,
     Unavailable,

@@ -426,10 +426,10 @@ def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_pat
     [
         ("", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("{}", "no schema"),
+        ("{}", "its schema is not"),
         (
             '{"schema": "nodeleak.recording/v9", "snapshots": []}',
-            "schema nodeleak.recording/v9: this version of nodeleak reads",
+            "its schema is not 'nodeleak.recording/v1'",
         ),
         ('{"schema": "nodeleak.recording/v1"}', "recording.grace: missing"),
     ],

@@ -80,7 +80,7 @@ def test_grace_applies_to_a_recording(recorded: Recorded, capsys: pytest.Capture
     ("text", "why"),
     [
         ("", "not JSON"),
-        ('{"schema": "nodeleak.recording/v9"}', "this version of nodeleak reads nodeleak.recording/v1"),
+        ('{"schema": "nodeleak.recording/v9"}', "its schema is not 'nodeleak.recording/v1'"),
         ("{}", "'nodeleak record' writes recordings"),
     ],
 )

@@ -30,11 +30,10 @@ from agent.fleet.series import QUERIES
 from agent.fleet.status import node_status, worst_first
 from agent.fleet.status_table import status_table as fleet_table
 from agent.model.codec import Damaged
-from agent.model.device_history import dump_history, load_history
 from agent.model.devices import TransitionKind
-from agent.model.last_seen import dump_last_seen, load_last_seen
 from agent.model.recording import loads
 from agent.model.release import Verdict
+from agent.model.state_files import dump_history, dump_last_seen, load_history, load_last_seen
 from agent.model.status import Malformed, checked
 from agent.sources.daemon import DaemonClient
 from tests.builders import NOW, last_seen, transition

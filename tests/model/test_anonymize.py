@@ -247,23 +247,12 @@ def test_times_counts_and_file_attributes_are_kept() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("why", "shown"),
-    [
-        ("cannot read /etc/acme: permission denied (run as root)",
-         r"cannot read n\d+: permission denied \(run as root\)"),
-        ("docker: no complete response within 30 s", "docker: no complete response within 30 s"),
-        ("API server: 403 pods is forbidden by acme", r"API server: 403 pods is forbidden by n\d+"),
-        ("/run/x does not exist: check --network and --cni-networks-dir (networks found: acme, kubenet)",
-         r"n\d+ does not exist: check --network and --cni-networks-dir \(networks found: n\d+, kubenet\)"),
-        ("the container's file is 'pod of acme', 1234 bytes", r"the container's file is n\d+, n\d+ bytes"),
-    ],
-)  # fmt: skip
-def test_reasons_stay_legible(why: str, shown: str) -> None:
-    (hidden,) = anonymous(recorded(replace(node(), pods=Unavailable("pods", why)))).snapshots
-    assert isinstance(hidden.pods, Unavailable)
-    assert hidden.pods.source == "pods"
-    assert re.fullmatch(shown, hidden.pods.why)
+def test_a_reason_is_not_kept() -> None:
+    for why in ("cannot read /etc/acme: permission denied", "docker: no complete response within 30 s"):
+        (hidden,) = anonymous(recorded(replace(node(), pods=Unavailable("pods", why)))).snapshots
+        assert isinstance(hidden.pods, Unavailable)
+        assert hidden.pods.source == "pods"
+        assert re.fullmatch(r"n\d+", hidden.pods.why)
 
 
 def test_the_reference_lists_the_words_that_are_kept() -> None:

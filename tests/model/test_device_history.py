@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.model.device_history import HISTORY_SCHEMA, StoredHistory, dump_history, load_history
 from agent.model.devices import DeviceTransition, TransitionKind
+from agent.model.state_files import HISTORY_SCHEMA, StoredHistory, dump_history, load_history
 from tests.builders import KVM, KVM_SOCKET, NOW, transition
 
 STARTED = transition(TransitionKind.KUBELET_STARTED, ago=timedelta(minutes=9))
@@ -108,8 +108,8 @@ def test_a_truncated_history_is_damaged(changes: dict[str, Any]) -> None:
 
 def test_a_missing_field_is_damage_and_a_new_one_is_not() -> None:
     tree = json.loads(dump_history([KNOWN]))
-    del tree["transitions"][0]["exact"]
-    assert load_history(json.dumps(tree)).trouble == "transitions[0].exact: missing"
+    del tree["transitions"][0]["what"]
+    assert load_history(json.dumps(tree)).trouble == "transitions[0].what: missing"
     assert load_history(text(KNOWN, colour="green")) == StoredHistory((KNOWN,))
 
 

@@ -24,8 +24,7 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import InsufficientData, Pod, Reservation, Snapshot, known_or
+from agent.model.snapshot import InsufficientData, Pod, Reservation, SandboxFailure, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"

@@ -22,10 +22,17 @@ from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.leak_cause import LeakEvidence, likely_cause
 from agent.model.assessment import Assessment, ClassifiedReservation
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
-from agent.model.port_mapping import PortMapping
 from agent.model.ranges import numbered
 from agent.model.runtime import CRI_O
-from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, Unavailable, known_or
+from agent.model.snapshot import (
+    InsufficientData,
+    NotRequested,
+    PortMapping,
+    Reservation,
+    Snapshot,
+    Unavailable,
+    known_or,
+)
 from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"

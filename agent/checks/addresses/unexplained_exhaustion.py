@@ -15,8 +15,7 @@ from typing import Final
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import InsufficientData, Snapshot, Unavailable, known_or
+from agent.model.snapshot import InsufficientData, SandboxFailure, Snapshot, Unavailable, known_or
 
 NAME = "unexplained_exhaustion"
 SEVERITIES: Final = (Severity.WARNING,)

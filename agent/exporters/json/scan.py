@@ -102,5 +102,5 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "resource": finding.resource or None,
         "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
         "host_ports": [{"port": one.host_port, "protocol": one.protocol} for one in finding.port_mappings],
-        "strength": finding.strength.value if finding.strength else None,
+        "strength": finding.confidence.value if finding.confidence else None,
     }

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.model.assessment import KUBENET
-from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
+from agent.model.snapshot import CniResult, Damage, DamagedResult, PortMapping, Reservation
 from agent.sources.host.directory import names_in
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import NotFound, SourceError

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins, PluginSocket
 from agent.model.snapshot import from_mtime
+from agent.model.state_files import StoredHistory
 from agent.model.text import escape
 from agent.sources.host import device_checkpoint, unix_sockets
 from agent.sources.host.cached_file import CachedFile

@@ -11,8 +11,7 @@ from agent.checks.addresses import failing_plugin, unexplained_exhaustion
 from agent.cleanup.guards import decide
 from agent.exporters.advice import advice
 from agent.model.release import Reason
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import Known, NotRequested, Snapshot
+from agent.model.snapshot import Known, NotRequested, SandboxFailure, Snapshot
 from agent.sources.kube.client import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource, read_failure
 from tests.builders import (

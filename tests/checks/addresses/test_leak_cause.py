@@ -9,9 +9,17 @@ import pytest
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.finding_lines import finding_lines
 from agent.model.finding import Finding, LeakCause
-from agent.model.port_mapping import PortMapping
 from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime
-from agent.model.snapshot import Container, Damage, DamagedResult, Known, NotRequested, ProcessStartTimes, Snapshot
+from agent.model.snapshot import (
+    Container,
+    Damage,
+    DamagedResult,
+    Known,
+    NotRequested,
+    PortMapping,
+    ProcessStartTimes,
+    Snapshot,
+)
 from tests.builders import (
     CIDR,
     DB_ID,

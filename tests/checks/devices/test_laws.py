@@ -12,7 +12,7 @@ from agent.checks.devices.history import MAX_TRANSITIONS, derive, with_history
 from agent.checks.devices.rejected_pod import rejected_pods
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.model import device_history as stored_history
+from agent.model import state_files
 from agent.model.anonymize import anonymous
 from agent.model.devices import TransitionKind
 from agent.model.recording import Recording, dumps, loads
@@ -74,8 +74,8 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Return the next snapshot (by default the same) with the stored history of the first."""
     later = later or snapshot
     devices = later.device_plugins.known()
-    text = stored_history.dump_history(derive(snapshot))
-    stored = stored_history.load_history(text)
+    text = state_files.dump_history(derive(snapshot))
+    stored = state_files.load_history(text)
     assert stored.trouble == ""
     return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
 

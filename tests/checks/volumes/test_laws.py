@@ -15,7 +15,7 @@ from agent.model.anonymize import anonymous
 from agent.model.finding import Finding, Severity
 from agent.model.recording import Recording, dumps, loads
 from agent.model.snapshot import SOURCES, Known, NotRequested, Pod, Snapshot
-from agent.model.volumes import Attachment, Mount, Strength
+from agent.model.volumes import Attachment, Confidence, Mount
 from tests.builders import (
     CLOUD_DISK,
     DISK,
@@ -105,8 +105,8 @@ def test_each_finding_is_a_volume_in_use_and_not_attached_reported_once(snapshot
     if not (worker.ready and worker.controller_attach):
         assert not findings
     for one in findings.values():
-        assert one.strength is not None
-        assert (one.severity is Severity.WARNING) is (one.strength is Strength.PROBABLE)
+        assert one.confidence is not None
+        assert (one.severity is Severity.WARNING) is (one.confidence is Confidence.PROBABLE)
 
 
 @_LONGEST
@@ -115,10 +115,10 @@ def test_a_mounted_volume_is_reported_as_mounted_without_a_waiting_pod(snapshot:
     findings, _ = finding_keys(snapshot)
     mounted = {f"volume {one.volume}" for one in snapshot.mounts.known()}
     for one in findings.values():
-        assert (one.strength is Strength.MOUNTED) is (one.subject in mounted)
-        if one.strength is not Strength.MOUNTED:
+        assert (one.confidence is Confidence.MOUNTED) is (one.subject in mounted)
+        if one.confidence is not Confidence.MOUNTED:
             assert one.since is not None
-            assert NOW - one.since >= timedelta(minutes=2 if one.strength is Strength.CONFIRMED else 10)
+            assert NOW - one.since >= timedelta(minutes=2 if one.confidence is Confidence.CONFIRMED else 10)
 
 
 @_LONGEST
@@ -151,7 +151,8 @@ def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> Non
 
     def kinds(one: Snapshot) -> Any:
         return sorted(
-            (str(finding.strength), bool(finding.pod), str(finding.since)) for finding in finding_keys(one)[0].values()
+            (str(finding.confidence), bool(finding.pod), str(finding.since))
+            for finding in finding_keys(one)[0].values()
         )
 
     assert kinds(read_back) == kinds(snapshot)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.namespaces import mounted_by_sandbox
+from agent.model.index import mounted_by_sandbox
 from agent.sources.host import mount_table, namespaces
 from agent.sources.source_error import SourceError
 from tests.builders import CIDR, GONE, WEB_ID, cni_result
