@@ -217,25 +217,27 @@ def test_it_is_recorded_whether_a_source_is_missing(missing: bool) -> None:
         assert is_missing(one.checkpoints) is missing
 
 
-# Device plugins
+# Older versions
 
 
-def test_an_older_recording_without_device_plugins_is_read() -> None:
+def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> None:
     tree = json.loads(dumps(recording(RACE)))
-    del tree["snapshots"][0]["device_plugins"], tree["snapshots"][0]["api_skew"]
-    for one in tree["snapshots"][0]["pods"]["known"]:
-        del one["rejection"], one["wants"], one["controller"]
-    (snapshot,) = loads(json.dumps(tree)).snapshots
-    assert isinstance(snapshot.device_plugins, NotRequested)
-    assert [one.rejection for one in snapshot.pods.known()] == [None] * 4
-
-
-def test_an_older_recording_without_watches_is_read() -> None:
-    tree = json.loads(dumps(recording(node())))
-    del tree["snapshots"][0]["watches"], tree["snapshots"][0]["server_version"]
-    (snapshot,) = loads(json.dumps(tree)).snapshots
-    assert snapshot.watches == NotRequested("watches", "the snapshot was taken by a version that did not read it")
-    assert snapshot.server_version == ""
+    (snapshot,) = tree["snapshots"]
+    sources = ("device_plugins", "watches", "registration", "autoscaler", "mounts", "attachments")
+    for field in (*sources, "api_skew", "server_version"):
+        del snapshot[field]
+    for one in snapshot["pods"]["known"]:
+        for field in ("rejection", "wants", "controller", "scheduled", "claims", "volumes"):
+            del one[field]
+    for field in ("uid", "created", "provider_id", "taints", "ready", "controller_attach", "volumes_in_use"):
+        del snapshot["node"]["known"][field]
+    (old,) = loads(json.dumps(tree)).snapshots
+    assert {getattr(old, source) for source in sources} == {
+        NotRequested(source, "the snapshot was taken by a version that did not read it") for source in sources
+    }
+    assert [one.rejection for one in old.pods.known()] == [None] * 4
+    assert old.server_version == ""
+    assert replayed(json.dumps(tree)).complete
 
 
 def test_an_unknown_enum_value_is_reported_with_its_position() -> None:
@@ -243,17 +245,3 @@ def test_an_unknown_enum_value_is_reported_with_its_position() -> None:
     tree["snapshots"][0]["device_plugins"]["known"]["history"][0]["what"] = "exploded"
     with pytest.raises(Damaged, match=r'history\[0\]\.what: expected TransitionKind, found "exploded"'):
         loads(json.dumps(tree))
-
-
-def test_an_older_recording_without_registration_is_unavailable() -> None:
-    tree = json.loads(dumps(recording(node(LOST))))
-    (snapshot,) = tree["snapshots"]
-    for source in ("registration", "autoscaler"):
-        del snapshot[source]
-    for field in ("uid", "created", "provider_id", "taints"):
-        del snapshot["node"]["known"][field]
-    (old,) = loads(json.dumps(tree)).snapshots
-    for reading in (old.registration, old.autoscaler):
-        assert isinstance(reading, NotRequested)
-        assert reading.why == "the snapshot was taken by a version that did not read it"
-    assert replayed(json.dumps(tree)).complete

@@ -112,15 +112,8 @@ def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
     assert {one.boot_id for one in derive(snapshot)} == {BOOT_ID}
 
 
-def test_the_same_snapshot_twice_adds_no_transition() -> None:
-    snapshot = snapshot_of(
-        plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU), kubelet=30, written=20
-    )
-    assert added(snapshot, snapshot) == []
-
-
 def test_a_healthy_node_adds_no_transition_over_time() -> None:
-    records = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
+    records = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU))
     assert added(snapshot_of(*records, written=20), snapshot_of(*records, written=20, at=7200)) == []
 
 
@@ -338,18 +331,15 @@ def test_the_history_is_bounded_and_keeps_the_current_state() -> None:
 # Whose socket
 
 
-@pytest.mark.parametrize(
-    ("resource", "socket"),
-    [
+def test_naming_conventions_map_a_socket_to_its_resource() -> None:
+    for resource, socket in (
         (KVM, KVM_SOCKET),
         (GPU, "nvidia-gpu.sock"),
         ("nvidia.com/mig-1g.5gb", "nvidia-mig-1g.5gb.sock"),
         ("intel.com/qat", "kubevirt-intel.com-qat.sock"),
-    ],
-)
-def test_naming_conventions_map_a_socket_to_its_resource(resource: str, socket: str) -> None:
-    devices = device_plugins(plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d"))
-    assert socket_pairs((), devices) == {resource: socket}
+    ):
+        devices = device_plugins(plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d"))
+        assert socket_pairs((), devices) == {resource: socket}
 
 
 def test_a_single_new_socket_before_a_single_registration_is_mapped() -> None:

@@ -98,13 +98,6 @@ def test_a_history_is_completed_once(snapshot: Snapshot) -> None:
 
 @_LONGEST
 @given(device_nodes())
-def test_the_same_snapshot_twice_adds_no_transition(snapshot: Snapshot) -> None:
-    once = derive(snapshot)
-    assert derive(kept(snapshot)) == once
-
-
-@_LONGEST
-@given(device_nodes())
 def test_the_same_snapshot_twice_has_the_same_rejections(snapshot: Snapshot) -> None:
     assert resource_states(with_history(kept(snapshot))) == resource_states(with_history(snapshot))
     assert [*rejected_pods(with_history(kept(snapshot)))] == [*rejected_pods(with_history(snapshot))]

@@ -1,11 +1,9 @@
 """Properties of every node with volumes: unavailable sources, order, names, and findings."""
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +12,7 @@ from agent.checks.volumes import detached_volume
 from agent.model.anonymize import anonymous
 from agent.model.finding import Finding, Severity
 from agent.model.recording import Recording, dumps, loads
-from agent.model.snapshot import SOURCES, Known, NotRequested, Pod, Snapshot
+from agent.model.snapshot import SOURCES, Known, Pod, Snapshot
 from agent.model.volumes import Attachment, Confidence, Mount
 from tests.builders import (
     CLOUD_DISK,
@@ -188,16 +186,3 @@ def test_an_anonymous_recording_has_volume_types_and_no_volume_names() -> None:
     assert finding.volumes[0].volume.startswith("kubernetes.io/csi/n")
     assert snapshot.mounts.known()[0].volume in pod.volumes
     assert finding.failed_pods == (pod.uid,) == (snapshot.mounts.known()[0].pod_uid,)
-
-
-@pytest.mark.parametrize("field", ["mounts", "attachments"])
-def test_a_recording_of_an_older_version_without_volumes_is_read(field: str) -> None:
-    tree = json.loads(dumps(Recording(GRACE, timedelta(0), (node(),))))
-    del tree["snapshots"][0][field]
-    for one in tree["snapshots"][0]["pods"]["known"]:
-        del one["scheduled"], one["claims"], one["volumes"]
-    for one in [tree["snapshots"][0]["node"]["known"]]:
-        del one["ready"], one["controller_attach"], one["volumes_in_use"], one["volumes_attached"]
-    (snapshot,) = loads(json.dumps(tree)).snapshots
-    assert getattr(snapshot, field) == NotRequested(field, "the snapshot was taken by a version that did not read it")
-    assert finding_keys(snapshot) == ({}, False)
