@@ -35,7 +35,7 @@ from agent.kube_events import condition, messages, queue
 from agent.kube_events.metrics import SENT, DeliveryMetrics
 from agent.model import rejections
 from agent.model.assessment import State
-from agent.model.finding import Gap, LeakCause, Severity
+from agent.model.finding import LeakCause, Severity, SkippedCheck
 from agent.model.release import MISSED, BlockedBy, PassedOver, Reason, Verdict
 from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES, Unavailable
 from agent.model.status import NodeState
@@ -292,7 +292,7 @@ DRAWN: dict[str, Any] = {
         replace(
             scanned(node(reservation("10.244.1.9"))),
             assessment=scanned(without(node(reservation("10.244.1.9"), device_plugins=KNOWN), "pods")).assessment,
-            gaps=(Gap("shared_ip", "it gave no word"),),
+            gaps=(SkippedCheck("shared_ip", "it gave no word"),),
         )
     ),
 }

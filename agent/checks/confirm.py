@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from agent.model.finding import Finding, Gap, Key, TrackedFinding
+from agent.model.finding import Finding, Key, SkippedCheck, TrackedFinding
 from agent.model.snapshot import Reservation, Snapshot, UnrecognizedEntry
 
 CLOCK_STEP = timedelta(seconds=5)
@@ -41,7 +41,7 @@ class Detected(NamedTuple):
     """What detectors found in one snapshot."""
 
     findings: tuple[Finding, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[SkippedCheck, ...]
 
 
 class Confirmed(NamedTuple):

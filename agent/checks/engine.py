@@ -13,7 +13,7 @@ from agent.checks.confirm import ConfirmationState, Confirmed, Detected, clock_s
 from agent.checks.devices.history import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, State
-from agent.model.finding import Finding, Gap, Key, LeakCause
+from agent.model.finding import Finding, Key, LeakCause, SkippedCheck
 from agent.model.ranges import usable
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import (
@@ -70,22 +70,22 @@ def run(
         {**leaks.observations, **others.observations},
         _pods(assessment, before),
         assessment.pending,
-        frozenset(one.entry for one in assessment.reservations if one.state in _OWNED),
+        frozenset(entry.entry for entry in assessment.reservations if entry.state in _OWNED),
     )
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
     """Run each detector. One that lacks data leaves a gap beside what it could still find."""
     findings: list[Finding] = []
-    gaps: list[Gap] = []
+    gaps: list[SkippedCheck] = []
     for detector in detectors:
         try:
             for finding in detector.find(assessment):
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
         except InsufficientData as missing:
-            gaps.append(Gap(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
+            gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
         except Exception as error:  # noqa: BLE001 (one broken detector must not silence the others; it is logged as a gap)
-            gaps.append(Gap(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
+            gaps.append(SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
     return Detected(tuple(findings), tuple(gaps))
 
 
@@ -100,9 +100,9 @@ def _with_memory(assessment: Assessment, before: ConfirmationState | None) -> As
 
 def _ended(suspected: Assessment, before: ConfirmationState | None) -> frozenset[Key]:
     """Return the leaks that have ended, even if their detector has a gap: the file is gone, or has an owner."""
-    leaks = {key: one.first for key, one in (before.observations if before else {}).items()}
+    leaks = {key: observation.first for key, observation in (before.observations if before else {}).items()}
     read = {store.network for store in suspected.snapshot.reservations if isinstance(store.reading, Known)}
-    undecided = (one.entry for one in suspected.reservations if one.state in {State.UNKNOWN, State.LEAKED})
+    undecided = (entry.entry for entry in suspected.reservations if entry.state in {State.UNKNOWN, State.LEAKED})
     return frozenset(
         key for key, leak in leaks.items() if leak.detector == leaked_reservation.NAME and leak.network in read
     ).difference(leaked_reservation.key(entry) for entry in undecided if isinstance(entry, Reservation))
@@ -118,25 +118,25 @@ def _as_first_seen(leaks: Confirmed) -> Confirmed:
 def _with_leaks(suspected: Assessment, leaks: Confirmed) -> Assessment:
     """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
     keys = {leak.finding.key for leak in leaks.findings}
-    seen_once = {one for one in suspected.leaked if leaked_reservation.key(one) not in keys}
+    seen_once = {leak for leak in suspected.leaked if leaked_reservation.key(leak) not in keys}
     if not seen_once:
         return suspected
     reservations = (
-        replace(one, state=State.CANDIDATE, why=_SEEN_ONCE) if one.entry in seen_once else one
-        for one in suspected.reservations
+        replace(entry, state=State.CANDIDATE, why=_SEEN_ONCE) if entry.entry in seen_once else entry
+        for entry in suspected.reservations
     )
     return replace(suspected, reservations=tuple(reservations))
 
 
 def _known_causes(assessment: Assessment, leaks: Confirmed) -> dict[ReservationKey, LeakCause]:
     causes = {leak.finding.key: leak.finding.cause for leak in leaks.findings}
-    found = ((one.key, causes[leaked_reservation.key(one)]) for one in assessment.leaked)
+    found = ((leak.key, causes[leaked_reservation.key(leak)]) for leak in assessment.leaked)
     return {key: cause for key, cause in found if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN}
 
 
 def _newly_confirmed(leaks: Confirmed, before: ConfirmationState | None) -> Counter[tuple[str, LeakCause]]:
     """Count by network and cause."""
-    known = {key for key, one in before.observations.items() if one.confirmed} if before else set()
+    known = {key for key, observation in before.observations.items() if observation.confirmed} if before else set()
     new = (leak.finding for leak in leaks.findings if leak.finding.key not in known)
     return Counter((leak.network, leak.cause) for leak in new if isinstance(leak.cause, LeakCause))
 
@@ -145,7 +145,7 @@ def _pods(assessment: Assessment, before: ConfirmationState | None) -> Mapping[s
     """Return the pods of the reserved IDs; the earlier ones where no reservation was read."""
     if before is not None and not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
         return before.pods
-    return {one.container_id: one.pod for one in assessment.reservations if one.container_id and one.pod}
+    return {entry.container_id: entry.pod for entry in assessment.reservations if entry.container_id and entry.pod}
 
 
 def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
@@ -158,7 +158,7 @@ def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
         name=network,
         ranges=ranges,
         usable=None if ranges is None else usable(ranges),
-        reserved=None if entries is None else sum(one.blocks for one in entries),
+        reserved=None if entries is None else sum(entry.blocks for entry in entries),
         free=_or_none(assessment.free, network),
         states=None if states is None else {state: states[state] for state in State},
     )
@@ -194,4 +194,4 @@ def replay(
         report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after, pods=pods)
     if report is None:
         raise ValueError("no snapshot to assess")
-    return replace(report, findings=tuple(one for one in report.findings if one.confirmed))
+    return replace(report, findings=tuple(finding for finding in report.findings if finding.confirmed))

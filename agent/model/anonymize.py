@@ -110,7 +110,7 @@ def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
         case IPv4Address() | IPv6Address():
             new = ip_address(rename(str(type(value)(int(value)))))  # without the zone that IPv6 may have
         case tuple():
-            new = tuple(_rewrite(one, rename, path, field) for one in value)
+            new = tuple(_rewrite(item, rename, path, field) for item in value)
         case _ if is_dataclass(value) and not isinstance(value, type):
             new = _rewrite_fields(value, rename)
         case _:
@@ -125,10 +125,10 @@ def _rewrite_fields(value: Any, rename: _Rename) -> Any:
     return replace(value, **{name: _rewrite(getattr(value, name), rename, f"{kind}.{name}", name) for name in names})
 
 
-def _around(one: Range) -> IPv4Network | IPv6Network:
+def _around(range_: Range) -> IPv4Network | IPv6Network:
     """Return the smallest network that contains a range."""
-    different = (int(one.first) ^ int(one.last)).bit_length()
-    return ip_interface(f"{one.first}/{one.first.max_prefixlen - different}").network
+    different = (int(range_.first) ^ int(range_.last)).bit_length()
+    return ip_interface(f"{range_.first}/{range_.first.max_prefixlen - different}").network
 
 
 def _new_names(names: Iterable[str]) -> Mapping[str, str]:
@@ -138,10 +138,10 @@ def _new_names(names: Iterable[str]) -> Mapping[str, str]:
     digits = len(str(len(others)))
     new = {name: f"n{number:0{digits}}" for number, name in enumerate(others)}
     for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
-        family = {name: one for name, one in addresses.items() if one.version == first.version}
-        move = _mover([one.network for one in family.values()], first)
-        for name, one in family.items():
-            new[name] = f"{move(one)}/{one.network.prefixlen}" if "/" in name else str(move(one))
+        family = {name: address for name, address in addresses.items() if address.version == first.version}
+        move = _mover([address.network for address in family.values()], first)
+        for name, address in family.items():
+            new[name] = f"{move(address)}/{address.network.prefixlen}" if "/" in name else str(move(address))
     return new
 
 

@@ -101,8 +101,8 @@ class Assessment:
 
     @cached_property
     def leaked(self) -> Mapping[Reservation, ClassifiedReservation]:
-        leaked = (one for one in self.reservations if one.state is State.LEAKED)
-        return {one.entry: one for one in leaked if isinstance(one.entry, Reservation)}
+        leaked = (entry for entry in self.reservations if entry.state is State.LEAKED)
+        return {entry.entry: entry for entry in leaked if isinstance(entry.entry, Reservation)}
 
     @cached_property
     def networks(self) -> tuple[str, ...]:
@@ -123,8 +123,8 @@ class Assessment:
     @cached_property
     def _by_network(self) -> Mapping[str, tuple[ClassifiedReservation, ...]]:
         by_network: defaultdict[str, list[ClassifiedReservation]] = defaultdict(list)
-        for one in self.reservations:
-            by_network[one.network].append(one)
+        for entry in self.reservations:
+            by_network[entry.network].append(entry)
         return {network: tuple(entries) for network, entries in by_network.items()}
 
     def ranges(self, network: str) -> RangeSets:
@@ -175,11 +175,11 @@ class Assessment:
     def taken(self, network: str, state: State) -> int:
         """Count the sandboxes for which entries in this state leave no addresses. Raises InsufficientData."""
         ranges = self.ranges(network)
-        return usable(ranges) - free(ranges, (one.name for one in self.of(network) if one.state is state))
+        return usable(ranges) - free(ranges, (entry.name for entry in self.of(network) if entry.state is state))
 
     def free(self, network: str) -> int:
         """Count the sandboxes for which there are addresses left. Raises InsufficientData."""
-        return free(self.ranges(network), (one.name for one in self.of(network) if one.blocks))
+        return free(self.ranges(network), (entry.name for entry in self.of(network) if entry.blocks))
 
     @cached_property
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
@@ -193,9 +193,9 @@ class Assessment:
         self.snapshot.containers.known()
         running = frozenset(self.index.running_sandboxes.values()).difference(self._without_address())
         reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
-        for one in (one for network in self.networks for one in self.of(network) if one.ifname in PRIMARY):
-            if one.container_id in self.index.running_sandboxes:
-                reserved[self.index.running_sandboxes[one.container_id], ":" in one.name].add(one.name)
+        for entry in (entry for network in self.networks for entry in self.of(network) if entry.ifname in PRIMARY):
+            if entry.container_id in self.index.running_sandboxes:
+                reserved[self.index.running_sandboxes[entry.container_id], ":" in entry.name].add(entry.name)
         return tuple(
             (pod, ip)
             for pod in pods
@@ -210,9 +210,9 @@ class Assessment:
         A container of the pod is created only after that; without one, nothing is certain for the longest ADD.
         """
         now, last = self.snapshot.taken_at.timestamp(), dict[str, int]()
-        for one in self.index.containers.values():
-            if not one.sandbox and one.created + 1 <= now:  # times are in whole seconds, rounded down
-                last[one.pod] = max(one.created, last.get(one.pod, 0))
+        for container in self.index.containers.values():
+            if not container.sandbox and container.created + 1 <= now:  # times are in whole seconds, rounded down
+                last[container.pod] = max(container.created, last.get(container.pod, 0))
         for container_id, pod in self.index.running_sandboxes.items():
             created = self.index.containers[container_id].created
             if now - created < LONGEST_ADD.total_seconds() and last.get(pod, 0) < created:

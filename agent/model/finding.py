@@ -122,7 +122,7 @@ def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SkippedCheck:
     """A detector that could not run, and why."""
 
     detector: str

@@ -24,7 +24,11 @@ class SnapshotIndex:
     @cached_property
     def running_sandboxes(self) -> Mapping[str, str]:
         """Their pods, by container ID."""
-        return {one.id: one.pod for one in self.containers.values() if one.sandbox and one.running}
+        return {
+            container.id: container.pod
+            for container in self.containers.values()
+            if container.sandbox and container.running
+        }
 
     @cached_property
     def checkpoints(self) -> frozenset[str]:

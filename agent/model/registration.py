@@ -155,7 +155,7 @@ def evidence_of_node(registration: Registration, name: str) -> str:
 
 def evidence_of_cloud(registration: Registration, taints: Iterable[Taint]) -> str:
     """Return the evidence of this node, in words, that its cluster uses a cloud; empty: there is none."""
-    if any(one.key == UNINITIALIZED for one in taints):
+    if any(taint.key == UNINITIALIZED for taint in taints):
         return f"it has the taint {UNINITIALIZED}"
     if registration.cloud_provider:
         return f"the kubelet runs with --cloud-provider={registration.cloud_provider}"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.checks.confirm import ConfirmationState, Detected, clock_stepped, confirm
-from agent.model.finding import Finding, Gap, TrackedFinding
+from agent.model.finding import Finding, SkippedCheck, TrackedFinding
 from tests.builders import NOW, UPTIME, node
 
 PERIOD = timedelta(seconds=30)
@@ -28,7 +28,7 @@ class Syncs:
         """Run the next sync after some seconds."""
         self._wall += timedelta(seconds=seconds + clock_set_by)
         self._uptime += timedelta(seconds=seconds)
-        detected = Detected(findings, tuple(Gap(detector, "no word") for detector in gaps))
+        detected = Detected(findings, tuple(SkippedCheck(detector, "no word") for detector in gaps))
         snapshot = replace(node(), taken_at=self._wall, uptime=self._uptime)
         tracked, observations = confirm(detected, self.memory, snapshot, self._period)
         self.memory = ConfirmationState(self._wall, self._uptime, observations)

@@ -16,7 +16,7 @@ from agent.cleanup import guards
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.runtime_history import RuntimeHistory
 from agent.model.assessment import Assessment, State
-from agent.model.finding import Finding, Gap, LeakCause, Severity
+from agent.model.finding import Finding, LeakCause, Severity, SkippedCheck
 from agent.model.report import Report
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import SOURCES, InsufficientData, Node, NotRequested, Reservation
@@ -244,7 +244,7 @@ class Broken:
 def test_a_broken_detector_leaves_a_gap_and_the_others_still_run() -> None:
     findings, gaps = engine.detect(assessment(node(LOST)), (Broken(), leaked_reservation))
     assert [finding.detector for finding in findings] == ["broken", "leaked_reservation"]
-    assert gaps == (Gap("broken", "ZeroDivisionError: a bug", broken=True),)
+    assert gaps == (SkippedCheck("broken", "ZeroDivisionError: a bug", broken=True),)
     assert not replace(scanned(node()), gaps=gaps).complete
 
 
@@ -269,7 +269,7 @@ def test_nothing_is_released_and_nothing_forgotten_while_the_detector_of_leaks_i
 
 def test_a_detector_without_data_leaves_a_gap_beside_what_it_found() -> None:
     findings, gaps = engine.detect(assessment(without(node(empty_file(LOST.ip)), "pods")), (shared_ip,))
-    assert (findings, gaps) == ((), (Gap("shared_ip", "pods: it gave no word"),))
+    assert (findings, gaps) == ((), (SkippedCheck("shared_ip", "pods: it gave no word"),))
     blind = assessment(without(node(empty_file(LOST.ip)), "containers"))
     findings, gaps = engine.detect(blind, (leaked_reservation,))
     assert ([finding.subject for finding in findings], [gap.detector for gap in gaps]) == (

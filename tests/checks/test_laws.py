@@ -19,7 +19,7 @@ from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
 from agent.model.assessment import KUBENET, Assessment, State
-from agent.model.finding import Finding, Gap, Severity
+from agent.model.finding import Finding, Severity, SkippedCheck
 from agent.model.recording import Recording, dumps, loads
 from agent.model.report import Report
 from agent.model.snapshot import (
@@ -114,7 +114,7 @@ def test_a_broken_detector_is_a_gap_and_the_others_still_run(snapshot: Snapshot,
     findings, gaps = engine.detect(classified, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
     assert tuple(one for one in findings if one.detector != "broken") == alone[0]
     assert tuple(gap for gap in gaps if gap.detector != "broken") == alone[1]
-    assert [gap for gap in gaps if gap.broken] == [Gap("broken", "KeyError: 'a bug of ours'", broken=True)]
+    assert [gap for gap in gaps if gap.broken] == [SkippedCheck("broken", "KeyError: 'a bug of ours'", broken=True)]
 
 
 # Owners: the laws that keep addresses in use from being called leaked. Run longest.

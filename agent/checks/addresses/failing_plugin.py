@@ -89,17 +89,27 @@ def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
 
 
 def _treadmill(assessment: Assessment, network: str, started: datetime) -> Treadmill | None:
-    entries = [one for one in assessment.reservations if one.network == network]
+    entries = [entry for entry in assessment.reservations if entry.network == network]
     end = assessment.snapshot.taken_at
     if _left(assessment, network) == 0:  # no retry finds an address since the last one was taken
-        end = min(end, max((one.entry.mtime for one in entries if isinstance(one.entry, Reservation)), default=end))
-    lost = [one.entry for one in entries if one.state in {State.CANDIDATE, State.LEAKED} and one.container_id]
-    recent = [one for one in lost if isinstance(one, Reservation) and timedelta(0) <= end - one.mtime <= WINDOW]
+        end = min(
+            end, max((entry.entry.mtime for entry in entries if isinstance(entry.entry, Reservation)), default=end)
+        )
+    lost = [entry.entry for entry in entries if entry.state in {State.CANDIDATE, State.LEAKED} and entry.container_id]
+    recent = [
+        reservation
+        for reservation in lost
+        if isinstance(reservation, Reservation) and timedelta(0) <= end - reservation.mtime <= WINDOW
+    ]
     if len(recent) < FEWEST:
         return None
     completed = {result.container_id for result in assessment.snapshot.cni_results.known()}
     completed |= {result.container_id for result in assessment.snapshot.damaged_results}
-    failed = [one.mtime for one in recent if one.container_id not in completed and one.mtime > started]
+    failed = [
+        reservation.mtime
+        for reservation in recent
+        if reservation.container_id not in completed and reservation.mtime > started
+    ]
     if len(failed) < FEWEST:
         return None
     since = min(failed)
@@ -114,7 +124,7 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
         for pod in known_or(snapshot.pods, ())
         if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
     ]
-    return [pod for scheduled, _, pod in sorted(waiting, key=lambda one: one[:2]) if now - scheduled >= _WAITS]
+    return [pod for scheduled, _, pod in sorted(waiting, key=lambda pair: pair[:2]) if now - scheduled >= _WAITS]
 
 
 def _last_start(snapshot: Snapshot) -> datetime | None:

@@ -52,7 +52,7 @@ class LeakEvidence:
             cached.setdefault(result.container_id, set()).add(result.network)
         for damaged in snapshot.damaged_results:
             cached.setdefault(damaged.container_id, set()).add(damaged.network)
-        running = (result for one in index.running_sandboxes for result in index.results.get(one, ()))
+        running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
         return cls(
             processes=known_or(snapshot.processes, None),
             runtime=runtimes.name_of(snapshot),
@@ -61,7 +61,7 @@ class LeakEvidence:
             cached=cached if isinstance(snapshot.cni_results, Known) else None,
             current=frozenset(result.network for result in running if result.ifname in PRIMARY),
             oldest_record=min((container.created for container in index.containers.values()), default=None),
-            leaked={one.container_id: one.mtime for one in assessment.leaked if one.container_id in cached},
+            leaked={leak.container_id: leak.mtime for leak in assessment.leaked if leak.container_id in cached},
             last_owned=assessment.last_owned,
         )
 

@@ -110,9 +110,11 @@ def _check_clock(assessment: Assessment) -> None:
     """Raise InsufficientData if a reservation without a container is newer than the clock: its age says nothing."""
     newest = assessment.snapshot.taken_at + CLOCK_SLACK
     for store in assessment.snapshot.reservations:
-        for one in known_or(store.reading, ()):
-            if one.mtime > newest and one.container_id not in assessment.index.containers:
-                raise InsufficientData(f"reservations: file {one.key} is newer than the node's clock, which was set")
+        for reservation in known_or(store.reading, ()):
+            if reservation.mtime > newest and reservation.container_id not in assessment.index.containers:
+                raise InsufficientData(
+                    f"reservations: file {reservation.key} is newer than the node's clock, which was set"
+                )
 
 
 def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[TrackedFinding]:
@@ -121,13 +123,13 @@ def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[Tracke
     Those that were seen first are listed, so that none makes room for another before it is released.
     """
     listed = sorted(leaks, key=_age)[:MOST_LISTED] if len(leaks) > MOST_LISTED else leaks
-    keys, networks = {one.finding.key for one in listed}, {one.finding.network for one in listed}
-    yield from (one for one in leaks if one.finding.key in keys)
+    keys, networks = {leak.finding.key for leak in listed}, {leak.finding.network for leak in listed}
+    yield from (leak for leak in leaks if leak.finding.key in keys)
     others: defaultdict[tuple[str, LeakCause, datetime | None], list[TrackedFinding]] = defaultdict(list)
-    for one in leaks:
-        if one.finding.key not in keys and isinstance(one.finding.cause, LeakCause):
-            start = one.finding.since if one.finding.cause in RESTARTS else None
-            others[one.finding.network, one.finding.cause, start].append(one)
+    for leak in leaks:
+        if leak.finding.key not in keys and isinstance(leak.finding.cause, LeakCause):
+            start = leak.finding.since if leak.finding.cause in RESTARTS else None
+            others[leak.finding.network, leak.finding.cause, start].append(leak)
     for (network, cause, start), group in others.items():
         since = min(leak.since for leak in group)
         time = format_time(since) + ("" if start else " (the oldest)")
@@ -199,14 +201,16 @@ def host_ports(
 
     A reboot removes the rules. CRI-O and kubenet make their own; kubenet, and libcni before 0.8, name no pod.
     """
-    ids, forwards_itself = {one.container_id for one in leaked}, CRI_O in runtimes.names(snapshot)
+    ids, forwards_itself = {reservation.container_id for reservation in leaked}, CRI_O in runtimes.names(snapshot)
     told: dict[tuple[str, str], tuple[PortMapping, ...]] = {}
-    for one in known_or(snapshot.cni_results, ()):
-        if one.container_id in ids and (one.port_mappings or (one.pod and not forwards_itself)):
-            sandbox = one.container_id, one.network
-            told[sandbox] = tuple(dict.fromkeys((*told.get(sandbox, ()), *one.port_mappings)))
+    for result in known_or(snapshot.cni_results, ()):
+        if result.container_id in ids and (result.port_mappings or (result.pod and not forwards_itself)):
+            sandbox = result.container_id, result.network
+            told[sandbox] = tuple(dict.fromkeys((*told.get(sandbox, ()), *result.port_mappings)))
     processes = known_or(snapshot.processes, None)
     return {
-        one: () if processes and processes.booted > one.mtime else told.get((one.container_id, one.network))
-        for one in leaked
+        reservation: ()
+        if processes and processes.booted > reservation.mtime
+        else told.get((reservation.container_id, reservation.network))
+        for reservation in leaked
     }

@@ -46,35 +46,35 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     assessment.snapshot.containers.known()
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
-    for one in assessment.reservations:
-        if isinstance(one.entry, Reservation) and one.entry in assessment.pending and one.state in LIMITS:
-            yield from _late(one, one.entry, assessment)
+    for entry in assessment.reservations:
+        if isinstance(entry.entry, Reservation) and entry.entry in assessment.pending and entry.state in LIMITS:
+            yield from _late(entry, entry.entry, assessment)
 
 
-def _late(one: ClassifiedReservation, reservation: Reservation, assessment: Assessment) -> Iterator[Finding]:
+def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment) -> Iterator[Finding]:
     since, uptime = assessment.pending[reservation]
-    lasted, (late, stuck) = assessment.snapshot.uptime - uptime, LIMITS[one.state]
+    lasted, (late, stuck) = assessment.snapshot.uptime - uptime, LIMITS[entry.state]
     if lasted >= late:
         severity = Severity.WARNING if lasted >= stuck else Severity.INFO
         yield Finding(
             detector=NAME,
-            subject=f"{one.network}/{one.name}",
-            message=f"{one.name} is reserved for {_what_is_left(one, format_time(since))}"
+            subject=f"{entry.network}/{entry.name}",
+            message=f"{entry.name} is reserved for {_what_is_left(entry, format_time(since))}"
             f"{_why(reservation, assessment.index)}",
             severity=severity,
-            network=one.network,
-            pod=one.pod,
+            network=entry.network,
+            pod=entry.pod,
             since=since,
-            identity=(one.container_id, severity),
+            identity=(entry.container_id, severity),
         )
 
 
-def _what_is_left(one: ClassifiedReservation, since: str) -> str:
-    pod = f" of pod {one.pod}" if one.pod else ""
-    if one.state is State.NOT_READY:
-        return f"sandbox {one.container_id[:12]}{pod}, which has not been ready since {since} and is not torn down"
+def _what_is_left(entry: ClassifiedReservation, since: str) -> str:
+    pod = f" of pod {entry.pod}" if entry.pod else ""
+    if entry.state is State.NOT_READY:
+        return f"sandbox {entry.container_id[:12]}{pod}, which has not been ready since {since} and is not torn down"
     return (
-        f"container {one.container_id[:12]}{pod}, which no longer exists; "
+        f"container {entry.container_id[:12]}{pod}, which no longer exists; "
         f"the kubelet has not completed its teardown since {since}"
     )
 
@@ -95,18 +95,18 @@ def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) 
     if not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
         return earlier
     return {
-        one.entry: earlier.get(one.entry) or _first_seen(one.entry, assessment.index)
-        for one in assessment.reservations
-        if isinstance(one.entry, Reservation)
-        and (_is_pending(one, assessment.index) or (one.state is State.UNKNOWN and one.entry in earlier))
+        entry.entry: earlier.get(entry.entry) or _first_seen(entry.entry, assessment.index)
+        for entry in assessment.reservations
+        if isinstance(entry.entry, Reservation)
+        and (_is_pending(entry, assessment.index) or (entry.state is State.UNKNOWN and entry.entry in earlier))
     }
 
 
-def _is_pending(one: ClassifiedReservation, index: SnapshotIndex) -> bool:
+def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
     # A runtime lists a sandbox, or has its record, until its teardown is completed.
-    container = index.containers.get(one.container_id)
+    container = index.containers.get(entry.container_id)
     ended = container is not None and container.sandbox and container.state in ENDED
-    return one.state is State.TEARDOWN_PENDING or (one.state is State.NOT_READY and ended)
+    return entry.state is State.TEARDOWN_PENDING or (entry.state is State.NOT_READY and ended)
 
 
 def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:

@@ -24,7 +24,7 @@ SEVERITIES: Final = (Severity.CRITICAL,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     networks, pods = assessment.networks, assessment.networked_pods
-    reserved = {network: {one.name for one in assessment.of(network) if one.blocks} for network in networks}
+    reserved = {network: {entry.name for entry in assessment.of(network) if entry.blocks} for network in networks}
     configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
     elsewhere = _reserved_elsewhere(assessment)
     for pod, ip in pods:
@@ -35,7 +35,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             continue
         # A reservation counts in the networks that give out addresses now.
         allocating = (network for network in networks if network in configured or not holders)
-        network = next((one for one in allocating if covers(assessment.ranges(one), ip)), None)
+        network = next((candidate for candidate in allocating if covers(assessment.ranges(candidate), ip)), None)
         if network is None:
             continue
         where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"

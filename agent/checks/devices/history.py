@@ -46,8 +46,8 @@ def _kubelet(view: DeviceView) -> Iterator[DeviceTransition]:
 
 
 def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
-    last = {one.socket: one for one in view.history if one.socket}
-    present = {one.name: one.made for one in view.plugins.sockets}
+    last = {transition.socket: transition for transition in view.history if transition.socket}
+    present = {socket.name: socket.made for socket in view.plugins.sockets}
     for name, made in sorted(present.items()):
         before = last.get(name)
         if before is None or before.what is TransitionKind.SOCKET_GONE or before.at != made:
@@ -99,10 +99,17 @@ class _Resources:
         written = plugins.checkpoint_written or view.snapshot.taken_at
         lost, socket = view.last.get(resource), view.sockets.get(resource)
         since = plugins.kubelet_socket if lost is None else lost.at
-        appeared = next((one for one in reversed(view.history) if one.socket == socket and _appeared(one)), None)
+        appeared = next(
+            (
+                transition
+                for transition in reversed(view.history)
+                if transition.socket == socket and _appeared(transition)
+            ),
+            None,
+        )
         if appeared and since and since < appeared.at <= written and not self._seen_unregistered(appeared):
             return (written if written - appeared.at <= PROMPTLY else appeared.at), True
-        starts = [one.at for one in plugins.history if one.what is TransitionKind.KUBELET_STARTED]
+        starts = [transition.at for transition in plugins.history if transition.what is TransitionKind.KUBELET_STARTED]
         run_seen_before = bool(starts) and starts[-1] == plugins.kubelet_socket
         return written, alone and run_seen_before and abs(view.snapshot.taken_at - written) <= LATE
 
@@ -154,8 +161,8 @@ def _transition(
     return DeviceTransition(what, at, view.snapshot.uptime, view.boot_id, resource, socket, exact)
 
 
-def _appeared(one: DeviceTransition) -> bool:
-    return one.what is TransitionKind.SOCKET_APPEARED
+def _appeared(transition: DeviceTransition) -> bool:
+    return transition.what is TransitionKind.SOCKET_APPEARED
 
 
 _RANK: Final = (
@@ -171,11 +178,15 @@ _RANK: Final = (
 
 def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
     """Sort the transitions of one snapshot by time, or by rank if the clock was set in between."""
-    comparable = all(view.in_this_boot(one.at) for one in transitions)
+    comparable = all(view.in_this_boot(transition.at) for transition in transitions)
 
-    def sort_key(one: DeviceTransition) -> tuple[object, ...]:
-        rank = _RANK.index(one.what)
-        return (one.at, rank, one.resource, one.socket) if comparable else (rank, one.at, one.resource, one.socket)
+    def sort_key(transition: DeviceTransition) -> tuple[object, ...]:
+        rank = _RANK.index(transition.what)
+        return (
+            (transition.at, rank, transition.resource, transition.socket)
+            if comparable
+            else (rank, transition.at, transition.resource, transition.socket)
+        )
 
     return sorted(transitions, key=sort_key)
 
@@ -184,7 +195,11 @@ def _bounded(history: tuple[DeviceTransition, ...], view: DeviceView) -> tuple[D
     """Drop the oldest transitions, but keep the last of each subject: without it, it would be found again."""
     if len(history) <= MAX_TRANSITIONS:
         return history
-    last = {one.resource or one.socket: one for one in history}  # both empty: a start of the kubelet
-    current = {one for one in last.values() if not one.socket or one.socket in view.connected}
+    last = {
+        transition.resource or transition.socket: transition for transition in history
+    }  # both empty: a start of the kubelet
+    current = {
+        transition for transition in last.values() if not transition.socket or transition.socket in view.connected
+    }
     most_wanted_first = sorted(range(len(history)), key=lambda index: (history[index] not in current, -index))
     return tuple(history[index] for index in sorted(most_wanted_first[:MAX_TRANSITIONS]))

@@ -39,8 +39,12 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     view = DeviceView.of(snapshot)
     start, up = view.start, kubelet_up_for(view)
     # A resource that was replaced, or that only the node's status names, is late only if it is requested.
-    unclear = {one for one in replaced(view) | named_by_node_only(view) if requested(one, snapshot) is None}
-    missing = [one for one in resource_states(snapshot) if one.registered is False and one.resource not in unclear]
+    unclear = {
+        resource for resource in replaced(view) | named_by_node_only(view) if requested(resource, snapshot) is None
+    }
+    missing = [
+        state for state in resource_states(snapshot) if state.registered is False and state.resource not in unclear
+    ]
     if up is not None and start is not None:
         for state in missing:
             yield from _late(state, start, up, view)
@@ -53,7 +57,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _late(state: ResourceState, start: DeviceTransition, up: timedelta, view: DeviceView) -> Iterator[Finding]:
     # When the kubelet drops a resource, it has been gone for long.
-    seen = (one for one in view.since_start if one.what is not TransitionKind.DROPPED)
+    seen = (transition for transition in view.since_start if transition.what is not TransitionKind.DROPPED)
     lost, listed = last_by_resource(seen).get(state.resource), state.resource in view.healthy
     missing_for = up if lost is None else min(up, view.snapshot.uptime - lost.uptime)
     no_healthy_device = listed and not view.healthy[state.resource]
@@ -95,7 +99,7 @@ def _node_status(resource: str, snapshot: Snapshot) -> str:
     node = known_or(snapshot.node, None)
     if node is None:
         return ""
-    listed = next((one for one in node.devices if one.resource == resource), None)
+    listed = next((device for device in node.devices if device.resource == resource), None)
     if listed is None:
         return ", and the node's status does not list it"
     return f", and the node's status has capacity {listed.capacity}, allocatable {listed.allocatable}"

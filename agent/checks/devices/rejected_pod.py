@@ -68,25 +68,25 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
         yield RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
 
 
-def _single(one: RejectedPod) -> Finding:
+def _single(pod: RejectedPod) -> Finding:
     return Finding(
         detector=NAME,
-        subject=f"pod {one.pod}",
-        message=f"pod {one.pod} was rejected{_for(one.resource)}: {one.why}; {one.do}",
-        pod=one.pod,
-        cause=one.cause,
-        since=one.at,
-        identity=(one.uid,),
-        resource=one.resource,
-        pod_outcome=one.pod_outcome,
-        rejected_pods=(one,),
+        subject=f"pod {pod.pod}",
+        message=f"pod {pod.pod} was rejected{_for(pod.resource)}: {pod.why}; {pod.do}",
+        pod=pod.pod,
+        cause=pod.cause,
+        since=pod.at,
+        identity=(pod.uid,),
+        resource=pod.resource,
+        pod_outcome=pod.pod_outcome,
+        rejected_pods=(pod,),
     )
 
 
 def _storm(storm: Sequence[RejectedPod]) -> Finding:
     typical = _typical(storm)
     whose, resource = _controller(typical), typical.resource
-    names = ", ".join(one.pod for one in storm[:_NAMED])
+    names = ", ".join(pod.pod for pod in storm[:_NAMED])
     more = f" and {len(storm) - _NAMED} more" if len(storm) > _NAMED else ""
     return Finding(
         detector=NAME,
@@ -104,17 +104,17 @@ def _storm(storm: Sequence[RejectedPod]) -> Finding:
 def _storms(rejected: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
     """Return the pods of each controller of which many were rejected in a short time."""
     by_controller: defaultdict[str, list[RejectedPod]] = defaultdict(list)
-    for one in rejected:
-        if one.controller and one.at is not None:
-            by_controller[_controller(one)].append(one)
+    for pod in rejected:
+        if pod.controller and pod.at is not None:
+            by_controller[_controller(pod)].append(pod)
     return [storm for pods in by_controller.values() if (storm := _in_storm(pods))]
 
 
 def _in_storm(pods: Iterable[RejectedPod]) -> tuple[RejectedPod, ...]:
-    in_order = sorted(pods, key=lambda one: (str(one.at), one.pod, one.uid))
-    windows = (in_order[place : place + STORM_PODS] for place in range(len(in_order) - STORM_PODS + 1))
-    close = {one for window in windows if _close(window) for one in window}
-    return tuple(one for one in in_order if one in close)
+    in_order = sorted(pods, key=lambda pod: (str(pod.at), pod.pod, pod.uid))
+    windows = (in_order[index : index + STORM_PODS] for index in range(len(in_order) - STORM_PODS + 1))
+    close = {pod for window in windows if _close(window) for pod in window}
+    return tuple(pod for pod in in_order if pod in close)
 
 
 def _close(window: Sequence[RejectedPod]) -> bool:
@@ -124,13 +124,13 @@ def _close(window: Sequence[RejectedPod]) -> bool:
 
 def _typical(storm: Sequence[RejectedPod]) -> RejectedPod:
     """Return the first pod with the most common cause and outcome."""
-    kinds = Counter((one.cause, one.pod_outcome) for one in storm)
-    most = kinds.most_common(1)[0][0]
-    return next(one for one in storm if (one.cause, one.pod_outcome) == most)
+    kinds = Counter((pod.cause, pod.pod_outcome) for pod in storm)
+    commonest = kinds.most_common(1)[0][0]
+    return next(pod for pod in storm if (pod.cause, pod.pod_outcome) == commonest)
 
 
-def _controller(one: RejectedPod) -> str:
-    return f"{one.controller} in {one.pod.partition('/')[0]}"
+def _controller(pod: RejectedPod) -> str:
+    return f"{pod.controller} in {pod.pod.partition('/')[0]}"
 
 
 def _for(resource: str) -> str:

@@ -100,15 +100,15 @@ class _Case:
     def _absences(self) -> Iterator[_Absence]:
         begin, lost, dropped = Window(self.run.start.at, self.run.start.at), None, False
         registered: DeviceTransition | None = None
-        for one in self.run.of(self.resource):
-            if one.what is TransitionKind.REGISTERED:
+        for change in self.run.of(self.resource):
+            if change.what is TransitionKind.REGISTERED:
                 if registered is None or lost is not None:
-                    yield _Absence(begin, self._registration_window(one, begin.latest), lost, one, dropped)
-                registered, lost, dropped = one, None, False
+                    yield _Absence(begin, self._registration_window(change, begin.latest), lost, change, dropped)
+                registered, lost, dropped = change, None, False
             elif registered is not None:
                 if lost is None:
-                    lost, begin = one, _loss_window(one, registered)
-                dropped = dropped or one.what is TransitionKind.DROPPED
+                    lost, begin = change, _loss_window(change, registered)
+                dropped = dropped or change.what is TransitionKind.DROPPED
         if registered is None or lost is not None:
             yield _Absence(begin, Window(_LATEST, _LATEST), lost, None, dropped)
 
@@ -141,7 +141,7 @@ class _Case:
     def _admitted_again(self) -> Explanation | None:
         """Return why a newer kubelet rejects a pod that had run."""
         had_run = self.pod.started is not None or any(
-            one.pod_uid == self.pod.uid for one in self.view.plugins.allocations
+            allocation.pod_uid == self.pod.uid for allocation in self.view.plugins.allocations
         )
         if not had_run or not self.rejection.message.startswith(_SINCE_1_26):
             return None

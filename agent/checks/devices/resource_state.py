@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from agent.checks.devices.history import LATE
 from agent.checks.devices.view import SLACK, DeviceView, last_by_resource
 from agent.model.devices import DeviceTransition, ResourceState, TransitionKind
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
@@ -23,7 +22,7 @@ def expected_resources(view: DeviceView) -> tuple[str, ...]:
     hand. A resource that was dropped before the kubelet's last start is not expected: its plugin was removed. One that
     another has replaced is expected only if it is still requested.
     """
-    names = _in_files(view) | {one for one in named_by_node_only(view) if requested(one, view.snapshot)}
+    names = _in_files(view) | {resource for resource in named_by_node_only(view) if requested(resource, view.snapshot)}
     given_up = {resource for resource in replaced(view) if requested(resource, view.snapshot) is False}
     return tuple(sorted(names - (_dropped(view) - view.last.keys()) - given_up))
 
@@ -31,7 +30,7 @@ def expected_resources(view: DeviceView) -> tuple[str, ...]:
 def named_by_node_only(view: DeviceView) -> set[str]:
     """Return the resources with capacity 0 that no file here has."""
     node = known_or(view.snapshot.node, None)
-    return {one.resource for one in node.devices if not one.capacity} - _in_files(view) if node else set()
+    return {device.resource for device in node.devices if not device.capacity} - _in_files(view) if node else set()
 
 
 def _in_files(view: DeviceView) -> set[str]:
@@ -40,7 +39,7 @@ def _in_files(view: DeviceView) -> set[str]:
 
 def _dropped(view: DeviceView) -> set[str]:
     last = last_by_resource(view.history)
-    return {resource for resource, one in last.items() if one.what is TransitionKind.DROPPED}
+    return {resource for resource, transition in last.items() if transition.what is TransitionKind.DROPPED}
 
 
 def replaced(view: DeviceView) -> set[str]:
@@ -57,28 +56,36 @@ def _has_successor(resource: str, view: DeviceView) -> bool:
     if lost is None:
         return False
     since = (*view.history[lost:], *view.last.values())
-    of_vendor = {one.resource for one in since if _registered_by(one, resource.partition("/")[0])}
+    of_vendor = {transition.resource for transition in since if _registered_by(transition, resource.partition("/")[0])}
     # The snapshot that saw the loss may have seen the new resource too, as earlier of the two.
     seen_with_loss = view.history[lost].uptime
-    before = {one.resource for one in view.history[:lost] if _is_registered(one) and one.uptime != seen_with_loss}
+    before = {
+        transition.resource
+        for transition in view.history[:lost]
+        if _is_registered(transition) and transition.uptime != seen_with_loss
+    }
     return bool(of_vendor) and of_vendor.isdisjoint(before)
 
 
-def _is_registered(one: DeviceTransition) -> bool:
-    return one.what is TransitionKind.REGISTERED
+def _is_registered(transition: DeviceTransition) -> bool:
+    return transition.what is TransitionKind.REGISTERED
 
 
-def _registered_by(one: DeviceTransition, vendor: str) -> bool:
-    return _is_registered(one) and one.resource.partition("/")[0] == vendor
+def _registered_by(transition: DeviceTransition, vendor: str) -> bool:
+    return _is_registered(transition) and transition.resource.partition("/")[0] == vendor
 
 
 def _loss(resource: str, history: Iterable[DeviceTransition]) -> int | None:
     """Return the index of what ended the last registration of a resource; None: no registration is known."""
     registered, lost = False, None
-    for index, one in enumerate(history):
-        if one.resource == resource and _is_registered(one):
+    for index, transition in enumerate(history):
+        if transition.resource == resource and _is_registered(transition):
             registered, lost = True, None
-        elif lost is None and registered and (one.resource == resource or one.what is TransitionKind.KUBELET_STARTED):
+        elif (
+            lost is None
+            and registered
+            and (transition.resource == resource or transition.what is TransitionKind.KUBELET_STARTED)
+        ):
             lost = index
     return lost
 
@@ -88,7 +95,9 @@ def requested(resource: str, snapshot: Snapshot) -> bool | None:
     asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
     node = known_or(snapshot.node, None)
     listed = node.devices if node is not None else ()
-    if any(resource in pod.wants for pod in asking) or any(one.resource == resource and one.capacity for one in listed):
+    if any(resource in pod.wants for pod in asking) or any(
+        device.resource == resource and device.capacity for device in listed
+    ):
         return True
     return None if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable) else False
 
@@ -137,9 +146,13 @@ def _allocated(resource: str, view: DeviceView) -> int | None:
     if not isinstance(view.snapshot.pods, Known):
         return None
     live = {pod.uid for pod in view.snapshot.pods.value if pod.live}
-    own = (one for one in view.plugins.allocations if one.resource == resource and one.pod_uid in live)
+    own = (
+        allocation
+        for allocation in view.plugins.allocations
+        if allocation.resource == resource and allocation.pod_uid in live
+    )
     # An init container's device may be given to another container of its pod: one device, two entries.
-    return len({(one.pod_uid, device) for one in own for device in one.devices})
+    return len({(allocation.pod_uid, device) for allocation in own for device in allocation.devices})
 
 
 def _delay(resource: str, view: DeviceView) -> timedelta | None:
@@ -147,15 +160,9 @@ def _delay(resource: str, view: DeviceView) -> timedelta | None:
     first = run.first_registration(resource) if run else None
     if run is None or first is None:
         return None
-    vague = not first.exact and (first.uptime == run.start.uptime or _seen_late(first, view.snapshot))
     at: datetime | None = first.at
-    if vague:
+    if not first.exact:
         # A plugin binds its socket a moment before it registers.
         known = resource in view.sockets
         at = run.socket_bound(resource, view.sockets, run.start.at, first.at) if known else None
     return at - run.start.at if at is not None and at >= run.start.at else None
-
-
-def _seen_late(transition: DeviceTransition, snapshot: Snapshot) -> bool:
-    """Whether the snapshot that first saw a transition was taken long after the time it could find for it."""
-    return (snapshot.taken_at - (snapshot.uptime - transition.uptime)) - transition.at > LATE

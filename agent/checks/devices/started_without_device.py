@@ -31,8 +31,12 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if plugins.checkpoint_written is None:
         return  # no file says which pod has a device
     # A capacity that was set by hand needs no device.
-    of_plugins = {*view.healthy, *last_by_resource(view.history), *(one.resource for one in plugins.allocations)}
-    allocated = {(one.pod_uid, one.resource) for one in plugins.allocations}
+    of_plugins = {
+        *view.healthy,
+        *last_by_resource(view.history),
+        *(allocation.resource for allocation in plugins.allocations),
+    }
+    allocated = {(allocation.pod_uid, allocation.resource) for allocation in plugins.allocations}
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if not pod.live or pod.deleting or pod.started is None:

@@ -15,8 +15,6 @@ from agent.model.snapshot import Snapshot, known_or
 
 SLACK: Final = timedelta(seconds=5)
 """How far the wall clock may drift from the boot clock; a larger difference means that it was set."""
-_SOON: Final = timedelta(seconds=60)
-"""Within this time a plugin binds its socket and registers, and the kubelet connects and receives the devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +27,12 @@ class KubeletRun:
     """When the kubelet started again; None: this is the last run."""
 
     def of(self, resource: str) -> tuple[DeviceTransition, ...]:
-        return tuple(one for one in self.history if one.resource == resource)
+        return tuple(transition for transition in self.history if transition.resource == resource)
 
     def first_registration(self, resource: str) -> DeviceTransition | None:
-        return next((one for one in self.of(resource) if one.what is TransitionKind.REGISTERED), None)
+        return next(
+            (transition for transition in self.of(resource) if transition.what is TransitionKind.REGISTERED), None
+        )
 
     def socket_bound(
         self, resource: str, sockets: Mapping[str, str], since: datetime, until: datetime
@@ -42,13 +42,17 @@ class KubeletRun:
         A socket that is not known may be any but those of other resources.
         """
         socket, known = sockets.get(resource), set(sockets.values())
-        appeared = (one for one in self.history if one.what is TransitionKind.SOCKET_APPEARED)
-        own = (one.at for one in appeared if (one.socket == socket if socket else one.socket not in known))
+        appeared = (transition for transition in self.history if transition.what is TransitionKind.SOCKET_APPEARED)
+        own = (
+            transition.at
+            for transition in appeared
+            if (transition.socket == socket if socket else transition.socket not in known)
+        )
         return min((at for at in own if since <= at <= until), default=None)
 
 
 def kubelet_runs(history: tuple[DeviceTransition, ...]) -> tuple[KubeletRun, ...]:
-    starts = [index for index, one in enumerate(history) if one.what is TransitionKind.KUBELET_STARTED]
+    starts = [index for index, transition in enumerate(history) if transition.what is TransitionKind.KUBELET_STARTED]
     return tuple(
         KubeletRun(history[start], history[start + 1 : end], history[end].at if end < len(history) else None)
         for start, end in pairwise([*starts, len(history)])
@@ -56,7 +60,7 @@ def kubelet_runs(history: tuple[DeviceTransition, ...]) -> tuple[KubeletRun, ...
 
 
 def last_by_resource(history: Iterable[DeviceTransition]) -> dict[str, DeviceTransition]:
-    return {one.resource: one for one in history if one.resource}
+    return {transition.resource: transition for transition in history if transition.resource}
 
 
 @dataclass(frozen=True)
@@ -101,23 +105,22 @@ class DeviceView:
     @cached_property
     def healthy(self) -> Mapping[str, tuple[str, ...]]:
         """The healthy devices of each resource in the checkpoint."""
-        return {one.resource: one.devices for one in self.plugins.registered}
+        return {resource.resource: resource.devices for resource in self.plugins.registered}
 
     @cached_property
     def connected(self) -> Mapping[str, bool | None]:
         """Whether the kubelet is connected to each socket that exists."""
-        return {one.name: one.connected for one in self.plugins.sockets}
+        return {socket.name: socket.connected for socket in self.plugins.sockets}
 
     @cached_property
     def sockets(self) -> Mapping[str, str]:
         """The socket of each resource, where known; the socket need not exist now.
 
-        No file says it: some plugins follow a convention, for others time tells.
+        No file says it: some plugins follow a convention.
         """
         resources = dict.fromkeys([*self.healthy, *last_by_resource(self.history)])
-        names = {*self.connected, *(one.socket for one in self.history)}
+        names = {*self.connected, *(transition.socket for transition in self.history)}
         paired = {resource: socket for resource in resources for socket in _conventional(resource) if socket in names}
-        paired |= _learned(self.history, paired)
         if len(resources) == len(self.connected) == 1 and not paired:
             return dict(zip(resources, self.connected, strict=True))
         return paired
@@ -155,24 +158,3 @@ def _conventional(resource: str) -> Iterator[str]:
     if vendor == "nvidia.com":
         yield f"nvidia-{name}.sock"
     yield f"kubevirt-{resource.replace('/', '-')}.sock"
-
-
-def _learned(history: Iterable[DeviceTransition], conventional: Mapping[str, str]) -> dict[str, str]:
-    """Pair a resource that registered alone with the only socket that appeared shortly before."""
-    learned: dict[str, str] = {}
-    new: list[DeviceTransition] = []
-    for one in history:
-        match one.what:
-            case TransitionKind.SOCKET_APPEARED if one.socket not in conventional.values():
-                new.append(one)
-            case TransitionKind.KUBELET_STARTED:
-                new = []
-            case TransitionKind.REGISTERED if one.resource not in conventional:
-                near = {other.socket for other in new if timedelta(0) <= one.at - other.at <= _SOON}
-                if one.exact and len(near) == 1:
-                    learned = {resource: socket for resource, socket in learned.items() if socket not in near}
-                    learned[one.resource] = near.pop()
-                new = []
-            case _:
-                pass
-    return learned

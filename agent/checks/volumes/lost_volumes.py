@@ -112,7 +112,7 @@ def _users(snapshot: Snapshot, volume: str) -> tuple[Pod, ...]:
 
 def _attachments(snapshot: Snapshot) -> Mapping[str, Attachment]:
     answer = known_or(snapshot.attachments, None)
-    return {one.volume: one for one in answer.volumes} if answer else {}
+    return {attachment.volume: attachment for attachment in answer.volumes} if answer else {}
 
 
 def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
@@ -168,17 +168,19 @@ def _by_name(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple(sorted(pods, key=lambda pod: (pod.name, pod.uid)))
 
 
-def same(one: str, other: str) -> bool:
+def same(volume: str, other: str) -> bool:
     """Whether both certainly name the same volume; one of them may name a migrated in-tree volume by its CSI driver.
 
     The last part of both names is the ID. (That of a Ceph image has hashes in it: it is never certain.)
     """
-    return one == other or (_migrated(one, other) and re.split(r"[/^]", one)[-1] == re.split(r"[/^]", other)[-1])
+    return volume == other or (
+        _migrated(volume, other) and re.split(r"[/^]", volume)[-1] == re.split(r"[/^]", other)[-1]
+    )
 
 
-def _migrated(one: str, other: str) -> bool:
+def _migrated(volume: str, other: str) -> bool:
     """Whether one is a volume of an in-tree plugin, and the other of the CSI driver that replaces it."""
-    plugins = _plugin(one), _plugin(other)
+    plugins = _plugin(volume), _plugin(other)
     return MIGRATED.get(plugins[0]) == plugins[1] or MIGRATED.get(plugins[1]) == plugins[0]
 
 

@@ -342,28 +342,6 @@ def test_naming_conventions_map_a_socket_to_its_resource() -> None:
         assert socket_pairs((), devices) == {resource: socket}
 
 
-def test_a_single_new_socket_before_a_single_registration_is_mapped() -> None:
-    history = (
-        transition(STARTED, ago=seconds(100)),
-        transition(APPEARED, socket="tpu.sock", ago=seconds(90)),
-        transition(REGISTERED, TPU, ago=seconds(89)),
-        transition(APPEARED, socket="a.sock", ago=seconds(80)),
-        transition(APPEARED, socket="b.sock", ago=seconds(80)),
-        transition(REGISTERED, "example.org/fpga", ago=seconds(79)),
-    )
-    devices = device_plugins(*(plugin_socket(name) for name in ("tpu.sock", "a.sock", "b.sock")))
-    assert (socket_pairs(history, devices)) == {TPU: "tpu.sock"}
-
-
-def test_an_old_socket_is_not_mapped_to_a_new_registration() -> None:
-    history = (
-        transition(APPEARED, socket="tpu.sock", ago=seconds(900)),
-        transition(REGISTERED, TPU, ago=seconds(89)),
-    )
-    devices = device_plugins(plugin_socket("tpu.sock"), plugin_socket("a.sock"))
-    assert (socket_pairs(history, devices)) == {}
-
-
 def test_a_single_socket_is_mapped_to_a_single_resource() -> None:
     assert (socket_pairs((), device_plugins(plugin_socket("x.sock"), registered(TPU)))) == {TPU: "x.sock"}
     two = device_plugins(plugin_socket("x.sock"), registered(TPU), registered("example.org/fpga"))
