@@ -4,6 +4,7 @@ The kubelet's flags and configuration say it, and `nodeInfo` of its Node object.
 the runtime that they name was not asked, nobody knows whose pods run here.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from agent.model.runtime import DOCKER, ContainerRuntime, endpoint_path, record_before_address, version_numbers
@@ -56,14 +57,17 @@ def keeps_checkpoints(snapshot: Snapshot) -> bool:
 
     Where its runtime is not known, it may have some if docker was asked, or if there are some.
     """
-    docker_asked = any(runtime.name == DOCKER for runtime in asked(snapshot))
-    disputed, told = contradiction(snapshot), _named(snapshot) or _reported(snapshot)
-    if not disputed and told and not _is_docker(told):
-        return any(runtime.name == DOCKER for runtime in of_the_kubelet(snapshot))
-    if not asked(snapshot) or docker_asked or disputed or not_asked(snapshot):
+    told, disputed = _named(snapshot) or _reported(snapshot), contradiction(snapshot)
+    if told and not disputed and not _is_docker(told):
+        return _any_docker(of_the_kubelet(snapshot))
+    if disputed or not asked(snapshot) or _any_docker(asked(snapshot)) or not_asked(snapshot):
         return True
     reading = snapshot.checkpoints
     return bool(known_or(reading, ())) or (isinstance(reading, Unavailable) and not is_missing(reading))
+
+
+def _any_docker(runtimes: Iterable[ContainerRuntime]) -> bool:
+    return any(runtime.name == DOCKER for runtime in runtimes)
 
 
 def _is_docker(told: str) -> bool:
@@ -109,7 +113,7 @@ def is_named(snapshot: Snapshot) -> bool:
     if of_the_kubelet(snapshot):
         return True
     # A checkpoint directory is one of docker, and may be a remnant: it counts where the kubelet cannot be asked.
-    if not any(runtime.name == DOCKER for runtime in asked(snapshot)):
+    if not _any_docker(asked(snapshot)):
         return False
     processes = known_or(snapshot.processes, None)
     return isinstance(snapshot.checkpoints, Known) and not (processes and processes.runtime is not None)

@@ -141,7 +141,10 @@ class Assessment:
         node = known_or(snapshot.node, None)
         if network == KUBENET and node is not None and node.pod_cidrs:
             return self.pod_ranges()
-        results = [result for result in snapshot.cni_results.known() if result.network == network]
+        return self._cached_ranges(network)
+
+    def _cached_ranges(self, network: str) -> RangeSets:
+        results = [result for result in self.snapshot.cni_results.known() if result.network == network]
         told = [result for result in results if result.ranges or result.uses_pod_cidr]
         if not told:
             raise InsufficientData(

@@ -89,31 +89,33 @@ def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
 
 
 def _treadmill(assessment: Assessment, network: str, started: datetime) -> Treadmill | None:
-    entries = [entry for entry in assessment.reservations if entry.network == network]
-    end = assessment.snapshot.taken_at
-    if _left(assessment, network) == 0:  # no retry finds an address since the last one was taken
-        end = min(
-            end, max((entry.entry.mtime for entry in entries if isinstance(entry.entry, Reservation)), default=end)
-        )
-    lost = [entry.entry for entry in entries if entry.state in {State.CANDIDATE, State.LEAKED} and entry.container_id]
-    recent = [
-        reservation
-        for reservation in lost
-        if isinstance(reservation, Reservation) and timedelta(0) <= end - reservation.mtime <= WINDOW
-    ]
-    if len(recent) < FEWEST:
+    end = _end(assessment, network)
+    lost = [leak for leak in _without_owner(assessment, network) if timedelta(0) <= end - leak.mtime <= WINDOW]
+    if len(lost) < FEWEST:
         return None
     completed = {result.container_id for result in assessment.snapshot.cni_results.known()}
     completed |= {result.container_id for result in assessment.snapshot.damaged_results}
-    failed = [
-        reservation.mtime
-        for reservation in recent
-        if reservation.container_id not in completed and reservation.mtime > started
-    ]
+    failed = [leak.mtime for leak in lost if leak.container_id not in completed and leak.mtime > started]
     if len(failed) < FEWEST:
         return None
     since = min(failed)
     return Treadmill(len(failed), len(failed) / (max(end - since, _MINUTE) / _MINUTE), since)
+
+
+def _without_owner(assessment: Assessment, network: str) -> Iterator[Reservation]:
+    for classified in assessment.reservations:
+        entry, suspected = classified.entry, classified.state in {State.CANDIDATE, State.LEAKED}
+        if suspected and entry.network == network and isinstance(entry, Reservation) and entry.container_id:
+            yield entry
+
+
+def _end(assessment: Assessment, network: str) -> datetime:
+    """Return until when a retry may have taken an address: now, or when the last one of the range was taken."""
+    now = assessment.snapshot.taken_at
+    if _left(assessment, network) != 0:
+        return now
+    taken = (entry.entry for entry in assessment.of(network))
+    return min(now, max((entry.mtime for entry in taken if isinstance(entry, Reservation)), default=now))
 
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:

@@ -65,6 +65,14 @@ class LeakEvidence:
             last_owned=assessment.last_owned,
         )
 
+    def leaked_before(self, moment: datetime) -> int:
+        """Count the leaked sandboxes that were set up before."""
+        return sum(made < moment for made in self.leaked.values())
+
+    def replaced(self, network: str) -> bool:
+        """Return whether pods have their address from other networks now."""
+        return bool(self.current) and network not in self.current
+
 
 def likely_cause(leak: Reservation, evidence: LeakEvidence) -> Origin:
     cause, since = _by_records(leak, evidence)
@@ -119,10 +127,9 @@ def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetim
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
     oldest = evidence.oldest_record
     survived = started <= leak.mtime or (oldest is not None and oldest < started.timestamp())
-    # Pods have their address from other networks now.
-    replaced = leak.ifname in PRIMARY and bool(evidence.current) and leak.network not in evidence.current
+    replaced = leak.ifname in PRIMARY and evidence.replaced(leak.network)
     if replaced and survived:
         return LeakCause.NETWORK_RENAMED, leak.mtime
-    if not replaced and not survived and sum(at < started for at in evidence.leaked.values()) >= _FEWEST_LOST:
+    if not replaced and not survived and evidence.leaked_before(started) >= _FEWEST_LOST:
         return LeakCause.RUNTIME_STATE_LOST, started
     return LeakCause.TEARDOWN_SKIPPED, leak.mtime

@@ -122,34 +122,43 @@ def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[Tracke
 
     Those that were seen first are listed, so that none makes room for another before it is released.
     """
-    listed = sorted(leaks, key=_age)[:MOST_LISTED] if len(leaks) > MOST_LISTED else leaks
-    keys, networks = {leak.finding.key for leak in listed}, {leak.finding.network for leak in listed}
-    yield from (leak for leak in leaks if leak.finding.key in keys)
-    others: defaultdict[tuple[str, LeakCause, datetime | None], list[TrackedFinding]] = defaultdict(list)
-    for leak in leaks:
-        if leak.finding.key not in keys and isinstance(leak.finding.cause, LeakCause):
-            start = leak.finding.since if leak.finding.cause in RESTARTS else None
-            others[leak.finding.network, leak.finding.cause, start].append(leak)
+    if len(leaks) <= MOST_LISTED:
+        yield from leaks
+        return
+    by_age = sorted(leaks, key=_age)
+    listed = {leak.finding.key for leak in by_age[:MOST_LISTED]}
+    networks = {leak.finding.network for leak in by_age[:MOST_LISTED]}
+    yield from (leak for leak in leaks if leak.finding.key in listed)
+    others: defaultdict[tuple[str, str, datetime | None], list[TrackedFinding]] = defaultdict(list)
+    for leak in by_age[MOST_LISTED:]:
+        finding = leak.finding
+        start = finding.since if finding.cause in RESTARTS else None
+        others[finding.network, str(finding.cause), start].append(leak)
     for (network, cause, start), group in others.items():
-        since = min(leak.since for leak in group)
-        time = format_time(since) + ("" if start else " (the oldest)")
-        more = "more " if network in networks else ""
-        finding = Finding(
-            detector=NAME,
-            subject=network,
-            message=f"{count_of(len(group), f'{more}address', f'{more}addresses')} in {network} leaked, "
-            f"{describe_cause(cause, time, runtime)}: `nodeleak scan --output=wide` lists them",
-            network=network,
-            cause=cause,
-            since=since,
-            identity=(cause.value, start.isoformat() if start else ""),
-            count=len(group),
-        )
-        yield TrackedFinding(finding, min(leak.first_seen for leak in group), confirmed=True)
+        yield _summary(group, LeakCause(cause), start, "more " if network in networks else "", runtime)
 
 
 def _age(leak: TrackedFinding) -> tuple[datetime, tuple[int, int], str]:
     return leak.first_seen, numbered(leak.finding.subject.rpartition("/")[2]), leak.finding.network
+
+
+def _summary(
+    leaks: Sequence[TrackedFinding], cause: LeakCause, start: datetime | None, more: str, runtime: str
+) -> TrackedFinding:
+    network, since = leaks[0].finding.network, min(leak.since for leak in leaks)
+    time = format_time(since) + ("" if start else " (the oldest)")
+    finding = Finding(
+        detector=NAME,
+        subject=network,
+        message=f"{count_of(len(leaks), f'{more}address', f'{more}addresses')} in {network} leaked, "
+        f"{describe_cause(cause, time, runtime)}: `nodeleak scan --output=wide` lists them",
+        network=network,
+        cause=cause,
+        since=since,
+        identity=(cause.value, start.isoformat() if start else ""),
+        count=len(leaks),
+    )
+    return TrackedFinding(finding, min(leak.first_seen for leak in leaks), confirmed=True)
 
 
 def _owner(classified: ClassifiedReservation) -> str:

@@ -10,7 +10,7 @@ Do: cordon the node first; then delete the pod, so that its controller creates a
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from agent.model.assessment import Assessment
@@ -24,18 +24,13 @@ SEVERITIES: Final = (Severity.CRITICAL,)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     networks, pods = assessment.networks, assessment.networked_pods
-    reserved = {network: {entry.name for entry in assessment.of(network) if entry.blocks} for network in networks}
-    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
+    reserved = {network: _reserved(assessment, network) for network in networks}
     elsewhere = _reserved_elsewhere(assessment)
     for pod, ip in pods:
         if pod.deleting or pod.name in elsewhere:
             continue
         holders = [network for network in networks if ip in reserved[network]]
-        if configured.intersection(holders):
-            continue
-        # A reservation counts in the networks that give out addresses now.
-        allocating = (network for network in networks if network in configured or not holders)
-        network = next((candidate for candidate in allocating if covers(assessment.ranges(candidate), ip)), None)
+        network = _allocating(assessment, ip, holders)
         if network is None:
             continue
         where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
@@ -50,6 +45,22 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         )
     if len(networks) > 1 and isinstance(assessment.snapshot.networks, Unavailable):
         assessment.snapshot.networks.known()  # which of them gives out addresses now?
+
+
+def _reserved(assessment: Assessment, network: str) -> set[str]:
+    return {entry.name for entry in assessment.of(network) if entry.blocks}
+
+
+def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str | None:
+    """Return the network that can give out an address once more; None: none can.
+
+    A reservation counts in the networks that give out addresses now.
+    """
+    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
+    if configured.intersection(holders):
+        return None
+    allocating = (network for network in assessment.networks if network in configured or not holders)
+    return next((network for network in allocating if covers(assessment.ranges(network), ip)), None)
 
 
 def _reserved_elsewhere(assessment: Assessment) -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.view import DeviceView, last_by_resource
+from agent.checks.devices.view import DeviceView, kubelet_runs, last_by_resource
 from agent.model.devices import ENDPOINT_GRACE, DeviceTransition, TransitionKind
 from agent.model.snapshot import Known, Snapshot
 
@@ -95,28 +95,30 @@ class _Resources:
         The kubelet also writes the file whenever it gives a device to a pod. So the file's time is the registration's
         only if it follows the plugin's socket, or if an earlier snapshot saw that the resource was not registered.
         """
-        view, plugins = self.view, self.view.plugins
-        written = plugins.checkpoint_written or view.snapshot.taken_at
-        lost, socket = view.last.get(resource), view.sockets.get(resource)
-        since = plugins.kubelet_socket if lost is None else lost.at
-        appeared = next(
-            (
-                transition
-                for transition in reversed(view.history)
-                if transition.socket == socket and _appeared(transition)
-            ),
-            None,
-        )
-        if appeared and since and since < appeared.at <= written and not self._seen_unregistered(appeared):
-            return (written if written - appeared.at <= PROMPTLY else appeared.at), True
-        starts = [transition.at for transition in plugins.history if transition.what is TransitionKind.KUBELET_STARTED]
-        run_seen_before = bool(starts) and starts[-1] == plugins.kubelet_socket
-        return written, alone and run_seen_before and abs(view.snapshot.taken_at - written) <= LATE
+        plugins, now = self.view.plugins, self.view.snapshot.taken_at
+        written = plugins.checkpoint_written or now
+        if bound := self._socket_bound(resource, written):
+            return (written if written - bound <= PROMPTLY else bound), True
+        known = kubelet_runs(plugins.history)
+        run_seen_before = bool(known) and known[-1].start.at == plugins.kubelet_socket
+        return written, alone and run_seen_before and abs(now - written) <= LATE
 
-    def _seen_unregistered(self, appeared: DeviceTransition) -> bool:
-        """Whether an earlier snapshot saw the socket, and that the resource was not registered promptly."""
-        seen = self.view.snapshot.taken_at - (self.view.snapshot.uptime - appeared.uptime)
-        return appeared in self.view.plugins.history and seen - appeared.at > PROMPTLY
+    def _socket_bound(self, resource: str, written: datetime) -> datetime | None:
+        """Return when the plugin bound its socket for this registration, as far as earlier snapshots tell."""
+        view, socket = self.view, self.view.sockets.get(resource)
+        bound = [
+            change
+            for change in view.history
+            if change.what is TransitionKind.SOCKET_APPEARED and change.socket == socket
+        ]
+        lost = view.last.get(resource)
+        since = view.plugins.kubelet_socket if lost is None else lost.at
+        if not bound or since is None or not since < bound[-1].at <= written:
+            return None
+        # An earlier snapshot may have seen the socket, and that the resource was not registered promptly.
+        seen = view.snapshot.taken_at - (view.snapshot.uptime - bound[-1].uptime)
+        seen_unregistered = bound[-1] in view.plugins.history and seen - bound[-1].at > PROMPTLY
+        return None if seen_unregistered else bound[-1].at
 
     def _lost(self, last: dict[str, DeviceTransition]) -> Iterator[DeviceTransition]:
         for resource, before in last.items():
@@ -159,10 +161,6 @@ def _transition(
     view: DeviceView, what: TransitionKind, at: datetime, resource: str = "", socket: str = "", exact: bool = True
 ) -> DeviceTransition:
     return DeviceTransition(what, at, view.snapshot.uptime, view.boot_id, resource, socket, exact)
-
-
-def _appeared(transition: DeviceTransition) -> bool:
-    return transition.what is TransitionKind.SOCKET_APPEARED
 
 
 _RANK: Final = (

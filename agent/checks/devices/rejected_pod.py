@@ -22,8 +22,8 @@ from agent.checks.devices.resource_state import resource_states
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.rejections import RejectedPod, RejectionCause
-from agent.model.snapshot import Known, Snapshot
+from agent.model.rejections import RejectedPod, Rejection, RejectionCause
+from agent.model.snapshot import Known, Pod, Snapshot
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -54,18 +54,20 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
     by_socket = {socket: resource for resource, socket in view.sockets.items()} if view else {}
     healthy = {state.resource for state in resource_states(snapshot) if state.registered} if view else set()
     for pod in snapshot.pods.known():
-        rejection = pod.rejection
-        if pod.phase != "Failed" or rejection is None or (pod.deleting and not overdue(pod, snapshot)):
-            continue
-        # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
-        resource = by_socket.get(rejection.socket, rejection.resource)
-        cause, why = (
-            explain(view, pod, rejection, resource)
-            if view
-            else (RejectionCause.UNVERIFIED, "the node's device plugins are unavailable")
-        )
-        outcome, do = predict_outcome(pod, rejection, cause, snapshot, healthy=resource in healthy)
-        yield RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
+        if pod.phase == "Failed" and pod.rejection and (not pod.deleting or overdue(pod, snapshot)):
+            # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
+            resource = by_socket.get(pod.rejection.socket, pod.rejection.resource)
+            yield _rejected(pod, pod.rejection, resource, snapshot, view, healthy=resource in healthy)
+
+
+def _rejected(
+    pod: Pod, rejection: Rejection, resource: str, snapshot: Snapshot, view: DeviceView | None, *, healthy: bool
+) -> RejectedPod:
+    cause, why = RejectionCause.UNVERIFIED, "the node's device plugins are unavailable"
+    if view:
+        cause, why = explain(view, pod, rejection, resource)
+    outcome, do = predict_outcome(pod, rejection, cause, snapshot, healthy=healthy)
+    return RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
 
 
 def _single(pod: RejectedPod) -> Finding:

@@ -120,23 +120,29 @@ class _Case:
 
     def _race(self, absence: _Absence, contained: bool | None) -> Explanation:
         """Explain a rejection between the kubelet's start and the registration."""
-        start, registration = self.run.start, absence.back
-        before = registration is None or self.window.latest <= registration.at
-        if before and not self.no_device_known and self.window.earliest - start.at >= SURELY_DROPPED_AFTER:
-            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
-            return _unverified(_NOT_SEEN)
-        if not contained and registration is not None:
-            soon = registration.exact or self.window.earliest <= start.at + ENDPOINT_GRACE
-            if not (self.no_device_known and soon):
-                being = f"{self.resource} was being registered at {self.time}"
-                return _unverified(being if registration.exact else _NOT_SEEN)
-        started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, registration)}"
+        if why := self._doubt(absence.back, contained):
+            return _unverified(why)
+        start = self.run.start
+        started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, absence.back)}"
         rejected = f"the pod was rejected before that, at {self.time}"
         if (again := self._admitted_again()) is not None:
             return again[0], f"the kubelet {started}; {rejected}: {again[1]}"
         if self._started_by_boot():
             return RejectionCause.NODE_REBOOT, f"the node booted, its kubelet {started}; {rejected}"
         return RejectionCause.KUBELET_RESTART, f"the kubelet {started}; {rejected}"
+
+    def _doubt(self, registration: DeviceTransition | None, contained: bool | None) -> str:
+        """Say why it may not have been before the registration; empty: it was."""
+        since_start = self.window.earliest - self.run.start.at
+        before = registration is None or self.window.latest <= registration.at
+        if before and not self.no_device_known and since_start >= SURELY_DROPPED_AFTER:
+            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
+            return _NOT_SEEN
+        if contained or registration is None:
+            return ""
+        if self.no_device_known and (registration.exact or since_start <= ENDPOINT_GRACE):
+            return ""
+        return f"{self.resource} was being registered at {self.time}" if registration.exact else _NOT_SEEN
 
     def _admitted_again(self) -> Explanation | None:
         """Return why a newer kubelet rejects a pod that had run."""
@@ -202,13 +208,8 @@ def explain(view: DeviceView, pod: Pod, rejection: Rejection, resource: str) -> 
         return _unverified("no record says when")
     if not resource:
         return _unverified("no record names the device")
-    if rejection.refused is RejectionKind.OTHER:
-        return _unverified(f"the kubelet reported: {rejection.message}")
-    if rejection.refused is RejectionKind.INSUFFICIENT and _NODE_FULL in rejection.message:
-        return RejectionCause.EXHAUSTED, f"too few devices were left at {format_time(at)}"
-    if rejection.refused is RejectionKind.INSUFFICIENT and rejection.available:
-        requested = "" if rejection.requested is None else f"requested {rejection.requested}, "
-        return RejectionCause.EXHAUSTED, f"{requested}available {rejection.available} at {format_time(at)}"
+    if (by_message := _by_message(rejection, at)) is not None:
+        return by_message
     window = _rejection_window(rejection, at, view.snapshot.api_skew)
     # A kubelet needs more than a second to start: in that second, no earlier one was there to reject a pod.
     run = next((run for run in reversed(view.runs) if run.start.at < window.latest), None)
@@ -218,6 +219,20 @@ def explain(view: DeviceView, pod: Pod, rejection: Rejection, resource: str) -> 
         return _unverified(f"it is not known whether the kubelet had started at {format_time(at)}")
     window = Window(max(window.earliest, run.start.at), min(window.latest, run.end or window.latest))
     return _Case(view, run, pod, rejection, resource, at, window).explain()
+
+
+def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
+    """Return the cause if the kubelet's message alone proves it."""
+    if rejection.refused is RejectionKind.OTHER:
+        return _unverified(f"the kubelet reported: {rejection.message}")
+    if rejection.refused is not RejectionKind.INSUFFICIENT:
+        return None
+    if _NODE_FULL in rejection.message:
+        return RejectionCause.EXHAUSTED, f"too few devices were left at {format_time(at)}"
+    if rejection.available:
+        requested = "" if rejection.requested is None else f"requested {rejection.requested}, "
+        return RejectionCause.EXHAUSTED, f"{requested}available {rejection.available} at {format_time(at)}"
+    return None
 
 
 def _rejection_window(rejection: Rejection, at: datetime, skew: timedelta | None) -> Window:

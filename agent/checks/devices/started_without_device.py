@@ -8,7 +8,7 @@ Do: delete the pod, so that its replacement is admitted properly. Kubelet 1.28 (
 first; for older ones, taint the node until the resource is registered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -30,24 +30,28 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     pods, plugins = assessment.snapshot.pods.known(), view.plugins
     if plugins.checkpoint_written is None:
         return  # no file says which pod has a device
-    # A capacity that was set by hand needs no device.
-    of_plugins = {
-        *view.healthy,
-        *last_by_resource(view.history),
-        *(allocation.resource for allocation in plugins.allocations),
-    }
     allocated = {(allocation.pod_uid, allocation.resource) for allocation in plugins.allocations}
+    # A capacity that was set by hand needs no device.
+    of_plugins = {*view.healthy, *last_by_resource(view.history), *(resource for _, resource in allocated)}
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
-        if not pod.live or pod.deleting or pod.started is None:
-            continue
-        run = _run_that_started(pod.started, view)
-        if run is None or not view.in_this_boot(run.start.at):
-            continue
-        for resource in sorted(of_plugins.intersection(pod.wants)):
-            until = _unknown_until(resource, run, view)
-            if (pod.uid, resource) not in allocated and until and pod.started + CLOCK_RESOLUTION < until:
-                yield _finding(pod, pod.started, resource, run)
+        if pod.live and not pod.deleting and pod.started is not None:
+            missing = (
+                resource
+                for resource in sorted(of_plugins.intersection(pod.wants))
+                if (pod.uid, resource) not in allocated
+            )
+            yield from _too_early(pod, pod.started, missing, view)
+
+
+def _too_early(pod: Pod, started: datetime, resources: Iterable[str], view: DeviceView) -> Iterator[Finding]:
+    run = _run_that_started(started, view)
+    if run is None or not view.in_this_boot(run.start.at):
+        return
+    for resource in resources:
+        until = _unknown_until(resource, run, view)
+        if until and started + CLOCK_RESOLUTION < until:
+            yield _finding(pod, started, resource, run)
 
 
 def _run_that_started(at: datetime, view: DeviceView) -> KubeletRun | None:

@@ -8,7 +8,7 @@ While CSI migration is enabled in only one of the two, they name the same volume
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -78,22 +78,25 @@ def detached(snapshot: Snapshot) -> Iterator[Detached]:
     """Yield each missing volume once; raises InsufficientData after those that are certain without the source."""
     node = snapshot.node.known()
     not_listed = _not_listed(node) if node else {}
-    lost = [volume for volume, others in not_listed.items() if not others]
     if not not_listed or not _settled(snapshot):
         return
-    if lost:
-        mounted = {mount.volume for mount in known_or(snapshot.mounts, ())}
-        for volume in lost:
-            if volume in mounted:
-                yield Detached(volume, Confidence.MOUNTED, _users(snapshot, volume), exact=True)
-        yield from _waited_for(snapshot, [volume for volume in lost if volume not in mounted])
-        # Unavailable mounts do not hide what was found without them.
-        snapshot.mounts.known()
+    yield from _lost(snapshot, [volume for volume, others in not_listed.items() if not others])
     # Last, so that it hides nothing that is certain.
-    for volume, others in not_listed.items():
-        if others:
-            why = "because the kubelet and the controller disagree on CSI migration"
-            raise InsufficientData(f"node: it is unknown whether {volume} is attached, {why}")
+    for volume in (volume for volume, others in not_listed.items() if others):
+        why = "because the kubelet and the controller disagree on CSI migration"
+        raise InsufficientData(f"node: it is unknown whether {volume} is attached, {why}")
+
+
+def _lost(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
+    if not lost:
+        return
+    mounted = {mount.volume for mount in known_or(snapshot.mounts, ())}
+    for volume in lost:
+        if volume in mounted:
+            yield Detached(volume, Confidence.MOUNTED, _users(snapshot, volume), exact=True)
+    yield from _waited_for(snapshot, [volume for volume in lost if volume not in mounted])
+    # Last, so that unavailable mounts do not hide what was found without them.
+    snapshot.mounts.known()
 
 
 def _settled(snapshot: Snapshot) -> bool:
@@ -119,28 +122,41 @@ def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     pods = [pod for pod in snapshot.pods.known() if pod.live]
     if not lost or request(snapshot) is None:
         return
-    failed_pods, attachments = snapshot.attachments.known().failed_pods, _attachments(snapshot)
+    failed_pods, times = snapshot.attachments.known().failed_pods, _waiting_times(snapshot, pods)
+    attachments = _attachments(snapshot)
     resolved = {attachment.claim for attachment in attachments.values()}
-    # A sandbox is created only after the volumes of its pod are mounted.
-    with_sandbox = {container.pod_uid for container in snapshot.containers.known() if container.sandbox}
-    times = {pod: time for pod in pods if pod.uid not in with_sandbox and (time := _waited(pod, snapshot)) is not None}
     for volume in lost:
         attachment = attachments.get(volume, Attachment(volume))
         exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
-        # If any one of several pods may need it, that may be the one that has waited for the shortest time.
-        waiting = {
-            pod: time for pod, time in times.items() if (_needs(pod, attachment) if exact else _claims(pod) - resolved)
-        }
-        longest = (max if exact else min)(waiting.values(), default=timedelta(0))
-        if exact and attachment.attached:
-            confidence, at_least = Confidence.CONFIRMED, _LATE
-        elif attachment.failed or any(pod.uid in failed_pods for pod in waiting):
-            continue  # the cluster itself reports an attach error: the entry is not lost
-        else:
-            confidence, at_least = Confidence.PROBABLE, LOST
-        if longest >= at_least:
-            late = _by_name(pod for pod, time in waiting.items() if time >= at_least)
-            yield Detached(volume, confidence, late, exact)
+        waiting = {pod: times[pod] for pod in times if _may_need(pod, attachment, None if exact else resolved)}
+        yield from _if_late(attachment, waiting, failed_pods, exact=exact)
+
+
+def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str] | None) -> bool:
+    """`resolved`: the claims of which the volume is known; None: it is known that pods need this one."""
+    return _needs(pod, attachment) if resolved is None else bool(_claims(pod).difference(resolved))
+
+
+def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:
+    # A sandbox is created only after the volumes of its pod are mounted.
+    with_sandbox = {container.pod_uid for container in snapshot.containers.known() if container.sandbox}
+    times = {pod: _waited(pod, snapshot) for pod in pods if pod.uid not in with_sandbox}
+    return {pod: time for pod, time in times.items() if time is not None}
+
+
+def _if_late(
+    attachment: Attachment, waiting: Mapping[Pod, timedelta], failed_pods: Collection[str], *, exact: bool
+) -> Iterator[Detached]:
+    if exact and attachment.attached:
+        confidence, at_least = Confidence.CONFIRMED, _LATE
+    elif attachment.failed or any(pod.uid in failed_pods for pod in waiting):
+        return  # the cluster itself reports an attach error: the entry is not lost
+    else:
+        confidence, at_least = Confidence.PROBABLE, LOST
+    # If any one of several pods may need it, that may be the one that has waited for the shortest time.
+    if (max if exact else min)(waiting.values(), default=timedelta(0)) >= at_least:
+        late = _by_name(pod for pod, time in waiting.items() if time >= at_least)
+        yield Detached(attachment.volume, confidence, late, exact)
 
 
 def _waited(pod: Pod, snapshot: Snapshot) -> timedelta | None:
