@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.nesting import MAX_LEVELS, parse_json
 from agent.model.snapshot import Damage, DamagedResult
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.kube import client
@@ -21,14 +20,6 @@ def test_a_cached_result_that_is_too_large_costs_only_what_it_says(tmp_path: Pat
     results = CniResults([tmp_path])
     assert results.read() == ()
     assert results.damaged == (DamagedResult("kubenet", ID, "eth0", Damage.TOO_LARGE),)
-
-
-def test_a_document_that_is_nested_too_deeply_is_no_document() -> None:
-    deepest = "[" * MAX_LEVELS + "]" * MAX_LEVELS
-    assert parse_json(deepest)
-    for deeper in (f"[{deepest}]", "[" * 5000 + "]" * 5000):
-        with pytest.raises(ValueError, match="nested too deeply"):
-            parse_json(deeper)
 
 
 def test_an_event_of_any_length_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

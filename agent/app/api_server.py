@@ -141,10 +141,10 @@ class _ApiServer:
         autoscaler = AutoscalerClient(self._config.node, self.inquire, loop.clock)
 
         def read_attachments(snapshot: Snapshot) -> Reading[Attachments]:
-            question = lost_volumes.question(snapshot)
-            if question is None:
+            request = lost_volumes.request(snapshot)
+            if request is None:
                 return NotRequested("attachments", "no pod waits for a volume that is missing")
-            return attachments.read(question.volumes, question.pods)
+            return attachments.read(request.volumes, request.pods)
 
         return Sources(
             {

@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 
 from agent.app import api_server, loop
 from agent.config import Config, UsageError, option, variable
-from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration
 from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER, RuntimeNetwork
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import CniResult, NetworkStore, NotRequested, Reading, Snapshot, known_or
+from agent.model.state_files import StoredHistory
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline

@@ -10,13 +10,12 @@ from agent.checks.addresses.failing_plugin import Treadmill, treadmills
 from agent.checks.addresses.leaked_reservation import host_ports
 from agent.cleanup.runtime_history import RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.namespaces import mounted_by_sandbox, named_sandboxes
-from agent.model.port_mapping import PortMapping
+from agent.model.index import mounted_by_sandbox, named_sandboxes
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, Reservation, Snapshot
+from agent.model.snapshot import Address, InsufficientData, Known, NotRequested, PortMapping, Reservation, Snapshot
 from agent.sources.networks import cleanable
 
 MIN_SUSPECTS: Final = 8

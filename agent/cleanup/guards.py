@@ -12,7 +12,6 @@ from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
-from agent.checks.addresses.classify import made_at
 from agent.checks.addresses.leaked_reservation import describe_rules
 from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
@@ -161,7 +160,7 @@ def no_configured_address(request: ReleaseRequest, context: GuardContext) -> Ref
 
 def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """An ADD may outlive its runtime, and then give the address to a sandbox that nobody lists."""
-    written = max(made_at(reservation) for reservation in request.reservations)
+    written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
         if plugin.started <= written + _CLOCK_ERROR or age >= _LONGEST_ADD:
@@ -185,7 +184,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """Older than the grace period by the file's mtime, and the same leak in two snapshots."""
     now, grace = context.snapshot.taken_at, context.limits.grace
     for reservation in request.reservations:
-        age = now - made_at(reservation)
+        age = now - reservation.mtime
         if age < timedelta(0):
             return Refusal(Reason.NOT_CONFIRMED, f"the file is {-age.total_seconds():.0f} s newer than the snapshot")
         if age < grace:

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.model.release import ReleaseRequest, Verdict
+from agent.model.snapshot import from_mtime
 from agent.model.text import truncate
-from agent.model.times import from_mtime
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 

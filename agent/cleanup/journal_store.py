@@ -22,7 +22,7 @@ from agent.cleanup import journal
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.release import FileImage, JournalFull
 from agent.model.release import ReleaseRequest, Verdict
-from agent.model.times import from_mtime
+from agent.model.snapshot import from_mtime
 from agent.sources.host.state_directory import unwritable
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError

@@ -155,7 +155,7 @@ class CleanupSession:
             blockers=blockers,
             free_before={network.name: network.free for network in report.networks},
             free_after=dict(_free_after(report, outcomes)),
-            leaks=report.assessment.leaks,
+            causes=report.leak_causes,
             warnings=(*_warnings(self._journal), *(() if self._limits.unattended else _to_mend(report, outcomes))),
         )
 

@@ -252,7 +252,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     from agent.model.finding import Severity
     from agent.model.release import BlockedBy, Reason, Verdict
     from agent.model.status import NodeState
-    from agent.model.volumes import Strength
+    from agent.model.volumes import Confidence
 
     yield FINDING, {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
     yield "severity of a finding", _documented(Severity)
@@ -266,7 +266,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "result of clean for an address", _documented(Verdict)
     yield "likely cause of a pod rejection", REJECTION_CAUSES
     yield "outcome of a rejected pod", POD_OUTCOMES
-    yield "evidence that a volume is lost", _documented(Strength)
+    yield "evidence that a volume is lost", _documented(Confidence)
     yield SOURCE, _SOURCES
     yield "Kubernetes condition or Event", CLUSTER
     yield ALERT, ALERTS

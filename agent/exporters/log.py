@@ -9,12 +9,10 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import structlog
 
 from agent.checks.addresses import leaked_reservation
-from agent.checks.confirm import Key
-from agent.checks.devices.clocks import plugins
 from agent.exporters.new_transitions import NewTransitions
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.model.devices import DeviceTransition, TransitionKind
-from agent.model.finding import Finding, Severity, TrackedFinding
+from agent.model.finding import Finding, Key, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
@@ -164,7 +162,7 @@ class LogExporter:
         if self._new_transitions is None:
             self._new_transitions = NewTransitions(snapshot.taken_at)
         try:
-            transitions = plugins(snapshot).history
+            transitions = snapshot.device_plugins.known().history
         except InsufficientData:
             return
         for one in self._new_transitions.of(transitions):

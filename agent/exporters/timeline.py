@@ -12,7 +12,6 @@ from typing import Protocol
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
-from agent.checks.devices.clocks import plugins
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
@@ -151,7 +150,7 @@ def _process_starts(snapshot: Snapshot) -> Iterator[Event]:
 
 def _transitions(snapshot: Snapshot) -> Iterator[Event]:
     try:
-        transitions = plugins(snapshot).history
+        transitions = snapshot.device_plugins.known().history
     except InsufficientData:
         return
     for one in transitions:

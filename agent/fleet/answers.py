@@ -6,7 +6,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any, Final
 
-from agent.model.nesting import MAX_LEVELS, is_deeper
+from agent.model.codec import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"

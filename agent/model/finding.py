@@ -5,11 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final, TypeAlias
 
 from agent.model import rejections
-from agent.model.port_mapping import PortMapping
-from agent.model.text import format_time as format_time  # noqa: PLC0414 (for the checks)
-from agent.model.volumes import Strength
+from agent.model.snapshot import PortMapping
+from agent.model.volumes import Confidence
+
+Key: TypeAlias = tuple[str | int, ...]
+"""What a finding is known by from snapshot to snapshot."""
 
 
 class LeakCause(StrEnum):
@@ -24,6 +27,15 @@ class LeakCause(StrEnum):
     SETUP_FAILED = "setup_failed"
     EMPTY_FILE = "empty_file"
     UNKNOWN = "unknown"
+
+
+RESTARTS: Final = {
+    LeakCause.KUBELET_RESTART,
+    LeakCause.RUNTIME_RESTART,
+    LeakCause.RUNTIME_STATE_LOST,
+    LeakCause.NODE_REBOOT,
+}
+"""The causes with the time of a start; that of any other cause is the time of the file."""
 
 
 class Severity(StrEnum):
@@ -62,7 +74,7 @@ class Finding:
     """The device resource; empty: none, or not known."""
     pod_outcome: rejections.PodOutcome | None = None
     """What becomes of the rejected pod; of several, of most of them."""
-    strength: Strength | None = None
+    confidence: Confidence | None = None
     """How certain it is that a volume was lost; None: it is not about a volume."""
     urgent: bool = False
     """Confirmed by the second snapshot, however soon: waiting longer would come too late."""
@@ -80,7 +92,7 @@ class Finding:
         return tuple(one.pod for one in self.rejected_pods)
 
     @property
-    def key(self) -> tuple[str | int, ...]:
+    def key(self) -> Key:
         return (self.detector, self.subject, *self.identity)
 
 
@@ -110,7 +122,7 @@ def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SkippedCheck:
     """A detector that could not run, and why."""
 
     detector: str

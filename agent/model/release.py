@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from agent.model.finding import LeakCause
-from agent.model.leak import Leaks, known_causes
 from agent.model.snapshot import Reservation, ReservationKey, Unavailable
 
 
@@ -268,14 +267,10 @@ class Cleaning:
     """Free addresses by network, as of the snapshot; None if the range is not known."""
     free_after: Mapping[str, int | None] = field(default_factory=dict)
     """The same, without what was or would be released."""
-    leaks: Leaks = field(default_factory=dict)
+    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
+    """The likely causes of leaks, where they are known."""
     warnings: tuple[str, ...] = ()
     """Other news for the operator, such as damage to the journal."""
-
-    @property
-    def causes(self) -> Mapping[ReservationKey, LeakCause]:
-        """The likely causes of leaks, where they are known."""
-        return known_causes(self.leaks)
 
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""

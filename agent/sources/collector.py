@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.devices.history import with_history
 from agent.checks.volumes import lost_volumes
-from agent.model.namespaces import named_sandboxes
+from agent.model.index import named_sandboxes
 from agent.model.snapshot import (
     SOURCES,
     DamagedResult,
@@ -135,7 +135,7 @@ def _mounts_not_needed(snapshot: Snapshot) -> str:
 
 
 def _attachments_not_needed(snapshot: Snapshot) -> str:
-    return "" if lost_volumes.question(snapshot) else "no pod waits for a volume that is missing"
+    return "" if lost_volumes.request(snapshot) else "no pod waits for a volume that is missing"
 
 
 def _sandbox_failures_not_needed(snapshot: Snapshot) -> str:

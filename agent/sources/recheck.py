@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.model.namespaces import mounted_by_sandbox, of_nobody
+from agent.model.index import mounted_by_sandbox, of_nobody
 from agent.model.release import ProbeResult, Reason
 from agent.sources.host import addresses, mount_table
 from agent.sources.host.cni_cache import CniResults

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.checks.devices.clocks import plugins
-from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
+from agent.model.state_files import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.sources.host.files import read_file
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
@@ -34,7 +33,7 @@ class DeviceHistoryStore:
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
         try:
-            history = plugins(report.assessment.snapshot).history
+            history = report.assessment.snapshot.device_plugins.known().history
         except InsufficientData:
             return
         before = self.read()

@@ -11,10 +11,10 @@ import pytest
 
 from agent.app.sources import NodeSources, for_command
 from agent.config import load
-from agent.model.device_history import HISTORY_FILE, dump_history
 from agent.model.devices import TransitionKind
 from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import NotRequested
+from agent.model.state_files import HISTORY_FILE, dump_history
 from agent.model.volumes import Mount
 from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.recheck import NodeRecheck

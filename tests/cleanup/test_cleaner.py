@@ -20,9 +20,8 @@ from agent.cleanup.journal import Journal
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.release import Step, run_steps
 from agent.cleanup.session import Budget, CleanupSession
-from agent.model.port_mapping import PortMapping
 from agent.model.release import Cleaning, Outcome, ProbeResult, Reason, Refusal, ReleaseRequest, Verdict
-from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
+from agent.model.snapshot import Address, Checkpoint, Node, PortMapping, Reservation, Snapshot
 from agent.sources.host import reservations as host_local
 from agent.sources.source_error import SourceError
 from tests.builders import CIDR, GRACE, NOW, OLD, cni_result, make_limits, node, reservation, sandbox, scanned, without

@@ -15,7 +15,7 @@ from agent.cleanup.guard_context import GuardContext
 from agent.cleanup.guards import decide
 from agent.cli import main
 from agent.model.assessment import State
-from agent.model.port_mapping import PortMapping
+from agent.model.index import SnapshotIndex
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.runtime import CONTAINERD, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
@@ -27,6 +27,7 @@ from agent.model.snapshot import (
     Known,
     NotRequested,
     PluginProcess,
+    PortMapping,
     Reservation,
     Snapshot,
     Unavailable,
@@ -318,7 +319,7 @@ def test_a_guard_does_not_rely_on_the_classification(owner: Any, reason: Reason)
 def test_a_guard_without_its_source_refuses(source: str, kind: Callable[[str], Any]) -> None:
     changed: dict[str, Any] = {source: kind(source)}
     incomplete = mistaken(guard_context(node(LEAK)))
-    assessment = replace(incomplete.assessment, snapshot=replace(incomplete.snapshot, **changed))
+    assessment = replace(incomplete.assessment, index=SnapshotIndex(replace(incomplete.snapshot, **changed)))
     (found_refusals,) = verdicts(replace(incomplete, report=replace(incomplete.report, assessment=assessment))).values()
     if (source, type(changed[source])) == ("pods", NotRequested):
         assert found_refusals == (), "pods may be disabled: the other sources decide"

@@ -17,11 +17,11 @@ from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.release import Reason, Verdict
 from agent.model.snapshot import ADDRESS_PRESSURE, SOURCES
 from agent.model.status import NodeState
-from agent.model.volumes import Strength
+from agent.model.volumes import Confidence
 from tests.exporters.test_metrics import CLOSED
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
-ENUMS = (State, LeakCause, Severity, RejectionCause, PodOutcome, Reason, Verdict, Strength, NodeState)
+ENUMS = (State, LeakCause, Severity, RejectionCause, PodOutcome, Reason, Verdict, Confidence, NodeState)
 
 
 def alerts() -> set[str]:

@@ -117,7 +117,7 @@ def test_a_recording_that_cannot_be_read_is_wrong_usage(recorded: Recorded, tmp_
     for content, why in {
         b"": "not JSON",
         b"[" * 100_000: "not JSON",
-        b'{"schema": "nodeleak.recording/v9"}': "this version of nodeleak reads nodeleak.recording/v1",
+        b'{"schema": "nodeleak.recording/v9"}': "its schema is not 'nodeleak.recording/v1'",
         b"{}": "'nodeleak record' writes recordings",
         b'{"schema": "nodeleak.recording/v1"}': "recording.grace: missing",
         b"\xff\xfe\x00": "not UTF-8 text: 'nodeleak record' writes recordings",

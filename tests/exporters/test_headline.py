@@ -6,7 +6,7 @@ import pytest
 
 from agent.checks.registry import DETECTORS
 from agent.exporters.headline import Status, headline, status_of
-from agent.model.finding import Finding, Gap, Severity, TrackedFinding
+from agent.model.finding import Finding, Severity, SkippedCheck, TrackedFinding
 from agent.model.report import Report
 from agent.model.snapshot import Node
 from tests.builders import NOW, node, reservation, scanned, without
@@ -82,7 +82,7 @@ def test_checks_that_could_not_run_are_counted_with_the_reason() -> None:
     assert headline(scanned(without(node(), "reservations"))) == (
         "Incomplete: 9 of 16 checks could not run: it gave no word"
     )
-    failed = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError", broken=True),))
+    failed = replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "KeyError", broken=True),))
     assert headline(failed) == "Incomplete: 1 of 16 checks could not run: shared_ip: KeyError"
 
 

@@ -15,7 +15,7 @@ from agent.checks.confirm import ConfirmationState
 from agent.exporters.log import MOST_LINES, LogExporter, configure
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.model.devices import DeviceTransition, TransitionKind
-from agent.model.finding import Finding, Gap, Severity
+from agent.model.finding import Finding, Severity, SkippedCheck
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import (
@@ -348,7 +348,7 @@ def test_a_clock_step_is_logged(daemon: Daemon) -> None:
 
 def test_a_failed_detector_is_logged_once(daemon: Daemon) -> None:
     report, _ = engine.run(node(), None, grace=GRACE, confirm_after=timedelta(0))
-    broken = replace(report, gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
+    broken = replace(report, gaps=(SkippedCheck("shared_ip", "KeyError: 'a bug'", broken=True),))
     assert daemon.export(broken) == [
         {"event": "detector.failed", "log_level": "error", "detector": "shared_ip", "why": "KeyError: 'a bug'"}
     ]

@@ -22,7 +22,7 @@ from agent.kube_events.messages import REASONS
 from agent.model import rejections
 from agent.model.assessment import State
 from agent.model.devices import TransitionKind
-from agent.model.finding import Finding, Gap, LeakCause, Severity, TrackedFinding
+from agent.model.finding import Finding, LeakCause, Severity, SkippedCheck, TrackedFinding
 from agent.model.rejections import PodOutcome, RejectedPod
 from agent.model.release import MISSED, Cleaning, Reason, Refusal, Verdict
 from agent.model.snapshot import SOURCES, NotRequested, Snapshot, Timing
@@ -113,7 +113,7 @@ class Daemon:
     def sync(
         self,
         snapshot: Snapshot,
-        gaps: tuple[Gap, ...] = (),
+        gaps: tuple[SkippedCheck, ...] = (),
         cleaning: Cleaning | None = None,
         findings: tuple[TrackedFinding, ...] = (),
     ) -> "Daemon":
@@ -469,7 +469,7 @@ def test_a_detector_that_could_not_run_is_absent() -> None:
 
 
 def test_a_failed_detector_is_absent_and_counted() -> None:
-    daemon = Daemon().sync(node(), (Gap("shared_ip", "KeyError", broken=True),))
+    daemon = Daemon().sync(node(), (SkippedCheck("shared_ip", "KeyError", broken=True),))
     assert daemon.get("findings", detector="shared_ip", severity="critical", phase="confirmed") is None
     assert daemon.get("sync_failures_total", stage="check") == 1
     assert daemon.get("sync_failures_total", stage="read") == 0

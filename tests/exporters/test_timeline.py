@@ -9,7 +9,7 @@ from agent.cleanup.journal import Entry
 from agent.cleanup.release import RESERVATION, FileImage
 from agent.exporters.timeline import Event, EventKind, Timeline, build_timeline
 from agent.model.devices import TransitionKind
-from agent.model.finding import Gap
+from agent.model.finding import SkippedCheck
 from agent.model.rejections import RejectionCause, RejectionKind
 from agent.model.release import Verdict
 from agent.model.snapshot import Known, Pod, Snapshot, Unavailable
@@ -222,7 +222,7 @@ def test_an_unavailable_journal_is_listed() -> None:
 
 
 def test_a_failed_detector_is_listed() -> None:
-    report = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
+    report = replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "KeyError: 'a bug'", broken=True),))
     assert build_timeline(report, ()).unavailable == (Unavailable("shared_ip", "KeyError: 'a bug'"),)
 
 

@@ -15,7 +15,7 @@ from agent.kube_events.condition import AVAILABLE, EXHAUSTED, SCARCE, UNKNOWN, C
 from agent.kube_events.condition import condition as condition_of
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue, Kind, Message
 from agent.kube_events.writer import Writer
-from agent.model.finding import Finding, Gap
+from agent.model.finding import Finding, SkippedCheck
 from agent.model.report import Report
 from agent.model.snapshot import NetworkStore, Node, NotRequested, Snapshot
 from tests.builders import GRACE, UPTIME, node, reservation, without
@@ -86,7 +86,7 @@ def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status(stored
 
 def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
     report = confirmed(Finding(exhausted_range.NAME, "kubenet", "full", network="kubenet"))
-    condition = condition_of(replace(report, gaps=(Gap(exhausted_range.NAME, "storage: unread"),)))
+    condition = condition_of(replace(report, gaps=(SkippedCheck(exhausted_range.NAME, "storage: unread"),)))
     assert condition is not None
     assert condition.status == "True"
 

@@ -12,6 +12,7 @@ from agent.checks import engine
 from agent.checks.registry import DETECTORS
 from agent.kube_events.messages import LONGEST, REASONS, About, EventSpec, event_specs, reason
 from agent.model.finding import Finding, Severity
+from agent.model.index import SnapshotIndex
 from agent.model.release import Verdict
 from agent.model.snapshot import Snapshot
 from tests.builders import GRACE, KVM, NOW, node, pod, refused_pod, reservation, sandbox, without
@@ -108,9 +109,8 @@ def test_the_successor_of_a_leaked_addresss_pod_has_no_event() -> None:
 def test_unknown_pods_have_no_event() -> None:
     refused = Finding("unreserved_pod_ip", "kubenet/10.244.1.2 of pod shop/web", "m", identity=("uid of shop/web",))
     report = confirmed(refused)
-    incomplete = replace(
-        report, assessment=replace(report.assessment, snapshot=without(report.assessment.snapshot, "pods"))
-    )
+    index = SnapshotIndex(without(report.assessment.snapshot, "pods"))
+    incomplete = replace(report, assessment=replace(report.assessment, index=index))
     assert [one.about.kind for one in event_specs(report)] == ["Node", "Pod"]
     assert [one.about.kind for one in event_specs(incomplete)] == ["Node"]
 

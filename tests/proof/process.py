@@ -393,7 +393,6 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     if _needs_second_snapshot(snapshots[0], setup.grace):
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = watch(RuntimeHistory(), snapshots[0])
-        leaks = frozenset(memory.leaks.items())
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
         # Whether a released container reappeared depends on the whole snapshot.
         _merge(
@@ -403,7 +402,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             memory.taken_at,
             memory.uptime,
             found,
-            leaks,
+            memory.owned,
             pods,
             runtime_history,
             journal_store.known,

@@ -14,9 +14,8 @@ from typing import Final
 
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.ranges import covers, free
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import InsufficientData, Snapshot, Unavailable, known_or
+from agent.model.ranges import covers
+from agent.model.snapshot import InsufficientData, SandboxFailure, Snapshot, Unavailable, known_or
 
 NAME = "unexplained_exhaustion"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -54,8 +53,7 @@ def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:
 
 def _free(assessment: Assessment, network: str) -> int | None:
     try:
-        ranges = assessment.ranges(network)
-        return free(ranges, (entry.name for entry in assessment.of(network) if entry.blocks))
+        return assessment.free(network)
     except InsufficientData:
         return None
 

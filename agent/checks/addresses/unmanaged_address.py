@@ -18,25 +18,28 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
-from agent.model.namespaces import mounted_by_sandbox
-from agent.model.snapshot import NotRequested, Snapshot, known_or
+from agent.model.snapshot import NotRequested
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.WARNING,)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    snapshot = assessment.snapshot
+    snapshot, index = assessment.snapshot, assessment.index
     for network in assessment.networks:
         assessment.of(network)
     snapshot.containers.known()
     if isinstance(snapshot.addresses, NotRequested):
         return  # every reservation has an owner
-    processes, namespaces = _processes(assessment), _namespaces(snapshot)
-
+    snapshot.addresses.known()
     for classified in assessment.reservations:
-        holder = processes.get(classified.name) or namespaces.get(classified.container_id)
-        if classified.state is not State.UNMANAGED or holder is None:
+        if classified.state is not State.UNMANAGED:
+            continue
+        if classified.name in index.processes and classified.name not in index.reserved_by:
+            holder = index.processes[classified.name]
+        elif path := index.mounted_namespaces.get(classified.container_id):
+            holder = f"network namespace {path} (without a process)"
+        else:
             continue
         pod = f" of pod {classified.pod}" if classified.pod else ""
         known = ", which the runtime does not know"
@@ -55,16 +58,3 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot.cni_results.known()
     if not isinstance(snapshot.mounted_namespaces, NotRequested):
         snapshot.mounted_namespaces.known()
-
-
-def _processes(assessment: Assessment) -> dict[str, str]:
-    """Describe the processes, by their address, where no network reserves it for a container that the runtime has."""
-    listed = {one.name for one in assessment.reservations if one.state in {State.IN_USE, State.NOT_READY}}
-    found = (one for one in assessment.snapshot.addresses.known() if one.ip not in listed)
-    return {one.ip: f"process {one.pid} ({one.command})" for one in found}
-
-
-def _namespaces(snapshot: Snapshot) -> dict[str, str]:
-    """Describe the mounted network namespaces, by the container ID of their sandbox."""
-    mounted = mounted_by_sandbox(known_or(snapshot.cni_results, ()), known_or(snapshot.mounted_namespaces, ()))
-    return {one: f"network namespace {place} (without a process)" for one, place in mounted.items()}

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, file_document
 from agent.model.finding import LeakCause
 from agent.model.release import Blocker, Cleaning, Outcome, Verdict
@@ -55,7 +54,7 @@ def _address(
         "ip": reservation.ip,
         "container_id": reservation.container_id or None,
         "pod": outcome.request.pod or None,
-        "age_seconds": round((taken_at - made_at(reservation)).total_seconds(), 3),
+        "age_seconds": round((taken_at - reservation.mtime).total_seconds(), 3),
         "cause": causes.get(reservation.key),
         "verdict": outcome.verdict.value,
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from agent.checks.addresses.classify import made_at
 from agent.checks.devices.resource_state import resource_states
 from agent.exporters.order import sorted_reservations
 from agent.model.assessment import ClassifiedReservation
@@ -60,7 +59,7 @@ def _reservation(
         "ifname": reservation.ifname if reservation else None,
         "state": classified.state.value,
         "pod": classified.pod or None,
-        "age_seconds": round((taken_at - made_at(reservation)).total_seconds(), 3) if reservation else None,
+        "age_seconds": round((taken_at - reservation.mtime).total_seconds(), 3) if reservation else None,
         "why": classified.why,
         "cause": causes.get(reservation.key) if reservation else None,
     }
@@ -103,5 +102,5 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "resource": finding.resource or None,
         "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
         "host_ports": [{"port": one.host_port, "protocol": one.protocol} for one in finding.port_mappings],
-        "strength": finding.strength.value if finding.strength else None,
+        "strength": finding.confidence.value if finding.confidence else None,
     }

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
 from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
@@ -98,7 +97,7 @@ def _row(outcome: Outcome, reservation: Reservation, view: TableView, *, taken_a
         network=reservation.network,
         ip=reservation.ip,
         state=_verdict(outcome),
-        age=taken_at - made_at(reservation),
+        age=taken_at - reservation.mtime,
         cause=cause,
         container_id=container_id or "(empty file)",
         pod=outcome.request.pod,

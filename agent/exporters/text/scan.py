@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from agent.checks.addresses.classify import made_at
 from agent.exporters.advice import advice_below
 from agent.exporters.devices import HEADS, device_rows
 from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
@@ -84,7 +83,7 @@ def _row(classified: ClassifiedReservation, report: Report, causes: Mapping[Rese
         ip=classified.name,
         is_address=classified.blocks,
         state=classified.state.value,
-        age=report.assessment.snapshot.taken_at - made_at(reservation) if reservation else None,
+        age=report.assessment.snapshot.taken_at - reservation.mtime if reservation else None,
         cause=causes.get(reservation.key, "") if reservation else "",
         container_id=classified.container_id,
         pod=classified.pod,

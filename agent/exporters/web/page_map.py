@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Final
 
-from agent.checks.addresses.classify import made_at
 from agent.exporters.order import sorted_reservations
 from agent.exporters.range_map import MARK_LABELS, WEIGHT, Cell, Mark, NetworkMap, RangeMap, mark_of, network_maps
 from agent.exporters.text.map import LETTERS
@@ -190,7 +189,7 @@ def _summary(counts: Mapping[Mark, int]) -> str:
 
 def _entry(classified: ClassifiedReservation, report: Report) -> AddressEntry:
     entry = classified.entry
-    age = report.assessment.snapshot.taken_at - made_at(entry) if isinstance(entry, Reservation) else None
+    age = report.assessment.snapshot.taken_at - entry.mtime if isinstance(entry, Reservation) else None
     return AddressEntry(
         ip=escape(classified.name),
         marker=_marker(mark_of(classified)),

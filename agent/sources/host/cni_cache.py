@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.model.assessment import KUBENET
-from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
+from agent.model.snapshot import CniResult, Damage, DamagedResult, PortMapping, Reservation
 from agent.sources.host.cni_config import ranges_of
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError

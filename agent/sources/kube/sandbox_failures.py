@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import Known, NotRequested, Pod, Reading, Unavailable
+from agent.model.snapshot import Known, NotRequested, Pod, Reading, SandboxFailure, Unavailable
 from agent.model.text import escape, truncate
 from agent.sources.kube.client import FORBIDDEN, ApiError, Get, Inquire
 from agent.sources.kube.fields import moment

@@ -11,8 +11,7 @@ from agent.checks.addresses import failing_plugin, unexplained_exhaustion
 from agent.cleanup.guards import decide
 from agent.exporters.advice import advice
 from agent.model.release import Reason
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import Known, NotRequested, Snapshot
+from agent.model.snapshot import Known, NotRequested, SandboxFailure, Snapshot
 from agent.sources.kube.client import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource, read_failure
 from tests.builders import (
@@ -59,20 +58,17 @@ def test_with_events_it_names_the_plugin_and_its_message() -> None:
     assert "portmap" not in finding.message
 
 
-@pytest.mark.parametrize(
-    "snapshot",
-    [
-        treadmill(4),
-        treadmill(age=timedelta(hours=1)),
-        treadmill(processes=[processes(docker=7 * MINUTE)]),
-        treadmill(cni_results=[cni_result(f"{n:064x}", "shop/gone", "10.244.1.0/24") for n in range(1, 13)]),
-        treadmill(processes=[processes(docker=None)]),
-        node(*leaks(12, 8 * MINUTE)),
-    ],
-    ids=["few", "old", "before the runtime's start", "ADD was completed", "start not known", "no pod waits"],
-)
-def test_other_leaks_are_no_failing_plugin(snapshot: Snapshot) -> None:
-    assert findings_of(failing_plugin, snapshot) == []
+def test_other_leaks_are_no_failing_plugin() -> None:
+    completed = [cni_result(f"{n:064x}", "shop/gone", "10.244.1.0/24") for n in range(1, 13)]
+    for why, snapshot in {
+        "few": treadmill(4),
+        "old": treadmill(age=timedelta(hours=1)),
+        "before the runtime's start": treadmill(processes=[processes(docker=7 * MINUTE)]),
+        "ADD was completed": treadmill(cni_results=completed),
+        "start not known": treadmill(processes=[processes(docker=None)]),
+        "no pod waits": node(*leaks(12, 8 * MINUTE)),
+    }.items():
+        assert findings_of(failing_plugin, snapshot) == [], why
 
 
 def test_the_daemon_releases_nothing_and_a_person_may() -> None:

@@ -12,9 +12,8 @@ from agent.exporters.text.clean import clean_names, clean_table
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.exporters.text.table import grid, table
 from agent.model.finding import LeakCause
-from agent.model.leak import Leak
 from agent.model.release import Cleaning, Verdict
-from tests.builders import GONE, NOW, UPTIME, node, reservation, sandbox, scanned, unrecognized
+from tests.builders import GONE, node, reservation, sandbox, scanned, unrecognized
 from tests.exporters.cleanings import ENTRY, cleaning, outcome, refused
 
 HOURS = [timedelta(hours=n) for n in range(10)]
@@ -106,8 +105,7 @@ def test_clean_sorts_by_address_and_not_by_turn() -> None:
 
 
 def test_clean_shows_the_cause_where_it_is_known() -> None:
-    rebooted = Leak(NOW, UPTIME, LeakCause.NODE_REBOOT, NOW, "docker", confirmed=True)
-    lines = clean_table(replace(CLEANING, leaks={reservation("10.244.1.9"): rebooted})).splitlines()
+    lines = clean_table(replace(CLEANING, causes={reservation("10.244.1.9").key: LeakCause.NODE_REBOOT})).splitlines()
     assert [" ".join(line.split()) for line in lines[3:6]] == [
         "NETWORK ADDRESS AGE CAUSE CONTAINER POD VERDICT",
         "kubenet 10.244.1.9 9h node_reboot 888888888888 - refused",

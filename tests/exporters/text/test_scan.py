@@ -8,7 +8,7 @@ import pytest
 from agent.exporters.text.scan import scan_table
 from agent.exporters.text.table import grid
 from agent.model.devices import TransitionKind
-from agent.model.finding import Finding, Gap, LeakCause, Severity, TrackedFinding
+from agent.model.finding import Finding, LeakCause, Severity, SkippedCheck, TrackedFinding
 from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause
 from agent.model.report import Report
 from agent.model.snapshot import Address, Checkpoint
@@ -124,7 +124,7 @@ def test_without_the_api_unavailable_containers_are_still_reported() -> None:
 
 
 def test_a_failed_detector_is_reported() -> None:
-    report = replace(scanned(node()), gaps=(Gap("shared_ip", "KeyError: 'a bug'", broken=True),))
+    report = replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "KeyError: 'a bug'", broken=True),))
     assert "shared_ip: KeyError: 'a bug'" in scan_table(report)
     assert "Incomplete: 1 of 16 checks could not run: shared_ip: KeyError" in scan_table(report)
 

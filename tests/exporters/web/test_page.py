@@ -20,7 +20,7 @@ from agent.exporters.headline import Status, status_of
 from agent.exporters.web.page import Page
 from agent.exporters.web.runbooks import runbook
 from agent.exporters.web.server import LINKS
-from agent.model.finding import Gap, Severity
+from agent.model.finding import Severity, SkippedCheck
 from agent.model.registration import DELETION_CANDIDATE, Taint
 from agent.model.release import Verdict
 from agent.model.report import Report
@@ -264,7 +264,7 @@ def test_a_problem_with_unavailable_data_says_both() -> None:
 
 
 def test_a_failed_detector_is_not_green() -> None:
-    text = rendered(replace(scanned(node()), gaps=(Gap("shared_ip", "ZeroDivisionError", broken=True),)))
+    text = rendered(replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "ZeroDivisionError", broken=True),)))
     assert "status-incomplete partly" in text
     assert "Failed checks: shared_ip." in words(text)
 

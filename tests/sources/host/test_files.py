@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device_history import StoredHistory
+from agent.model.state_files import StoredHistory
 from agent.model.runtime import RuntimeNetwork
 from agent.sources.host import files
 from agent.sources.host.checkpoints import CheckpointDirectories

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.namespaces import mounted_by_sandbox
+from agent.model.index import mounted_by_sandbox
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.mount_table import is_missing_on_node, read_namespaces
 from agent.sources.source_error import SourceError
