@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.checks.registry import DETECTORS
-from agent.cli.parser import make_parser
+from agent.cli.parser import options_of
 from agent.config import DEFAULT_CONFIRM_AFTER, option, settings_of
 from agent.exporters.timeline import EventKind
 from agent.exporters.web.server import LINKS
@@ -60,8 +60,8 @@ def test_every_option_that_is_no_setting_is_in_the_reference() -> None:
     listed = re.findall(r"^\| (`[^|]+`) \| (`--[^|]+`) \|", SECTIONS["Options"], re.MULTILINE)
     for command in ("scan", "status", "timeline", "record", "clean", "restore", "resume", "journal"):
         documented = set[str]().union(*(words(names) for commands, names in listed if command in words(commands)))
-        options = {flag for action in make_parser(command)._actions for flag in action.option_strings}  # noqa: SLF001
-        settings = {option(name) for name in settings_of("scan" if command == "timeline" else command)}
+        options = set(options_of(command))
+        settings = {option(name) for name in settings_of(command)}
         assert documented == {flag for flag in options if flag.startswith("--")} - settings - {"--help", "--help-all"}
 
 
