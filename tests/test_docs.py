@@ -23,13 +23,11 @@ from agent.cli import exit_codes
 from agent.cli.glossary import entries
 from agent.config import BUG, DEFAULT_CONFIRM_AFTER, option, settings_of
 from agent.exporters import log
-from agent.exporters import timeline as merged
-from agent.exporters.json import clean, scan, timeline
+from agent.exporters.json import clean, scan
 from agent.exporters.metrics import CLEAN, MetricsExporter
 from agent.exporters.metrics_devices import MOST_RESOURCES, OTHER, UNKNOWN_RESOURCE
-from agent.exporters.range_map import MOST_SINGLE, WEIGHT, Mark
-from agent.exporters.text.map import LETTERS
-from agent.exporters.timeline import EventKind
+from agent.exporters.range_map import LOOKS, MOST_SINGLE, WEIGHT, Mark
+from agent.exporters.timeline import EventKind, timeline_document
 from agent.exporters.web.server import LINKS
 from agent.kube_events import condition, messages, queue
 from agent.kube_events.metrics import SENT, DeliveryMetrics
@@ -208,7 +206,9 @@ def test_every_event_of_the_timeline_is_in_the_reference_in_its_order_with_its_s
 def test_every_mark_of_the_map_is_in_the_reference_by_weight_with_its_letter() -> None:
     documented = rows("The map")
     assert list(documented) == [mark.value for mark in sorted(Mark, key=WEIGHT.__getitem__, reverse=True)]
-    assert {mark: cells[0].strip("`") for mark, cells in documented.items()} == LETTERS
+    assert {mark: cells[0].strip("`") for mark, cells in documented.items()} == {
+        mark: look.letter for mark, look in LOOKS.items()
+    }
     assert f"up to {MOST_SINGLE} addresses" in section("The map")
 
 
@@ -279,14 +279,7 @@ DRAWN: dict[str, Any] = {
         )
     ),
     "nodeleak.journal/v1": clean.journal_document(Journal((Entry("e", NOW, "run", "", "", (FILE,)),))),
-    "nodeleak.timeline/v1": timeline.timeline_document(
-        merged.Timeline(
-            "worker-1",
-            NOW,
-            (merged.Event(NOW, False, EventKind.REJECTED, "shop/cart", "the pod was refused", "pods"),),
-            unavailable=(Unavailable("pods", "it gave no word"),),
-        )
-    ),
+    "nodeleak.timeline/v1": timeline_document(scanned(without(node(), "pods"))),
     "nodeleak.status/v1": GOOD,
     "nodeleak.scan/v1": scan.scan_document(
         replace(

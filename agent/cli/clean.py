@@ -75,11 +75,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
             write_json(clean_document(cleaning))
         elif arguments.output == "name":
+            from agent.exporters.json.clean import clean_document
             from agent.exporters.text.clean import clean_names
-            from agent.exporters.text.unavailable import by_reason
+            from agent.exporters.text.table import by_reason
 
             write(clean_names(cleaning, view))
-            warn(*[one.why for one in cleaning.blockers], *by_reason(cleaning.unavailable))
+            warn(*[one.why for one in cleaning.blockers], *by_reason(clean_document(cleaning)["unavailable"]))
         else:
             from agent.exporters.text.clean import clean_table
 

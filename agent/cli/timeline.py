@@ -44,23 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from agent.app import cleaning
-    from agent.exporters.timeline import build_timeline
+    from agent.exporters.timeline import timeline_document
 
     since = _since(arguments.since)
     config = config_of("scan", arguments)
     report = assess(record_node(config), config)
-    timeline = build_timeline(report, *cleaning.releases(config))
-    if since is not None:
-        timeline = timeline.last(since)
+    timeline = timeline_document(report, *cleaning.releases(config), since=since)
     if arguments.output == "json":
-        from agent.exporters.json.timeline import timeline_document
-
-        write_json(timeline_document(timeline))
+        write_json(timeline)
     else:
         from agent.exporters.text.timeline import timeline_table
 
         write(timeline_table(timeline, arguments.since or "", verbose=arguments.verbose))
-    return DONE if timeline.complete else UNAVAILABLE
+    return UNAVAILABLE if timeline["unavailable"] else DONE
 
 
 def _since(text: str | None) -> "timedelta | None":

@@ -18,7 +18,7 @@ from agent.fleet.prometheus import check_clusters, check_nodes
 from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
 from tests.builders import GONE, node, reservation, without
 from tests.e2e.fleet import program
-from tests.exporters.test_metrics import Daemon
+from tests.exporters.daemon import Daemon
 from tests.fleet.kubectl import FakeKubectl, finding, status
 from tests.processes import environment, running
 from tests.wire import FakeServer, hang, http, refusing_port, until
