@@ -32,7 +32,7 @@ from agent.exporters import metrics_devices
 from agent.exporters.metric_help import HELP, PREFIX
 from agent.exporters.metrics_devices import gauge, single
 from agent.model.finding import LeakCause, Severity
-from agent.model.release import MISSED, Cleaning, Outcome, Reason, Verdict
+from agent.model.release import MISSED, Outcome, Reason, Verdict
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
@@ -76,7 +76,12 @@ class MetricsExporter(Collector):
         self._failures = counter("sync_failures_total", "stage")
         self._confirmed = counter("leaks_confirmed_total", "network", "cause")
         self._refused = counter("releases_refused_total", "network", "reason")
-        self._releases = _Releases(registry) if mode == CLEAN else None
+        # What is not registered is counted and not exported.
+        of_releases = registry if mode == CLEAN else None
+        self._released = _counter(of_releases, "releases_total", "network")
+        self._failed = _counter(of_releases, "release_failures_total", "network", "reason")
+        self._waited = _histogram(of_releases, "lock_wait_seconds", WAIT_BUCKETS)
+        self._held = _histogram(of_releases, "lock_held_seconds", HELD_BUCKETS)
         self._begin(networks)
         for stage in STAGES:
             self._failures.labels(stage)
@@ -86,10 +91,11 @@ class MetricsExporter(Collector):
     def _begin(self, networks: Iterable[str]) -> None:
         """Let the counters of networks start at 0."""
         for network in networks:
-            if self._releases is not None:
-                self._releases.begin(network)
-                for reason in Reason:
-                    self._refused.labels(network, reason.value)
+            self._released.labels(network)
+            for verdict in MISSED:
+                self._failed.labels(network, verdict.value)
+            for reason in Reason if self._mode == CLEAN else ():
+                self._refused.labels(network, reason.value)
             for cause in LeakCause:
                 self._confirmed.labels(network, cause.value)
 
@@ -107,18 +113,26 @@ class MetricsExporter(Collector):
             self._failures.labels("check").inc()
         for (network, cause), count in report.newly_confirmed.items():
             self._confirmed.labels(network, cause.value).inc(count)
-        if report.cleaning is not None:
-            self._count(report.cleaning)
+        self._count_releases(report.cleaning.outcomes if report.cleaning else ())
         self._sync_seconds.observe(seconds)
         self._last, self._journal_bytes = report, self._journal_size()
 
-    def _count(self, cleaning: Cleaning) -> None:
-        for outcome in cleaning.outcomes:
-            if outcome.refusals:
-                for reservation in outcome.request.reservations:
-                    self._refused.labels(reservation.network, outcome.refusals[0].reason.value).inc()
-            if self._releases is not None:
-                self._releases.count(outcome)
+    def _count_releases(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            for reservation in outcome.request.reservations:
+                self._count(outcome, reservation.network)
+            if outcome.waited is not None:
+                self._waited.observe(outcome.waited)
+            if outcome.held is not None:
+                self._held.observe(outcome.held)
+
+    def _count(self, outcome: Outcome, network: str) -> None:
+        if outcome.refusals:
+            self._refused.labels(network, outcome.refusals[0].reason.value).inc()
+        if outcome.verdict is Verdict.RELEASED:
+            self._released.labels(network).inc()
+        elif outcome.verdict in MISSED:
+            self._failed.labels(network, outcome.verdict.value).inc()
 
     def collect(self) -> Iterator[Metric]:
         build = {"version": version("nodeleak"), "commit": self._commit, "python_version": platform.python_version()}
@@ -144,37 +158,11 @@ class MetricsExporter(Collector):
         yield from (up, read_at, single("last_sync_timestamp_seconds", snapshot.taken_at.timestamp()))
 
 
-class _Releases:
-    """Attempts to release an address that passed every guard."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._released = _counter(registry, "releases_total", "network")
-        self._failed = _counter(registry, "release_failures_total", "network", "reason")
-        self._waited = _histogram(registry, "lock_wait_seconds", WAIT_BUCKETS)
-        self._held = _histogram(registry, "lock_held_seconds", HELD_BUCKETS)
-
-    def begin(self, network: str) -> None:
-        self._released.labels(network)
-        for verdict in MISSED:
-            self._failed.labels(network, verdict.value)
-
-    def count(self, outcome: Outcome) -> None:
-        for reservation in outcome.request.reservations:
-            if outcome.verdict is Verdict.RELEASED:
-                self._released.labels(reservation.network).inc()
-            elif outcome.verdict in MISSED:
-                self._failed.labels(reservation.network, outcome.verdict.value).inc()
-        if outcome.waited is not None:
-            self._waited.observe(outcome.waited)
-        if outcome.held is not None:
-            self._held.observe(outcome.held)
-
-
-def _counter(registry: CollectorRegistry, name: str, *labels: str) -> Counter:
+def _counter(registry: CollectorRegistry | None, name: str, *labels: str) -> Counter:
     return Counter(f"{PREFIX}{name}", HELP[name], labels, registry=registry)
 
 
-def _histogram(registry: CollectorRegistry, name: str, buckets: Sequence[float]) -> Histogram:
+def _histogram(registry: CollectorRegistry | None, name: str, buckets: Sequence[float]) -> Histogram:
     return Histogram(f"{PREFIX}{name}", HELP[name], buckets=buckets, registry=registry)
 
 
