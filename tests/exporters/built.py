@@ -83,6 +83,7 @@ NODES: Final[dict[str, Snapshot]] = {
     "range-16": with_range("10.0.0.0/16", "10.0.255.9", "10.0.7.9", "10.0.7.10"),
     "range-v6": with_range("fd00::/64", "fd00::9"),
     "plugin-late": node(device_plugins=b.late_plugins()),
+    "without-processes": b.without(node(LOST, device_plugins=b.late_plugins()), "processes"),
     "plugins-many": node(device_plugins=b.device_plugins(*(b.registered(f"a.b/c{n:03}") for n in range(50)))),
     "plugin-socket-gone": node(
         device_plugins=b.device_plugins(

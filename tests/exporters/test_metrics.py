@@ -289,6 +289,7 @@ def test_an_invalid_name_is_other() -> None:
     )
     for name in odd:
         assert resources(Daemon().sync(node(device_plugins=b.device_plugins(b.registered(name))))) == ["other"]
+    assert resources(with_pods(node(), pod("")), "rejected_pods") == ["unknown"], "it names none"
     longest = "x" * 253 + "/" + "y" * 63
     assert resources(Daemon().sync(node(device_plugins=b.device_plugins(b.registered(longest))))) == [longest]
 

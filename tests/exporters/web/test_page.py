@@ -78,6 +78,13 @@ def test_a_stalled_agent_says_that_its_data_is_old() -> None:
     assert "No sync has finished for too long: this page shows old data." in words(text)
 
 
+def test_unconfirmed_findings_are_marked() -> None:
+    report = scanned(node(LOST))
+    report = replace(report, findings=tuple(replace(one, confirmed=False) for one in report.findings))
+    assert "status-unconfirmed" in rendered(report)
+    assert "(not confirmed yet)" in words(rendered(report))
+
+
 @given(nodes(two_networks=True))
 @settings(max_examples=60)
 def test_green_means_all_data_and_no_problem(snapshot: Snapshot) -> None:
