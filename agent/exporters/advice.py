@@ -60,7 +60,8 @@ def _leak_advice(report: Report) -> str:
 
 
 def _leaking_networks(report: Report) -> list[NetworkSummary]:
-    leaking = {one.finding.network for one in report.findings if one.finding.detector == leaked_reservation.NAME}
+    findings = (tracked.finding for tracked in report.findings)
+    leaking = {finding.network for finding in findings if finding.detector == leaked_reservation.NAME}
     return [network for network in report.networks if network.name in leaking]
 
 

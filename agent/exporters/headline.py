@@ -73,7 +73,7 @@ def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
     findings = [tracked.finding for tracked in report.problems if tracked.confirmed or not confirmed]
     severity = max((finding.severity for finding in findings), key=list(Severity).index, default=Severity.WARNING)
     for detector, wording in WORDING.items():
-        if found := [one for one in findings if one.detector == detector and one.severity is severity]:
+        if found := [each for each in findings if (each.detector, each.severity) == (detector, severity)]:
             return severity, _consequence(detector, wording, report, found)
     return severity, "no findings"
 
@@ -93,7 +93,7 @@ def _consequence(detector: str, wording: Wording, report: Report, found: Sequenc
         case _:
             where = f" on {report.assessment.snapshot.node_name}" if detector == leaked_reservation.NAME else ""
             count = sum(max(finding.count, len(finding.rejected_pods)) for finding in found)
-            return f"{count_of(count, wording.one, wording.many)}{where}"
+            return f"{count_of(count, wording.singular, wording.plural)}{where}"
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:

@@ -282,7 +282,11 @@ def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[Unavaila
 
 
 def _changed(before: _Missing, now: _Missing, kind: type) -> list[_Source]:
-    return sorted(one for one, reading in now.items() if type(reading) is kind and type(before.get(one)) is not kind)
+    return sorted(
+        source
+        for source, reading in now.items()
+        if isinstance(reading, kind) and not isinstance(before.get(source), kind)
+    )
 
 
 def _named(source: _Source) -> dict[str, str]:

@@ -137,7 +137,7 @@ class NetworkMap:
     @property
     def counts(self) -> Counter[Mark]:
         """Count addresses of all ranges, and entries elsewhere, by mark."""
-        return sum((one.counts for one in self.maps), Counter(map(mark_of, self.elsewhere)))
+        return sum((range_map.counts for range_map in self.maps), Counter(map(mark_of, self.elsewhere)))
 
 
 def mark_of(entry: ClassifiedReservation) -> Mark:

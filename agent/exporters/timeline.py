@@ -167,7 +167,7 @@ def _rejected(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
 
 def _rejections(report: Report) -> Iterator[_Event]:
     snapshot = report.assessment.snapshot
-    causes = {pod.uid: pod for one in report.findings if one.confirmed for pod in one.finding.rejected_pods}
+    causes = {pod.uid: pod for found in report.findings if found.confirmed for pod in found.finding.rejected_pods}
     for pod, rejection in _rejected(snapshot):
         if rejection.at is None:
             continue

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 class Wording(NamedTuple):
     alert: str
     """The alert whose runbook is about them; empty: there is none."""
-    one: str = ""
-    many: str = ""
+    singular: str = ""
+    plural: str = ""
     """Their consequence in the headline, after their number; empty: `headline` has a sentence of its own."""
     says_what_to_do: bool = False
     """Whether the messages end with what to do."""

@@ -40,7 +40,7 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
         rows = ([network["name"], *(format_number(network[key]) for key in keys)] for network in document["networks"])
         yield from ("", *grid([["NETWORK", *map(str.upper, keys)], *rows]))
     if found := document["findings"]:
-        rows = ([one["detector"], one["severity"], format_number(one["count"]), one["oldest"]] for one in found)
+        rows = ([row["detector"], row["severity"], format_number(row["count"]), row["oldest"]] for row in found)
         yield from ("", *grid([["FINDING", "SEVERITY", "COUNT", "SINCE"], *rows]))
     missing = (f"  {source['source']}: {source['why']}" for source in document["unavailable"])
     yield from section(missing, "Unavailable (nothing is concluded from these sources):")

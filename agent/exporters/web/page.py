@@ -35,6 +35,9 @@ _EVENTS: Final = 60
 _REFRESH_SECONDS: Final = 30
 _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
+_LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {Mark.IN_USE: "", Mark.UNAVAILABLE: ""}
+"""On the squares; these two are a plain and a hatched one."""
+
 Releases = Callable[[], "tuple[Iterable[Entry] | Unavailable, Iterable[str]]"]
 """Reads the journal: its entries, and its damage."""
 
@@ -161,6 +164,7 @@ def _template() -> "Template":
     environment.filters |= _FILTERS
     environment.globals |= {
         "looks": LOOKS,
+        "letters": _LETTERS,
         "device_heads": HEADS,
         "longest_list": LONGEST_LIST,
         "most_rows": MAX_LISTED,
