@@ -19,8 +19,7 @@ from agent.model.setting_values import AUTO
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from agent.exporters.json.status import StatusExporter
-    from agent.exporters.web.server import HttpExporter
+    from agent.exporters.web.server import Document, HttpExporter
     from agent.kube_events.delivery import DeliveryQueue
     from agent.sources.kube.list_watch import Reflector
 
@@ -50,12 +49,10 @@ def run_daemon(config: Config) -> int:
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
-    status = _status(config, heartbeat)
-    http = http_exporter(config, registry, heartbeat, status)
+    http = http_exporter(config, registry, heartbeat, _status(config, heartbeat))
     queue, cluster_exporters = _cluster_exporters(config, registry, log)
     exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), history]
-    exporters += [status, http]
-    exporters += cluster_exporters
+    exporters += [http, *cluster_exporters]
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
     mode = MODES[config.cleanup]
@@ -86,17 +83,18 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
     return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat)
 
 
-def _status(config: Config, heartbeat: loop.Heartbeat) -> "StatusExporter":
+def _status(config: Config, heartbeat: loop.Heartbeat) -> "Document":
     from importlib.metadata import version
 
-    from agent.exporters.json.status import StatusExporter
+    from agent.exporters.json.status import status_document
 
-    return StatusExporter(
+    return lambda report, age: status_document(
+        report,
+        cleaning.cleanup_status(config, report),
         version("nodeleak"),
-        config.interval.total_seconds(),
-        lambda report: cleaning.cleanup_status(config, report),
-        lambda: heartbeat.alive,
-        loop.clock,
+        age=age,
+        interval=config.interval.total_seconds(),
+        alive=heartbeat.alive,
     )
 
 
@@ -104,7 +102,7 @@ def http_exporter(
     config: Config,
     registry: "CollectorRegistry",
     heartbeat: loop.Heartbeat,
-    status: "StatusExporter | None" = None,
+    status: "Document | None" = None,
 ) -> "HttpExporter":
     from importlib.metadata import version
 

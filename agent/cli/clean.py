@@ -34,7 +34,7 @@ from agent.config import positive
 from agent.exporters.json.clean import clean_document
 from agent.exporters.text.addresses import TableView
 from agent.exporters.text.clean import clean_names, clean_table
-from agent.exporters.text.unavailable import by_reason
+from agent.exporters.text.table import by_reason
 from agent.model.release import Cleaning
 
 CLEAN_ORDERS: Final = ("ip", "age", "verdict", "cause", "pod")
@@ -80,7 +80,7 @@ def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -
         write_json(clean_document(cleaning))
     elif arguments.output == "name":
         write(clean_names(cleaning, view))
-        warn(*[blocker.why for blocker in cleaning.blockers], *by_reason(cleaning.unavailable))
+        warn(*[blocker.why for blocker in cleaning.blockers], *by_reason(clean_document(cleaning)["unavailable"]))
     else:
         write(clean_table(cleaning, view, verbose=arguments.verbose))
 

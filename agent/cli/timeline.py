@@ -24,9 +24,8 @@ from agent.cli.node import assess, record_node
 from agent.cli.options import add_output, config_of, value
 from agent.cli.output import write, write_json
 from agent.config import duration
-from agent.exporters.json.timeline import timeline_document
 from agent.exporters.text.timeline import timeline_table
-from agent.exporters.timeline import build_timeline
+from agent.exporters.timeline import timeline_document
 from agent.model.text import format_age
 
 
@@ -40,12 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     report = assess(record_node(config), config)
-    timeline = build_timeline(report, *cleaning.releases(config))
-    if arguments.since is not None:
-        timeline = timeline.last(arguments.since)
+    timeline = timeline_document(report, *cleaning.releases(config), since=arguments.since)
     if arguments.output == "json":
-        write_json(timeline_document(timeline))
+        write_json(timeline)
     else:
         period = "" if arguments.since is None else format_age(arguments.since)
         write(timeline_table(timeline, period, verbose=arguments.verbose))
-    return DONE if timeline.complete else UNAVAILABLE
+    return UNAVAILABLE if timeline["unavailable"] else DONE

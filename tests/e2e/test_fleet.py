@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import OF_THE_API_SERVER, node, without
-from tests.exporters.test_metrics import Daemon
+from tests.exporters.daemon import Daemon
 
 from .fleet import SPEED, Notifications, fleet
 from .node import eventually, throughout

@@ -19,7 +19,7 @@ from agent.fleet.prometheus import read
 from agent.fleet.status import NodeStatus, Rank
 from tests.builders import GONE, node, reservation, without
 from tests.e2e.prometheus import program
-from tests.exporters.test_metrics import Daemon
+from tests.exporters.daemon import Daemon
 from tests.fleet.kubectl import FakeKubectl, finding, status
 from tests.processes import environment, running
 from tests.wire import FakeServer, hang, http, refusing_port, until
