@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.journal_store import JournalStore
+from agent.cleanup.journal import JournalStore
 from agent.cli import scan
 from agent.cli.parser import make_parser
 from agent.config import UsageError
@@ -180,7 +180,7 @@ def test_a_journal_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "journal/x.json"
     with path.open("wb") as file:
         file.truncate(16 * 1024 * 1024 + 1)
-    with pytest.raises(SourceError, match=f"cannot read {path}: more than 16777216 bytes"):
+    with pytest.raises(SourceError, match=f"{path}: it has 16777217 bytes, more than the limit of 16777216"):
         JournalStore(tmp_path).read()
 
 

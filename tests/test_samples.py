@@ -9,13 +9,12 @@ import pytest
 
 from agent.checks import engine
 from agent.checks.registry import DETECTORS
-from agent.cleanup.cleaner import DryRunCleaner
-from agent.cleanup.session import Budget, CleanupSession
+from agent.cleanup.run import Budget, DryRun
 from agent.exporters.text import clean, scan
 from agent.model.recording import loads
 from agent.model.snapshot import Unavailable
 from tests.builders import make_limits, node, reservation, sandbox, scanned
-from tests.cleanup.file_operations import InMemoryJournal
+from tests.cleanup.file_operations import Files, InMemoryJournal, Owners
 from tests.deploy.test_runbooks import ALERTS, blocks, is_shell, text_of
 from tests.exporters.cleanings import cleaning
 
@@ -52,8 +51,8 @@ def outputs(recorded: str) -> tuple[str, str]:
     """Return what `scan` and `clean` print for a recorded node."""
     recording = loads((ROOT / "tests" / "nodes" / f"{recorded}.json").read_text())
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
-    session = CleanupSession(make_limits(), Budget(), InMemoryJournal(), "clean")
-    cleaned = DryRunCleaner(session).after_snapshot(recording.snapshots, report)
+    cleaner = DryRun(make_limits(), Budget(), "clean", InMemoryJournal(), Owners().recheck(), Files())
+    cleaned = cleaner.after_snapshot(recording.snapshots, report)
     return scan.scan_table(report), clean.clean_table(cleaned)
 
 

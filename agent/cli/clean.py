@@ -84,10 +84,6 @@ def execute(arguments: argparse.Namespace) -> int:
             from agent.exporters.text.clean import clean_table
 
             write(clean_table(cleaning, view, verbose=arguments.verbose))
-        if cleaning.interrupted:
-            from agent.cleanup.signals import forget
-
-            forget()
     return _exit_code(cleaning)
 
 

@@ -16,21 +16,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
-from agent.cleanup.files import NodeFiles
-from agent.cleanup.journal_store import EntryWriter, JournalStore
-from agent.cleanup.release import Step, release
+from agent.cleanup.journal import JournalStore
+from agent.cleanup.recheck import Recheck
+from agent.cleanup.unlink import LockedNetwork, NodeFiles, release
 from agent.model.release import ReleaseRequest
 from agent.sources.host.addresses import read_addresses
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.reservations import read_reservations
-from agent.sources.recheck import NodeRecheck
 from tests import processes
 from tests.bench.measure import Figure
 from tests.bench.resident import at_most
@@ -173,6 +173,18 @@ def _cpu(call: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
+@dataclass
+class _TimedFiles(NodeFiles):
+    removed: float = 0
+    """When a file was removed last."""
+
+    @contextmanager
+    def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
+        with super().locked(directories) as networks:
+            yield networks
+            self.removed = time.perf_counter()
+
+
 def _released(directory: Path, releases: int) -> Iterator[tuple[float, float]]:
     """Release addresses as one sync does; yield the CPU of each, and the age of the last reading at its removal."""
     store, cache = directory / "networks" / _NETWORK, directory / "results"
@@ -180,14 +192,19 @@ def _released(directory: Path, releases: int) -> Iterator[tuple[float, float]]:
         made.mkdir(parents=True)
     for number in range(releases):
         (store / f"10.245.{number // 250}.{number % 250}").write_text(f"{number:064x}\r\neth0")
-    recheck = NodeRecheck(lambda _: False, lambda _: False, CniResults([cache]), _PROC, lambda *_: {})
-    file_ops = NodeFiles(store.parent, [cache], 1.0, time.perf_counter)
-    writer = EntryWriter(JournalStore(directory / "state"), "bench", lambda: datetime.now(UTC))
+    asked = 0.0
+
+    def has_checkpoint(_container_id: str) -> bool:
+        nonlocal asked
+        asked = time.perf_counter()
+        return False
+
+    recheck = Recheck(lambda _: False, has_checkpoint, CniResults([cache]), _PROC, lambda *_: {})
+    files, journal = _TimedFiles(store.parent, (cache,), 1.0, time.perf_counter), JournalStore(directory / "state")
     for reservation in read_reservations(store.parent, _NETWORK).reading.known():
-        times, begun = dict[Step, float](), time.process_time()
-        for step in release(ReleaseRequest((reservation,), ""), recheck, file_ops, writer):
-            times[step] = time.perf_counter()
-        yield time.process_time() - begun, times[Step.REMOVED] - times[Step.ASKED_KUBELET]
+        request, begun, at = ReleaseRequest((reservation,), ""), time.process_time(), datetime.now(UTC)
+        release(request, (), recheck, files, journal, by="bench", at=at)
+        yield time.process_time() - begun, files.removed - asked
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from agent.checks.addresses.leak_cause import LeakEvidence
 from agent.checks.confirm import ConfirmationState
 from agent.checks.confirm_leaks import LeakObserver
 from agent.cleanup import guards
-from agent.cleanup.guard_context import GuardContext
-from agent.cleanup.runtime_history import RuntimeHistory
+from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import State
 from agent.model.finding import LeakCause
 from agent.model.report import Report
@@ -220,7 +219,7 @@ def test_nothing_is_released_while_the_findings_of_leaks_are_broken(monkeypatch:
     for _ in range(2):
         report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.findings) == ({LOST.ip}, ())
-    context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=make_limits(), journal_room=1000)
+    context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=make_limits())
     ((_, refusals),) = guards.decide(context)
     assert ("not_confirmed", True) in {(one.reason, "ZeroDivisionError: a bug" in one.why) for one in refusals}
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent.cleanup.journal import Entry
-from agent.cleanup.release import RESERVATION, FileImage
+from agent.cleanup.journal import RESERVATION, Entry, FileImage
 from agent.exporters.timeline import Event, EventKind, Timeline, build_timeline
 from agent.model.devices import TransitionKind
 from agent.model.finding import Gap

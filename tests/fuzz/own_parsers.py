@@ -6,15 +6,16 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
 from agent.checks.engine import replay
-from agent.cleanup import journal
-from agent.cleanup.journal import Journal
+from agent.cleanup.journal import Journal, JournalStore, parse_entry
 from agent.config import UsageError, all_settings, load, variable
 from agent.exporters.json.clean import journal_document
 from agent.exporters.json.scan import scan_document
@@ -54,11 +55,17 @@ _RECORDINGS: Final = (
     "volumes-lost",
     "devices-plugin-missing",
 )
-_BEGINNING: Final = journal.beginning(ENTRY, ("no container",))
-_ENTRIES: Final = (
-    _BEGINNING,
-    _BEGINNING | journal.progress(ENTRY.ended(Verdict.RELEASED, "").restoration_began(NOW).halting(NOW)),
-)
+
+
+def _entries() -> Iterator[bytes]:
+    """Yield the file of an entry as it begins, and after a halt during its restoration."""
+    with TemporaryDirectory() as directory:
+        store = JournalStore(Path(directory))
+        store.begin(ENTRY, ("no container",))
+        (file,) = Path(directory).rglob("*.json")
+        yield file.read_bytes()
+        store.update(replace(ENTRY.ended(Verdict.RELEASED, "").restoration_began(NOW), halted=NOW), NOW)
+        yield file.read_bytes()
 
 
 def _dumped(*trees: Any) -> tuple[bytes, ...]:
@@ -86,7 +93,9 @@ def _last_seen(content: bytes) -> Any:
 
 
 def _journal(content: bytes) -> Any:
-    found = Journal((journal.parse_entry(json.loads(content)),))
+    if not (entry := parse_entry(content)):
+        raise ValueError("not an entry")
+    found = Journal((entry,))
     assert journal_table(found)
     assert json.dumps(journal_document(found))
     assert found.released_since(NOW, "clean") >= 0
@@ -271,7 +280,7 @@ FUZZERS: Final = (
     ),
     Fuzzer("device-history", (dump_history([transition(TransitionKind.KUBELET_STARTED)]).encode(),), pure(_history)),
     Fuzzer("last-node", (dump_last_seen(last_seen()).encode(),), pure(_last_seen), (Damaged,)),
-    Fuzzer("journal-entry", _dumped(*_ENTRIES), pure(_journal), journal.DAMAGE),
+    Fuzzer("journal-entry", tuple(_entries()), pure(_journal), (ValueError,)),
     Fuzzer("daemon-answer", (http(json.dumps(GOOD)),), _daemon, as_json=False),
     Fuzzer("daemon-report", _dumped({"reservations": [{"container_id": "a", "pod": "shop/web-0"}]}), _daemon_report),
     Fuzzer("status", _dumped(GOOD), pure(_status), (Malformed, ValueError, RecursionError)),

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, FileImage
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
 from agent.exporters.json import clean
 from agent.exporters.json.clean import clean_document
 from agent.model.release import BlockedBy, Blocker, Cleaning, PassedOver, Refusal, Verdict

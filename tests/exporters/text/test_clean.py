@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, FileImage
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
 from agent.cleanup.restore import Restoration
 from agent.exporters.text.clean import WHEN_HALTED, clean_table, journal_table, restoration_text
 from agent.model.release import BlockedBy, Blocker, Outcome, PassedOver, Reason, Refusal, Verdict

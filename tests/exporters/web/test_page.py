@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from agent.checks.registry import DETECTORS, Detector
-from agent.cleanup.journal import Entry
-from agent.cleanup.release import RESERVATION, FileImage
+from agent.cleanup.journal import RESERVATION, Entry, FileImage
 from agent.exporters.advice import documented_advice
 from agent.exporters.headline import Status, status_of
 from agent.exporters.web.page import Page
