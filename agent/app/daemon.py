@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from agent.app import api_server, cleaning, loop
 from agent.app.build import commit
 from agent.app.sources import NodeSources, displayed_name, node_sources
-from agent.cleanup.cleaner import Cleaner
-from agent.cleanup.session import Budget
+from agent.cleanup.run import Budget, DryRun
 from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.setting_values import AUTO
 
@@ -75,7 +74,7 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
     return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
 
 
-def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner:
+def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> DryRun | None:
     budget = Budget(
         per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
     )
@@ -123,7 +122,7 @@ def http_exporter(
 def _exporters(
     config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger
 ) -> Sequence[loop.Exporter]:
-    from agent.cleanup.journal_store import JournalStore
+    from agent.cleanup.journal import JournalStore
     from agent.exporters.metrics import MetricsExporter
     from agent.state.last_seen import LastSeenExporter
 
@@ -173,7 +172,7 @@ def _run_loop(
     config: Config,
     sources: NodeSources,
     exporters: Sequence[loop.Exporter],
-    cleaner: Cleaner,
+    cleaner: DryRun | None,
     heartbeat: loop.Heartbeat,
     stop: threading.Event,
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from agent.app import api_server, loop
+from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration
@@ -29,7 +30,6 @@ from agent.sources.host.mount_table import is_missing_on_node, read_namespaces
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.host.state_directory import read_disk
-from agent.sources.recheck import NodeRecheck
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.runtime import Runtime
 from agent.sources.source_error import SourceError
@@ -40,7 +40,7 @@ class NodeSources(NamedTuple):
     """What a node is read from, and where one sandbox is asked about again."""
 
     snapshot: Sources
-    recheck: NodeRecheck
+    recheck: Recheck
 
 
 def displayed_name(config: Config) -> str:
@@ -84,7 +84,7 @@ def node_sources(
         "state": lambda _: read_disk(config.state_dir) if keeps_state else NotRequested("state", "no daemon"),
         "registration": _registration(config, api, processes),
     }
-    recheck = NodeRecheck(
+    recheck = Recheck(
         lambda container_id: in_time(lambda: runtimes.has(container_id)),
         lambda container_id: checkpoints.has(container_id) if runtimes.asks_docker else None,
         results,

@@ -25,7 +25,6 @@ from typing import Final
 
 from agent.app.cleaning import clean_once
 from agent.app.sources import for_command
-from agent.cleanup.signals import forget
 from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.node import remembered_pods
 from agent.cli.options import add_address_table, add_apply, config_of, value, view_of
@@ -70,8 +69,6 @@ def execute(arguments: argparse.Namespace) -> int:
         with progress("taking two snapshots of the node"):
             cleaning = clean_once(config, sources, until_written, only=only, most=arguments.max, mode=mode)
         _print(cleaning.with_pods(pods), view, arguments)
-        if cleaning.interrupted:
-            forget()
     return _exit_code(cleaning)
 
 

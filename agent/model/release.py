@@ -155,6 +155,10 @@ class ReleaseRequest:
         return self.reservations[0].container_id
 
     @property
+    def ips(self) -> tuple[str, ...]:
+        return tuple(reservation.ip for reservation in self.reservations)
+
+    @property
     def networks(self) -> tuple[str, ...]:
         return tuple(sorted({reservation.network for reservation in self.reservations}))
 
@@ -162,10 +166,6 @@ class ReleaseRequest:
     def directories(self) -> tuple[str, ...]:
         """The directories of these networks (`Reservation.directory`)."""
         return tuple(sorted({reservation.directory for reservation in self.reservations}))
-
-    @property
-    def oldest_ns(self) -> int:
-        return min(reservation.mtime_ns for reservation in self.reservations)
 
 
 @dataclass(frozen=True, slots=True)

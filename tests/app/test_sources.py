@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.app.sources import NodeSources, for_command
+from agent.cleanup.recheck import Recheck
 from agent.config import load
 from agent.model.devices import TransitionKind
 from agent.model.release import ProbeResult, Reason
@@ -17,7 +18,6 @@ from agent.model.snapshot import NotRequested
 from agent.model.state_files import HISTORY_FILE, dump_history
 from agent.model.volumes import Mount
 from agent.sources.collector import Moment, Sources, take_snapshot
-from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
 from tests.builders import KVM, NOW, UPTIME, node, node_using, transition
 from tests.fakes.cri import FakeRuntime
@@ -66,7 +66,7 @@ def running_docker(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def sources(wire: Callable[..., NodeSources]) -> NodeRecheck:
+def sources(wire: Callable[..., NodeSources]) -> Recheck:
     return wire().recheck
 
 
@@ -86,7 +86,7 @@ def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
     (home / "net/if_inet6").write_text(f"{ipv6} 03 40 00 82     eth0\n")
 
 
-def test_the_process_with_a_configured_address_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_the_process_with_a_configured_address_is_named(sources: Recheck, tmp_path: Path) -> None:
     process(tmp_path / "proc", 71, "10.244.1.9", "fd000099000000000000000000000009")
     (tmp_path / "cache").mkdir()
     assert sources.holder_of(ID, ["10.244.1.9"]) == "process 71 (nginx) has the address configured"
@@ -103,7 +103,7 @@ def pinned(home: Path, place: str = "/run/netns/cni-9") -> None:
     (home / "cache" / f"kubenet-{ID}-eth0").write_text(json.dumps(result))
 
 
-def test_a_mounted_namespace_of_the_sandbox_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_mounted_namespace_of_the_sandbox_is_named(sources: Recheck, tmp_path: Path) -> None:
     pinned(tmp_path)
     assert sources.holder_of(ID, ["10.244.1.9"]) == "its network namespace is still mounted: /run/netns/cni-9"
     assert sources.holder_of("f" * 64, ["10.244.1.9"]) == ""
@@ -176,19 +176,19 @@ def test_where_an_address_cannot_be_asked_a_namespace_of_nobody_objects(
     assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
 
 
-def test_without_processes_addresses_are_never_treated_as_free(sources: NodeRecheck) -> None:
+def test_without_processes_addresses_are_never_treated_as_free(sources: Recheck) -> None:
     with pytest.raises(SourceError, match="shows its network namespace"):
         sources.holder_of(ID, ["10.244.1.9"])
 
 
-def test_the_kubelet_checkpoint_is_rechecked(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_the_kubelet_checkpoint_is_rechecked(sources: Recheck, tmp_path: Path) -> None:
     assert not sources.has_checkpoint(ID)
     (tmp_path / "sandbox" / ID).touch()
     assert sources.has_checkpoint(ID)
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_docker_is_queried_for_one_container(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_docker_is_queried_for_one_container(sources: Recheck, tmp_path: Path) -> None:
     there = {ID: http(json.dumps({"Id": ID}))}
 
     def answers(request: Request) -> Answer:
@@ -204,7 +204,7 @@ def test_docker_is_queried_for_one_container(sources: NodeRecheck, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: Recheck, tmp_path: Path) -> None:
     def dripping(request: Request) -> Answer:
         if request.path == "/version":
             yield http('{"ApiVersion": "1.41"}')
@@ -220,7 +220,7 @@ def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: NodeReche
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_hanging_or_missing_docker_is_never_treated_as_gone(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_hanging_or_missing_docker_is_never_treated_as_gone(sources: Recheck, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"cannot connect to docker at .*/docker\.sock: no such file"):
         sources.has_container(ID)
     good = [http('{"ApiVersion": "1.41"}')]
@@ -246,7 +246,7 @@ def test_a_docker_that_does_not_run_is_never_asked(wire: Callable[..., NodeSourc
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_docker_that_stops_is_not_started_again(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_docker_that_stops_between_two_attempts_is_not_started_again(sources: Recheck, tmp_path: Path) -> None:
     def stopping(_: Request) -> Answer:
         (tmp_path / "proc/7/stat").unlink(missing_ok=True)
         (tmp_path / "proc/8").mkdir()

@@ -13,8 +13,7 @@ from agent.checks import engine
 from agent.checks.addresses import leaked_reservation, shared_ip
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup import guards
-from agent.cleanup.guard_context import GuardContext
-from agent.cleanup.runtime_history import RuntimeHistory
+from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, LeakCause, Severity, SkippedCheck
 from agent.model.report import Report
@@ -261,7 +260,7 @@ def test_nothing_is_released_and_nothing_forgotten_while_the_detector_of_leaks_i
         patched.setattr(leaked_reservation, "describe_cause", broken)
         report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.findings, [gap.broken for gap in report.gaps]) == (set(), (), [True])
-    context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=make_limits(), journal_room=1000)
+    context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=make_limits())
     assert not [requested for requested, refusals in guards.decide(context) if not refusals]
     report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.newly_confirmed) == ({LOST.ip}, {})

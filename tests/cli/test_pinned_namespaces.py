@@ -148,7 +148,10 @@ def test_a_mounted_namespace_is_a_finding_with_its_path_and_is_never_released(pi
     assert "network namespace /run/netns/cni-9 (without a process)" in finding["message"]
     verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
     assert (verdict, pinned.reserved) == ("refused", True)
-    assert why == "address_in_use: its network namespace is still mounted: /run/netns/cni-9"
+    assert why == (
+        "address_in_use: the runtime does not know its container, but its network namespace is still mounted, "
+        "without a process: /run/netns/cni-9"
+    )
 
 
 def test_the_commands_of_the_runbook_end_the_namespaces_and_free_the_addresses(pinned: Pinned) -> None:

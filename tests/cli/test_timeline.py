@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.journal import Entry
-from agent.cleanup.journal_store import JournalStore
-from agent.cleanup.release import RESERVATION, FileImage
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore
 from agent.model.release import Verdict
 from tests.cli.commands import LEAKED, Done, SmallNode, engine, hanging_api, nodeleak
 from tests.wire import FakeServer, http
@@ -58,8 +56,9 @@ def document(node: SmallNode, *arguments: str, code: int = 0) -> Any:
 
 def write_journal(node: SmallNode) -> None:
     journal_store, at = JournalStore(state(node)), datetime.fromtimestamp(BOOTED + 300, UTC)
-    journal_store.begin(Entry("e-1", at, "run", "f" * 64, "shop/cart", (FILE,)), [])
-    journal_store.end("e-1", Verdict.RELEASED, "", at)
+    entry = Entry("e-1", at, "run", "f" * 64, "shop/cart", (FILE,))
+    journal_store.begin(entry, [])
+    journal_store.update(entry.ended(Verdict.RELEASED, ""), at)
 
 
 def test_events_are_listed_in_order(node: SmallNode) -> None:
@@ -127,11 +126,17 @@ def test_an_unreadable_journal_makes_it_incomplete(node: SmallNode) -> None:
     (state(node) / "journal" / "x.json").mkdir()
     tree = document(node, code=3)
     file = state(node) / "journal" / "x.json"
-    assert tree["unavailable"] == [{"source": "journal", "why": f"cannot read {file}: not a regular file"}]
+    assert tree["unavailable"] == [{"source": "journal", "why": f"{file}: not a regular file"}]
 
 
 def test_a_damaged_entry_of_the_journal_is_a_warning(node: SmallNode) -> None:
     write_journal(node)
     (state(node) / "journal" / "torn.json").write_text("{torn")
     (warning,) = document(node)["warnings"]
-    assert "torn.json: incomplete, or not JSON" in warning
+    assert "torn.json: no entry of this version" in warning
+
+
+def test_the_help_explains_the_table() -> None:
+    page = nodeleak("timeline", "--help").out
+    for text in ("A ~ before a time", "examples:", "exit codes:", "--since", "--state-dir", "--api=off"):
+        assert text in page

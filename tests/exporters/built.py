@@ -4,8 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, FileImage
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
 from agent.model.devices import TransitionKind
 from agent.model.rejections import RejectionKind
 from agent.model.release import BlockedBy, Blocker, Cleaning, PassedOver, Reason, Refusal, Verdict
