@@ -23,7 +23,7 @@ from agent.sources.host.network_directories import read_all
 from tests.builders import NOW, OLD, node, scanned
 from tests.exporters.daemon import Daemon
 
-NAMES = (b"\xff", b"a\nb", b"a\x1b[2Jb", b'{}"\\', "\u202e".encode(), b"-o", b"x" * 255)
+NAMES = (b"a\nb", b"a\x1b[2Jb", b'{}"\\', "\u202e".encode(), b"-o", b"x" * 255)
 """The first one is no text."""
 
 
