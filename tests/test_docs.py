@@ -63,8 +63,3 @@ def test_every_option_that_is_no_setting_is_in_the_reference() -> None:
         options = set(options_of(command))
         settings = {option(name) for name in settings_of(command)}
         assert documented == {flag for flag in options if flag.startswith("--")} - settings - {"--help", "--help-all"}
-
-
-def test_every_detector_is_in_the_readme() -> None:
-    found = (ROOT / "README.md").read_text().partition("## What it finds")[2].partition("\n## ")[0]
-    assert {detector.NAME for detector in DETECTORS} <= words(found)
