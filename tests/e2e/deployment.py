@@ -111,8 +111,8 @@ class Deployment:
         assert len(found) == 1
         return int(docker("inspect", "--format={{.State.Pid}}", *found))
 
-    def memory(self) -> "ConfirmationState":
-        return ConfirmationState.of(self.process())
+    def memory(self) -> "MemoryCgroup":
+        return MemoryCgroup.of(self.process())
 
     def clean_once(self, mode: str = "--apply", **settings: str) -> str:
         """Run the Job of deploy/clean-one-node.yaml on this node to its end; return what it printed."""
@@ -176,14 +176,14 @@ def since(pod: dict[str, Any], condition: str) -> datetime | None:
     return datetime.fromisoformat(true[0]["lastTransitionTime"]) if true else None
 
 
-class ConfirmationState:
+class MemoryCgroup:
     """The memory cgroup of a container, in bytes."""
 
     def __init__(self, now: int, peak: int, limit: int) -> None:
         self.now, self.peak, self.limit = now, peak, limit
 
     @classmethod
-    def of(cls, pid: int) -> "ConfirmationState":
+    def of(cls, pid: int) -> "MemoryCgroup":
         """Read the cgroup of a process, of either version."""
         groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
         of_version_1 = [path for _, controllers, path in groups if "memory" in controllers.split(",")]
