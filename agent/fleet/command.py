@@ -36,7 +36,7 @@ exit codes:
   3  incomplete: some node has no agent or gave no answer, or its data are incomplete
   4  clean --apply stopped: a node gave an unexpected result
   5  clean --apply was interrupted between two waves
-  Otherwise the highest exit code of the nodes. 3 comes before all others.
+  Otherwise the highest exit code of the nodes. 4 and 5 of clean --apply come before 3, and 3 before all others.
 
 Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec (docs/kubectl.md has a ClusterRole).
 Run 'kubectl nodeleak COMMAND --help' for the options of a command.
