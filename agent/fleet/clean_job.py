@@ -17,6 +17,7 @@ from agent.cli.exit_codes import DONE
 from agent.cli.output import write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.inventory import LABELS
+from agent.fleet.run_job import run_job
 from agent.fleet.session import Session, cluster_options
 
 _STORE: Final = "/var/lib/cni"
@@ -37,7 +38,7 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
         return True
 
 
-def print_job(arguments: argparse.Namespace) -> int:
+def print_or_run_job(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     (target,) = session.targets(arguments.nodes)
     listed = session.kubectl.get("daemonsets", *session.agents_in, f"--selector={LABELS}", "--output=json")
@@ -47,10 +48,11 @@ def print_job(arguments: argparse.Namespace) -> int:
         hint = "choose one with --namespace"
         raise UsageError(f"expected one DaemonSet with the labels {LABELS}, found: {names}", hint)
     job = clean_job(found[0], target.node, arguments.rest, apply=arguments.apply)
+    if arguments.run:
+        return run_job(session.kubectl, job, arguments.timeout.total_seconds())
     apply, rest = ["--apply"] if arguments.apply else [], ["--", *arguments.rest] if arguments.rest else []
-    again = shlex.join(["clean-job", target.node, *apply, *cluster_options(arguments), *rest])
-    write(f"# JOB=$(kubectl nodeleak {again} | kubectl create -f - -o name)\n")
-    write(f"# until kubectl -n {job['metadata']['namespace']} logs -f $JOB; do sleep 2; done\n")
+    again = shlex.join(["clean-job", target.node, *apply, "--run", *cluster_options(arguments), *rest])
+    write(f"# To create it, wait for it and print its log: kubectl nodeleak {again}\n")
     write(yaml.dump(job, Dumper=_Dumper, sort_keys=False))
     return DONE
 

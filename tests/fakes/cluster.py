@@ -85,7 +85,7 @@ class FakeCluster:
                 "conditions": [{"type": "Ready", "status": ready}],
                 "containerStatuses": [
                     *more,
-                    {"name": "nodeleak", "state": {"running": {"startedAt": "2026-03-26T19:00:00Z"}}}
+                    {"name": "nodeleak", "state": {"running": {"startedAt": "2026-03-26T19:00:00Z"}}},
                 ],
             },
         }

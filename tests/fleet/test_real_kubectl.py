@@ -97,7 +97,12 @@ def test_status_of_a_cluster(served: FakeCluster, tmp_path: Path) -> None:
 
 def test_a_sidecar_that_crashes_does_not_hide_the_agent(served: FakeCluster, tmp_path: Path) -> None:
     why = "back-off 5m0s restarting failed container=mesh pod=nodeleak-worker-1_kube-system"
-    ended = {"exitCode": 1, "reason": "Error", "startedAt": "2026-03-26T19:19:00Z", "finishedAt": "2026-03-26T19:19:01Z"}
+    ended = {
+        "exitCode": 1,
+        "reason": "Error",
+        "startedAt": "2026-03-26T19:19:00Z",
+        "finishedAt": "2026-03-26T19:19:01Z",
+    }
     served.sidecar = {
         "name": "mesh",
         "image": "registry.invalid/mesh:1",

@@ -150,7 +150,7 @@ def test_in_its_own_namespace_it_needs_the_level_privileged(
         eventually(lambda: _tells(node, "LeakedReservation"), 30)
         eventually(partial(_refuses, node, own.execute("cat", _TOKEN).stdout), 30)
 
-        output = own.run_job(plugin("clean-job", node.cluster.node, "--apply", "--", *BOLD).stdout)
+        output = plugin("clean-job", node.cluster.node, "--apply", "--run", "--", *BOLD).stdout
         assert node.reserved().keys() == healthy.keys(), output
         assert all(ip in output for ip in leaked), output
 
