@@ -47,7 +47,8 @@ def agent(node_with_image: ModernNode, tmp_path_factory: pytest.TempPathFactory)
 
 @contextmanager
 def _deployed(node: ModernNode, directory: Path, namespace: str = "kube-system") -> Iterator[Deployment]:
-    deployment = Deployment(node.cluster, directory, node.kubectl_program, namespace, {}, _TAG)
+    docker = node.profile == "cri-dockerd"
+    deployment = Deployment(node.cluster, directory, node.kubectl_program, namespace, {}, _TAG, docker=docker)
     try:
         yield deployment
     finally:
