@@ -31,13 +31,6 @@ _LABELS: Final = {"app.kubernetes.io/name": "nodeleak-clean", "app.kubernetes.io
 """What selects the agent's pods does not select this one."""
 
 
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes a value twice instead of an anchor, which nobody expects in a manifest."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
-
-
 def print_or_run_job(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     (target,) = session.targets(arguments.nodes)
@@ -53,7 +46,7 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     apply, rest = ["--apply"] if arguments.apply else [], ["--", *arguments.rest] if arguments.rest else []
     again = shlex.join(["clean-job", target.node, *apply, "--run", *cluster_options(arguments), *rest])
     write(f"# To create it, wait for it and print its log: kubectl nodeleak {again}\n")
-    write(yaml.dump(job, Dumper=_Dumper, sort_keys=False))
+    write(yaml.safe_dump(job, sort_keys=False))
     return DONE
 
 
@@ -76,13 +69,13 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
         "metadata": {
             "generateName": "nodeleak-clean-",
             "namespace": daemon_set["metadata"]["namespace"],
-            "labels": _LABELS,
+            "labels": dict(_LABELS),  # not the same object twice, which YAML would write as an anchor
         },
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": _DEADLINE,
             "ttlSecondsAfterFinished": _KEPT,
-            "template": {"metadata": {"labels": _LABELS}, "spec": spec},
+            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec},
         },
     }
 
