@@ -35,17 +35,19 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def show_progress(text: str) -> None:
+    """Replace the line on a terminal that says what takes a moment; empty: remove it."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Show on a terminal what takes a moment, and remove it at the end."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    print(f"{text} …", end="", file=sys.stderr, flush=True)
+    show_progress(f"{text} …")
     try:
         yield
     finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        show_progress("")
 
 
 def width() -> int:

@@ -82,7 +82,8 @@ def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
             description=reflow(description),
             epilog=f"examples:{epilog}" if epilog else None,
         )
-        module.add_arguments(parser)
+        if hasattr(module, "add_arguments"):
+            module.add_arguments(parser)
         parser.add_argument("-h", "--help", action="help", help="print this help")
         if settings_of(name):
             parser.add_argument("--help-all", action="help", help="print this help with all settings")

@@ -20,10 +20,6 @@ from agent.cli.output import write
 from agent.config import UsageError
 
 
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """It has settings only."""
-
-
 def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     if not (resumed := resume(config)):

@@ -20,10 +20,6 @@ import sys
 from agent.cli.options import config_of
 
 
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """It has settings only."""
-
-
 def execute(arguments: argparse.Namespace) -> int:
     # First of all: the first process of a container ignores SIGTERM unless it has a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -8,10 +8,6 @@ from agent.cli.exit_codes import DONE
 from agent.cli.output import write
 
 
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """It has none."""
-
-
 def execute(_: argparse.Namespace) -> int:
     write(f"nodeleak {version('nodeleak')}, commit {commit() or 'unknown (not built as an image)'}\n")
     return DONE

@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 from typing import Any, Final
 
 from agent.model.codec import MAX_LEVELS, is_deeper
@@ -40,7 +39,8 @@ class Answer:
     def document(self) -> dict[str, Any] | None:
         """The JSON document; None if there is none. Whatever is in it can be written as JSON again."""
         try:
-            tree = json.loads(self.output, parse_float=_finite, parse_constant=_finite)
+            tree = json.loads(self.output)
+            json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
         except (ValueError, RecursionError):
             return None
         return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
@@ -71,13 +71,6 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
 def _is_whole(answer: Answer) -> bool:
     """Every command prints something, and only a document begins with a brace."""
     return answer.document is not None if answer.output.startswith("{") else bool(answer.output.strip())
-
-
-def _finite(text: str) -> float:
-    """Read a number. JSON has no others, but Python reads and writes them."""
-    if not isfinite(number := float(text)):
-        raise ValueError(text)
-    return number
 
 
 def merged(command: str, entries: list[dict[str, Any]]) -> dict[str, Any]:

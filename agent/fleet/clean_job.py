@@ -17,6 +17,7 @@ from agent.cli.exit_codes import DONE
 from agent.cli.output import write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.inventory import LABELS
+from agent.fleet.run_job import run_job
 from agent.fleet.session import Session, cluster_options
 
 _STORE: Final = "/var/lib/cni"
@@ -30,14 +31,7 @@ _LABELS: Final = {"app.kubernetes.io/name": "nodeleak-clean", "app.kubernetes.io
 """What selects the agent's pods does not select this one."""
 
 
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes a value twice instead of an anchor, which nobody expects in a manifest."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
-
-
-def print_job(arguments: argparse.Namespace) -> int:
+def print_or_run_job(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     (target,) = session.targets(arguments.nodes)
     listed = session.kubectl.get("daemonsets", *session.agents_in, f"--selector={LABELS}", "--output=json")
@@ -47,11 +41,12 @@ def print_job(arguments: argparse.Namespace) -> int:
         hint = "choose one with --namespace"
         raise UsageError(f"expected one DaemonSet with the labels {LABELS}, found: {names}", hint)
     job = clean_job(found[0], target.node, arguments.rest, apply=arguments.apply)
+    if arguments.run:
+        return run_job(session.kubectl, job, arguments.timeout.total_seconds())
     apply, rest = ["--apply"] if arguments.apply else [], ["--", *arguments.rest] if arguments.rest else []
-    again = shlex.join(["clean-job", target.node, *apply, *cluster_options(arguments), *rest])
-    write(f"# JOB=$(kubectl nodeleak {again} | kubectl create -f - -o name)\n")
-    write(f"# until kubectl -n {job['metadata']['namespace']} logs -f $JOB; do sleep 2; done\n")
-    write(yaml.dump(job, Dumper=_Dumper, sort_keys=False))
+    again = shlex.join(["clean-job", target.node, *apply, "--run", *cluster_options(arguments), *rest])
+    write(f"# To create it, wait for it and print its log: kubectl nodeleak {again}\n")
+    write(yaml.safe_dump(job, sort_keys=False))
     return DONE
 
 
@@ -74,13 +69,13 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
         "metadata": {
             "generateName": "nodeleak-clean-",
             "namespace": daemon_set["metadata"]["namespace"],
-            "labels": _LABELS,
+            "labels": dict(_LABELS),  # not the same object twice, which YAML would write as an anchor
         },
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": _DEADLINE,
             "ttlSecondsAfterFinished": _KEPT,
-            "template": {"metadata": {"labels": _LABELS}, "spec": spec},
+            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec},
         },
     }
 

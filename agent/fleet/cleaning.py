@@ -53,10 +53,11 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
         _confirm(arguments, session.context(), agents, len(waves))
     with _stopping() as stop:
         _clean(arguments, session, results, waves, stop)
-    if arguments.output == "json":
-        entries = [dict(result.entry) for _, result in sorted(results.items(), key=lambda result: natural(result[0]))]
-        write_json(merged("clean", entries))
     pending = [agent.node for agent in agents if agent.node not in results]
+    if arguments.output == "json":
+        not_asked = [Answer(node, None, error="not asked: cleaning stopped before it").entry() for node in pending]
+        entries = [*(dict(result.entry) for result in results.values()), *not_asked]
+        write_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"]))))
     _conclude(arguments, results, pending)
     return _exit_code(results, pending, interrupted=stop.is_set())
 
@@ -126,7 +127,8 @@ def _conclude(arguments: argparse.Namespace, results: Mapping[str, Result], pend
     """Print what was done and what is left."""
     nodes = {state: [node for node, result in results.items() if result.state is state] for state in State}
     released = count_of(sum(result.released for result in results.values()), "address", "addresses")
-    others = {"unexpected": nodes[State.UNEXPECTED], "skipped": nodes[State.SKIPPED], "not asked": pending}
+    skipped = f"skipped ({', '.join(sorted(nodes[State.SKIPPED], key=natural))})"
+    others = {"unexpected": nodes[State.UNEXPECTED], skipped: nodes[State.SKIPPED], "not asked": pending}
     counts = [f"{format_number(len(names))} {what}" for what, names in others.items() if names]
     warn(", ".join([f"{released} released", f"{count_of(len(nodes[State.DONE]), 'node')} done", *counts]))
     if nodes[State.UNEXPECTED]:
@@ -138,6 +140,7 @@ def _conclude(arguments: argparse.Namespace, results: Mapping[str, Result], pend
 
 
 def _exit_code(results: Mapping[str, Result], pending: Sequence[str], *, interrupted: bool) -> int:
+    """A node that is away does not hide an unexpected result: the summary and the document name it anyway."""
     states = {result.state for result in results.values()}
     if State.UNEXPECTED in states:
         return FAILED

@@ -13,7 +13,7 @@ from agent.cli.output import reflow, warn
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP, Parser, options_of, see_help, with_command
 from agent.config import UsageError, did_you_mean, duration_between, positive, quote
-from agent.fleet.clean_job import print_job
+from agent.fleet.clean_job import print_or_run_job
 from agent.fleet.cleaning import apply_on_nodes
 from agent.fleet.kubectl import KubectlError
 from agent.fleet.reading import run_on_nodes, show_status
@@ -27,6 +27,7 @@ examples:
   kubectl nodeleak scan worker-7                     everything about one node
   kubectl nodeleak clean --all                       dry run: what would be released
   kubectl nodeleak clean --all --apply               release it: asks once, then wave by wave
+  kubectl nodeleak clean-job worker-7 --apply --run  release on one node, without changing the DaemonSet
   kubectl nodeleak timeline worker-7 -- --since 1h   options after -- are those of nodeleak timeline
 
 exit codes:
@@ -36,7 +37,7 @@ exit codes:
   3  incomplete: some node has no agent or gave no answer, or its data are incomplete
   4  clean --apply stopped: a node gave an unexpected result
   5  clean --apply was interrupted between two waves
-  Otherwise the highest exit code of the nodes. 3 comes before all others.
+  Otherwise the highest exit code of the nodes. 4 and 5 of clean --apply come before 3, and 3 before all others.
 
 Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec (docs/kubectl.md has a ClusterRole).
 Run 'kubectl nodeleak COMMAND --help' for the options of a command.
@@ -53,7 +54,8 @@ Undoes a release. Name the nodes, and give the release after --: an address, an 
 _CLEAN_JOB: Final = """\
 Prints the manifest of a Job, and changes nothing. The Job has the image and the settings of the DaemonSet
 and runs 'nodeleak clean' on the node. With --apply, it mounts /var/lib/cni writable, so that the DaemonSet
-can stay read-only. Review it, then pipe it to 'kubectl create -f -'."""
+can stay read-only. With --run, the Job is created; the command waits for it, prints its log, and ends with
+its exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -141,10 +143,11 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_clean(add("clean", _clean, "5m", "Run nodeleak clean on nodes; --apply releases", _CLEAN))
     restore = add("restore", run_on_nodes, "5m", "Run nodeleak restore on named nodes", _RESTORE)
     restore.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node")
-    text = "Print a Job that cleans one node, made from the DaemonSet"
-    clean_job = add("clean-job", print_job, "20s", text, _CLEAN_JOB)
+    text = "Print or run a Job that cleans one node, made from the DaemonSet"
+    clean_job = add("clean-job", print_or_run_job, "5m", text, _CLEAN_JOB)
     clean_job.add_argument("nodes", nargs=1, metavar="NODE", help="name of the node")
     clean_job.add_argument("--apply", action="store_true", help="a Job that releases; without it, a dry run")
+    clean_job.add_argument("--run", action="store_true", help="create the Job, wait for it and print its log")
     return root
 
 

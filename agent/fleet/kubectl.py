@@ -36,28 +36,33 @@ class Kubectl:
         return "" if code else output.strip()
 
     def get(self, *arguments: str) -> str:
-        """Return what `kubectl get` prints. Its errors, and prompts of a credential plugin, go to the terminal."""
-        return self._get(f"list {arguments[0]}", arguments)
+        return self.output(f"list {arguments[0]}", "get", *arguments)
 
     def raw(self, path: str) -> str:
         """Return what the API server answers on a path."""
-        return self._get("ask the API server", ("--raw", path, f"--request-timeout={self._timeout:g}s"))
+        return self.output("ask the API server", "get", "--raw", path, f"--request-timeout={self._timeout:g}s")
 
-    def _get(self, what: str, arguments: Sequence[str]) -> str:
-        may_log_in = os.isatty(0) or os.isatty(2)
-        code, output = self._print(what, ["get", *self._options, *arguments], may_log_in=may_log_in)
+    def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:
+        """Return what a command prints. Its errors, and prompts of a credential plugin, go to the terminal.
+
+        `what` it does, for the error. `text`: its standard input.
+        """
+        may_log_in = not text and (os.isatty(0) or os.isatty(2))
+        code, output = self._print(what, [verb, *self._options, *arguments], may_log_in=may_log_in, text=text)
         if code:
             raise KubectlError(f"cannot {what}: kubectl ended with exit code {code}, see above")
         return output
 
-    def _print(self, what: str, arguments: Sequence[str], *, may_log_in: bool = False) -> tuple[int, str]:
+    def _print(
+        self, what: str, arguments: Sequence[str], *, may_log_in: bool = False, text: str = ""
+    ) -> tuple[int, str]:
         """Return the exit code and what was printed; raises KubectlError if kubectl does not run or end.
 
         `may_log_in`: a credential plugin can ask on the terminal, and somebody needs time to answer.
         """
         seconds = max(_LISTS * self._timeout, LOGIN_SECONDS if may_log_in else 0)
         try:
-            return self._run(arguments, seconds, terminal=may_log_in)[:2]
+            return self._run(arguments, seconds, terminal=may_log_in, text=text)[:2]
         except subprocess.TimeoutExpired:
             raise KubectlError(f"cannot {what}: kubectl did not end within {seconds:g} s") from None
         except OSError as error:
@@ -85,7 +90,13 @@ class Kubectl:
             _kill_session(child)
 
     def _run(
-        self, arguments: Sequence[str], seconds: float, *, terminal: bool = False, stderr: int | None = None
+        self,
+        arguments: Sequence[str],
+        seconds: float,
+        *,
+        terminal: bool = False,
+        stderr: int | None = None,
+        text: str = "",
     ) -> tuple[int, str, str]:
         """Return exit code, output and errors; raises OSError and TimeoutExpired.
 
@@ -94,7 +105,7 @@ class Kubectl:
         """
         with subprocess.Popen(  # noqa: S603 (the operator's own kubectl)
             ["kubectl", *arguments],  # noqa: S607
-            stdin=None if terminal else subprocess.DEVNULL,
+            stdin=None if terminal else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=not terminal,
@@ -105,7 +116,7 @@ class Kubectl:
             if self._canceled.is_set():
                 _kill_session(child)
             try:
-                output, errors = child.communicate(timeout=seconds)
+                output, errors = child.communicate(text, timeout=seconds)
             except BaseException:
                 child.kill() if terminal else _kill_session(child)
                 raise

@@ -1,12 +1,11 @@
 """One command: its targets, its progress, and asking them."""
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Final
 
-from agent.cli.output import warn
+from agent.cli.output import show_progress, warn
 from agent.config import UsageError, quote
 from agent.fleet.answers import Answer
 from agent.fleet.inventory import LABELS, WITHOUT_AGENT, Agent, Target, addresses, agents_in, targets
@@ -79,27 +78,21 @@ class Session:
         with ThreadPoolExecutor(self._arguments.parallel) as pool:
             futures = [pool.submit(execute, agent) for agent in agents]
             try:
-                _show_progress(f"0 of {format_number(len(agents))} agents answered …")
+                show_progress(f"0 of {format_number(len(agents))} agents answered …")
                 for number, future in enumerate(as_completed(futures), 1):
                     answer = future.result()
                     answers[answer.node] = answer
-                    _show_progress("")
+                    show_progress("")
                     finished(answer)
-                    _show_progress(f"{format_number(number)} of {format_number(len(agents))} agents answered …")
+                    show_progress(f"{format_number(number)} of {format_number(len(agents))} agents answered …")
             except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.kubectl.cancel()
                 if not isinstance(error, KeyboardInterrupt):
                     raise
             finally:
-                _show_progress("")
+                show_progress("")
         return list(answers.values())
-
-
-def _show_progress(text: str) -> None:
-    """Replace the line on a terminal that says how many agents have answered."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def cluster_options(arguments: argparse.Namespace) -> list[str]:

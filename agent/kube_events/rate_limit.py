@@ -45,8 +45,8 @@ class RateLimiter:
         return not spec.lasting or sent is None or now - sent >= REPEAT_AFTER
 
     def _priority(self, spec: EventSpec) -> tuple[bool, timedelta]:
-        # What does not last can be sent only now; then what was never sent, then what was sent longest ago.
-        return spec.lasting, self._last_sent(spec) or timedelta.min
+        # What is critical, and what can be sent only now; of each, what was never sent, then what was sent longest ago.
+        return spec.lasting and not spec.critical, self._last_sent(spec) or timedelta.min
 
     def _last_sent(self, spec: EventSpec) -> timedelta | None:
         """Return when it was sent; None if never, or not yet as critical."""

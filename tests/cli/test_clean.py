@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -311,6 +312,15 @@ def test_without_docker_nothing_is_released(incident: Incident, tmp_path: Path) 
     assert "Nothing can be released, because these sources are unavailable:\n  containers: " in done.out
     assert "Nothing to release." not in done.out
     assert incident.files() == before
+
+
+def test_with_docker_whose_checkpoints_are_not_mounted_nothing_is_released(incident: Incident) -> None:
+    shutil.rmtree(incident.host.checkpoints)
+    before = incident.files()
+    done = incident.clean("--apply")
+    assert (done.code, incident.files() == before) == (3, True)
+    assert "checkpoints: none of these exists: " in done.out
+    assert "deploy/overlays/docker" in done.out
 
 
 def test_an_unavailable_network_exits_with_3(incident: Incident) -> None:

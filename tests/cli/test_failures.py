@@ -69,15 +69,6 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert len(lines) == 8
 
 
-def test_a_missing_node_name_is_reported_with_the_remedy() -> None:
-    done = nodeleak("run")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        "nodeleak: --node (NODELEAK_NODE) is not set: give the name of this node's Node object, "
-        "or --api=off to run without the API server\n"
-    )
-
-
 def test_missing_credentials_are_reported_with_the_remedy() -> None:
     done = nodeleak("scan", "--node", "worker-1")
     assert done.code == 2
@@ -201,18 +192,6 @@ def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
 
 
 # Recordings
-
-
-def test_a_recording_gives_the_same_output_from_file_and_pipe(node: SmallNode) -> None:
-    recorded = nodeleak("record", "--api", "off", *node.options)
-    assert (recorded.code, recorded.err) == (0, "")
-    path = node.home / "node.json"
-    path.write_text(recorded.out)
-    from_file = nodeleak("scan", "--recording", str(path))
-    from_pipe = nodeleak("scan", "--recording", "-", given=recorded.out)
-    assert from_file.code == from_pipe.code == 0
-    assert from_file.out == from_pipe.out
-    assert "leaked_reservation" in from_file.out
 
 
 def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_path: Path) -> None:

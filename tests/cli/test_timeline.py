@@ -134,9 +134,3 @@ def test_a_damaged_entry_of_the_journal_is_a_warning(node: SmallNode) -> None:
     (state(node) / "journal" / "torn.json").write_text("{torn")
     (warning,) = document(node)["warnings"]
     assert "torn.json: no entry of this version" in warning
-
-
-def test_the_help_explains_the_table() -> None:
-    page = nodeleak("timeline", "--help").out
-    for text in ("A ~ before a time", "examples:", "exit codes:", "--since", "--state-dir", "--api=off"):
-        assert text in page

@@ -43,7 +43,7 @@ from tests.wire import needs, only_with
 
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
-WITHOUT_DOCKER, CLEANUP_EXEC = "overlays/without-docker", "overlays/cleanup-exec"
+DOCKER, CLEANUP_EXEC = "overlays/docker", "overlays/cleanup-exec"
 
 
 def test_every_object_is_valid() -> None:
@@ -84,7 +84,7 @@ def test_the_agent_accepts_its_settings_and_arguments() -> None:
 def test_every_path_that_the_agent_reads_is_mounted() -> None:
     config = load("run", {}, {variable("node"): "worker-1"})
     for name in AGENTS:
-        checkpoints = () if name == WITHOUT_DOCKER else config.checkpoint_dir
+        checkpoints = config.checkpoint_dir if name == DOCKER else ()
         read = [config.cni_networks_dir, *config.cni_cache_dir, *checkpoints, config.device_plugins_dir]
         for path in (*read, config.state_dir):
             assert path is not None
@@ -114,9 +114,12 @@ def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by
     assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
 
 
-def test_without_docker_its_directories_are_not_created_on_the_node() -> None:
+def test_docker_leaves_no_directory_on_a_node_that_never_had_it() -> None:
+    """Kubernetes creates what a manifest mounts and the node lacks."""
     of_docker = {"/var/lib/dockershim", "/var/lib/cri-dockerd"}
-    assert mounts(WITHOUT_DOCKER) == {path: mount for path, mount in mounts("base").items() if path not in of_docker}
+    assert mounts(DOCKER).keys() - mounts("base").keys() == of_docker
+    for name in (*AGENTS, *FILES):
+        assert name == DOCKER or not of_docker & mounts(name).keys(), name
 
 
 def test_mounts_follow_the_node_and_leave_the_kubelets_own_files_alone() -> None:
@@ -221,7 +224,7 @@ def examples(page: Path) -> list[dict[str, Any]]:
     found = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
     if not kubectl_has_components():  # what the pages say for such a kubectl
         for example in found:
-            example["bases"] = example.pop("resources")
+            example["bases"] = example.pop("bases", None) or example.pop("resources")
     return found
 
 
@@ -232,8 +235,19 @@ def test_the_examples_of_the_pages_render(tmp_path: Path) -> None:
         (daemonset,) = [document for document in objects if document["kind"] == "DaemonSet"]
         (agent,) = daemonset["spec"]["template"]["spec"]["containers"]
         assert agent["image"].startswith("your.registry/nodeleak:")
-    moved = render(kustomization(tmp_path, **examples(DEPLOY / "README.md")[2]))
-    assert {document["metadata"].get("namespace") for document in moved} == {"nodeleak", None}
+    (moved,) = [example for example in examples(DEPLOY / "README.md") if "namespace" in example]
+    objects = render(kustomization(tmp_path, **moved))
+    assert {document["metadata"].get("namespace") for document in objects} == {"nodeleak", None}
+
+
+def test_a_kubectl_without_components_combines_overlays_by_copies(tmp_path: Path) -> None:
+    (example,) = [example for example in examples(DEPLOY / "README.md") if "patchesStrategicMerge" in example]
+    own = kustomization(tmp_path, **example)
+    shutil.copy(DEPLOY / DOCKER / "component/daemonset.yaml", own / "docker.yaml")
+    (daemonset,) = [document for document in render(own) if document["kind"] == "DaemonSet"]
+    (agent,) = daemonset["spec"]["template"]["spec"]["containers"]
+    paths = {mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]}
+    assert (paths["/var/lib/cni"], paths["/var/lib/dockershim"]) == (False, True)
 
 
 def test_components_add_to_the_base_and_to_each_other_what_their_overlays_add(tmp_path: Path) -> None:

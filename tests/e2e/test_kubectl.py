@@ -21,7 +21,7 @@ STATE_DIR = Path("/var/lib/nodeleak")
 @pytest.fixture(scope="module")
 def agent(whole_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     build_image()
-    deployment = Deployment(whole_cluster, tmp_path_factory.mktemp("deploy"))
+    deployment = Deployment(whole_cluster, tmp_path_factory.mktemp("deploy"), docker=True)
     yield deployment
     deployment.delete()
     shutil.rmtree(STATE_DIR, ignore_errors=True)  # the journal of these tests is nobody's

@@ -27,6 +27,17 @@ with (home / "calls").open("a") as calls:
 if given[0] == "config":
     print("staging")
     sys.exit()
+if given[0] == "create":
+    (home / "created").write_text(sys.stdin.read())
+    print("job.batch/nodeleak-clean-x1")
+    sys.exit()
+if given[0] == "logs":
+    print((home / "log").read_text(), end="")
+    sys.exit()
+if "--selector=job-name=nodeleak-clean-x1" in given:
+    looks = sum("job-name" in line for line in (home / "calls").read_text().splitlines())
+    print(json.dumps({{"items": json.loads((home / "looks").read_text())[:looks][-1]}}))
+    sys.exit()
 if given[0] == "get":
     kind = next(one for one in given[1:] if not one.startswith("-"))
     names = given[given.index(kind) + 1:]

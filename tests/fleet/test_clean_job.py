@@ -1,5 +1,6 @@
 """The Job that cleans one node, from the DaemonSets of deploy/, and the Roles of docs/kubectl.md."""
 
+import json
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -14,7 +15,7 @@ from agent.fleet.clean_job import clean_job
 from agent.fleet.inventory import LABELS
 from tests.deploy.manifests import AGENTS, of_kind
 from tests.deploy.test_manifests import VERSIONS
-from tests.fleet.kubectl import FakeKubectl, text
+from tests.fleet.kubectl import Done, FakeKubectl, text
 
 
 def daemon_set(name: str = "base") -> dict[str, Any]:
@@ -115,11 +116,74 @@ def test_it_is_printed_as_a_manifest(kubectl: FakeKubectl) -> None:
     done = kubectl.run("clean-job", "worker-1", "--apply", "--context=staging", "--", "--max", "3")
     assert (done.code, done.err) == (0, "")
     assert yaml.safe_load(done.out) == job("base", "--max", "3")
-    (first, second) = done.out.splitlines()[:2]
-    again = "kubectl nodeleak clean-job worker-1 --apply --context=staging -- --max 3"
-    assert first == f"# JOB=$({again} | kubectl create -f - -o name)"
-    assert second == "# until kubectl -n kube-system logs -f $JOB; do sleep 2; done"
+    again = "kubectl nodeleak clean-job worker-1 --apply --run --context=staging -- --max 3"
+    assert done.out.splitlines()[0].endswith(f": {again}")
     assert kubectl.calls("exec") == []
+
+
+# --run
+
+
+def job_pod(**state: Any) -> dict[str, Any]:
+    """Return the Job's pod with the state of its container, beside a sidecar that never ends."""
+    statuses = [{"name": "mesh", "state": {"running": {}}}, {"name": "nodeleak", "state": state}]
+    phase = "Pending" if "waiting" in state else "Running"
+    return {"metadata": {"name": "nodeleak-clean-x1-abc"}, "status": {"phase": phase, "containerStatuses": statuses}}
+
+
+PULLING = {"reason": "ErrImagePull", "message": "no such host"}
+
+
+def run_job(kubectl: FakeKubectl, *looks: Any, timeout: str = "1m") -> Done:
+    """Run the Job on worker-1. `looks`: what each list of its pods shows, the last one for ever."""
+    kubectl.node("worker-1")
+    (kubectl.home / "daemonsets").write_text(text({"items": [daemon_set()]}))
+    (kubectl.home / "looks").write_text(text([[look] if look else [] for look in looks]))
+    (kubectl.home / "log").write_text("2 released\n\x1b[2J\n")
+    return kubectl.run("clean-job", "worker-1", "--apply", "--run", f"--timeout={timeout}", "--", "--max", "3")
+
+
+def test_run_creates_the_job_and_ends_with_its_log_and_exit_code(kubectl: FakeKubectl) -> None:
+    done = run_job(kubectl, None, job_pod(waiting=PULLING), job_pod(running={}), job_pod(terminated={"exitCode": 4}))
+    assert (done.code, done.out) == (4, "2 released\n\\x1b[2J\n")
+    assert json.loads((kubectl.home / "created").read_text()) == job("base", "--max", "3")
+    assert done.err.splitlines() == [
+        "nodeleak: created Job nodeleak-clean-x1 in namespace kube-system",
+        "nodeleak: pod nodeleak-clean-x1-abc waits: ErrImagePull: no such host",
+    ]
+    (logs,) = kubectl.calls("logs")
+    assert logs[1:] == ["nodeleak-clean-x1-abc", "--namespace=kube-system", "--container=nodeleak"]
+
+
+@pytest.mark.parametrize(
+    ("look", "event", "why"),
+    [
+        (job_pod(waiting=PULLING), [], "pod nodeleak-clean-x1-abc: ErrImagePull: no such host"),
+        (None, [{"reason": "FailedCreate", "message": "forbidden"}], "it has no pod: FailedCreate: forbidden"),
+        (
+            {"metadata": {"name": "p"}, "status": {"phase": "Pending"}},
+            [
+                {"reason": "FailedMount", "message": "no such volume", "lastTimestamp": "2026-03-26T19:20:00Z"},
+                {"reason": "Scheduled", "lastTimestamp": "2026-03-26T19:19:00Z"},
+            ],
+            "pod p: FailedMount: no such volume",
+        ),
+    ],
+)
+def test_a_job_that_does_not_start_says_why(look: Any, event: Any, why: str, kubectl: FakeKubectl) -> None:
+    (kubectl.home / "events").write_text(text({"items": event}))
+    done = run_job(kubectl, look, timeout="1s")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.splitlines()[-2:] == [
+        "nodeleak: the Job may go on; to stop it: kubectl --namespace=kube-system delete job nodeleak-clean-x1",
+        f"nodeleak: Job nodeleak-clean-x1 did not end within 1 s: {why}",
+    ]
+
+
+def test_a_pod_that_the_kubelet_refuses_ends_the_wait(kubectl: FakeKubectl) -> None:
+    status = {"phase": "Failed", "reason": "OutOfmemory", "message": "the node is full"}
+    done = run_job(kubectl, {"metadata": {"name": "p"}, "status": status})
+    assert (done.code, done.err.splitlines()[-1]) == (3, "nodeleak: pod p failed: OutOfmemory: the node is full")
 
 
 def test_without_a_daemon_set_there_is_no_job(kubectl: FakeKubectl) -> None:

@@ -86,12 +86,26 @@ def test_a_node_without_agent_is_skipped(kubectl: FakeKubectl) -> None:
     assert done.code == 3
     assert "nodeleak: worker-1 is skipped: no agent pod on this node" in done.err.splitlines()
     assert "is not running: \\x1b[2JErrImagePull" in done.err
-    assert "1 node done, 2 skipped" in done.err
+    assert "1 node done, 2 skipped (worker-1, worker-2)" in done.err
     document = json.loads(done.out)
     assert (document["schema"], document["command"]) == ("nodeleak.fleet/v1", "clean")
     first, _, last = document["nodes"]
     assert first == {"node": "worker-1", "exit_code": None, "error": "no agent pod on this node"}
     assert last == {"node": "worker-3", "exit_code": 0, "document": clean("released")}
+
+
+def test_what_comes_before_an_incomplete_result_hides_no_node(kubectl: FakeKubectl) -> None:
+    """A node that is away must not hide an unexpected result from a script, nor the other way round."""
+    kubectl.node("worker-1", pods=[])
+    add(kubectl, clean("failed"), clean("released"))
+    done = kubectl.run(*APPLY[:-1], "--max-nodes=1", "-o", "json")
+    assert done.code == 4
+    assert "1 unexpected, 1 skipped (worker-1), 1 not asked" in done.err
+    assert [(node["node"], node["exit_code"], node.get("error")) for node in json.loads(done.out)["nodes"]] == [
+        ("worker-1", None, "no agent pod on this node"),
+        ("worker-2", 0, None),
+        ("worker-3", None, "not asked: cleaning stopped before it"),
+    ]
 
 
 @pytest.mark.parametrize("change", HOSTILE)

@@ -55,6 +55,14 @@ def test_an_event_that_has_become_critical_is_sent_before_those_that_were_sent_l
     assert due[0] == replace(events[0], critical=True)
 
 
+def test_a_critical_event_is_sent_before_less_severe_ones_that_were_never_sent() -> None:
+    limiter = RateLimiter()
+    limiter.due([about(number) for number in range(BURST)], UPTIME)
+    warning, critical = about(BURST), replace(about(BURST + 1), critical=True)
+    assert limiter.due([warning, critical], UPTIME + TOKEN_INTERVAL)[0] == [critical]
+    assert limiter.due([warning, critical], UPTIME + TOKEN_INTERVAL * 2)[0] == [warning]
+
+
 def test_the_releases_of_every_sync_are_sent() -> None:
     limiter = RateLimiter()
     assert [len(limiter.due([RELEASED], UPTIME + INTERVAL * number)[0]) for number in range(3)] == [1, 1, 1]

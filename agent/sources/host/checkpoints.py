@@ -48,7 +48,9 @@ class CheckpointDirectories:
         """
         found = {path: directory for path in self._directories if (directory := _read(path)) is not None}
         if not found:
-            raise NotFound(f"none of these exists: {', '.join(map(str, self._directories))} (check --checkpoint-dir)")
+            directories = ", ".join(map(str, self._directories))
+            remedy = "in a pod apply deploy/overlays/docker, elsewhere check --checkpoint-dir"
+            raise NotFound(f"none of these exists: {directories} ({remedy})")
         left_over = _left_over(found, list(filter(attrgetter("sandbox"), containers)), now)
         self._left_over = frozenset(path / container_id for path in left_over for container_id in found[path].ids)
         in_use = (directory for path, directory in found.items() if path not in left_over)

@@ -47,8 +47,9 @@ def test_both_kubelet_directories_are_read(tmp_path: Path) -> None:
 def test_one_missing_directory_is_skipped_and_an_empty_one_is_empty(tmp_path: Path) -> None:
     (tmp_path / ".3847261").write_text(CONTENT)  # the kubelet's temporary file
     assert CheckpointDirectories([tmp_path / "dockershim", tmp_path]).read((), NOW) == ()
-    why = f"none of these exists: {tmp_path}/a, {tmp_path}/b (check --checkpoint-dir)"
-    assert error_of(tmp_path / "a", tmp_path / "b") == why
+    why = error_of(tmp_path / "a", tmp_path / "b")
+    assert why.startswith(f"none of these exists: {tmp_path}/a, {tmp_path}/b (")
+    assert "deploy/overlays/docker" in why
 
 
 def test_a_damaged_checkpoint_counts_without_its_pod_name(tmp_path: Path) -> None:
