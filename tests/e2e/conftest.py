@@ -7,7 +7,7 @@ import pytest
 
 from .agent import Nodeleak
 from .containerd_node import ContainerdNode
-from .node import Cluster, Pods
+from .node import Cluster, Pods, remove_left_containers
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +16,7 @@ def whole_cluster() -> Cluster:
     others = cluster.kubectl("get", "pods", "--all-namespaces", "--selector=app!=nodeleak-e2e", "--no-headers")
     if others:
         pytest.exit(f"delete the node's other pods first (hack/cluster kubectl):\n{others}")
+    remove_left_containers()
     Pods(cluster).clear()
     return cluster
 

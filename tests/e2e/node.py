@@ -307,6 +307,12 @@ def running_sandboxes() -> dict[str, str]:
     return dict(line.split() for line in shown.splitlines())
 
 
+def remove_left_containers() -> None:
+    """Remove the containers, beside those of pods, that tests left when they were interrupted."""
+    if left := docker("ps", "--all", "--quiet", f"--filter=name={_LABEL}").split():
+        docker("rm", "--force", *left)
+
+
 def remove_pod_containers(pods: Iterable[str]) -> None:
     """Remove the containers of pods (`namespace/name`) with docker rm -f."""
     for pod in pods:
