@@ -95,8 +95,6 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     if isinstance(snapshot.networks, NotRequested):
         kept = store.network == KUBENET or not store.discovered
         return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
-    if not all(result.pod for result in _results(store, snapshot)):
-        return _not_in_use(store, "libcni's cache has IDs of this network that are not those of pods", snapshot)
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
     why = f"the pods of this node get their addresses from network {names}"
     return _not_in_use(store, why if names else "the kubelet uses no CNI network", snapshot)
@@ -120,10 +118,8 @@ def _is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether running pods show that it is theirs, or libcni's cache that it gives pods a further interface."""
     if not (_ids(store) | _allocated(store, snapshot)).isdisjoint(_running(snapshot)):
         return True
-    results = _results(store, snapshot)
-    # kubenet passes no names of pods.
-    only_pods = store.network == KUBENET or all(result.pod for result in results)
-    return only_pods and any(result.ifname not in _PRIMARY for result in results)
+    further = (result for result in _results(store, snapshot) if result.ifname not in _PRIMARY)
+    return any(result.pod or store.network == KUBENET for result in further)  # which passes no names of pods
 
 
 def _ids(store: NetworkStore) -> frozenset[str]:

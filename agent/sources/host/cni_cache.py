@@ -120,7 +120,8 @@ def parse_result(content: bytes, network: str, container_id: str, ifname: str, m
 
 
 def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
-    if tree.get("kind") != "cniCacheV1":
+    is_bare = tree.get("kind") != "cniCacheV1"
+    if is_bare:
         tree = {"networkName": network, "containerId": container_id, "result": tree}
     if (tree.get("networkName"), tree.get("containerId")) != (network, container_id):
         return None
@@ -133,7 +134,7 @@ def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: st
         network=network,
         container_id=container_id,
         ifname=str(tree.get("ifName", ifname)),
-        pod=_pod(tree.get("cniArgs")),
+        pod=None if is_bare else _pod(tree.get("cniArgs")),
         ranges=_ranges_of_ipam(ipam) or _ranges_of_result(tree.get("result")),
         data_dir=str(ipam.get("dataDir") or ""),
         mtime_ns=mtime_ns,

@@ -116,7 +116,7 @@ def test_calicos_configuration_has_the_pod_cidr_in_place_of_a_range() -> None:
 
 def test_a_result_of_libcni_0_7_has_ranges_and_no_pod() -> None:
     result = parsed(json.dumps(RESULT_02).encode())
-    assert (result.pod, result.data_dir) == ("", "")
+    assert (result.pod, result.data_dir) == (None, "")
     assert ranges(json.dumps(RESULT_02).encode()) == [["10.244.1.1-10.244.1.254"]]
 
 
