@@ -258,6 +258,21 @@ def test_every_plugin_of_a_chain_counts_by_itself(tmp_path: Path) -> None:
         assert "exhausted_range cbr0" in subjects(stand.scan())
 
 
+def test_a_chain_with_two_directories_of_host_local_is_a_gap(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, running=())) as stand:
+        second = tmp_path / "second/cbr0"
+        second.parent.mkdir()
+        leave_over(stand.host.networks / "cbr0", every_address()[:3])
+        leave_over(second, ["10.55.0.5"])
+        ipam = {"type": "host-local", "ranges": [[{"subnet": "10.55.0.0/24"}]], "dataDir": str(second.parent)}
+        reconfigure(stand, "cbr0", BRIDGE, {"type": "macvlan", "ipam": ipam})
+        document = stand.scan(code=3)
+        assert subjects(document) == []
+        why = {one["source"]: one["why"] for one in document["unavailable"]}
+        both = f"{stand.host.networks} and {second.parent}"
+        assert why == {"reservations": f"network cbr0 has two dataDirs, {both}, and only one can be read"}
+
+
 @pytest.mark.parametrize("break_it", [shutil.rmtree, lambda path: [one.unlink() for one in path.iterdir()]])
 @pytest.mark.parametrize("runtime", [CRI_O, DOCKER])
 def test_without_the_configuration_nothing_is_called_unused(tmp_path: Path, runtime: str, break_it: Any) -> None:
