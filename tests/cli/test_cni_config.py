@@ -24,7 +24,8 @@ from tests.cli.test_networks import (
     subjects,
 )
 from tests.fakes import cri
-from tests.fakes.host import configure
+from tests.fakes.grpc_server import FakeGrpcServer
+from tests.fakes.host import build, configure
 from tests.fakes.nodes import FakeNode
 from tests.wire import needs
 
@@ -345,6 +346,18 @@ def test_a_cached_result_that_is_too_large_costs_that_result_only(tmp_path: Path
         (unknown,) = (one for one in document["reservations"] if one["state"] == "unknown")
         assert (unknown["ip"], ghost in unknown["why"]) == ("10.244.1.99", True)
         assert verdicts(stand)["would_release"] == 1
+
+
+def test_a_frozen_runtime_is_waited_for_once_in_a_snapshot(tmp_path: Path) -> None:
+    node = on(CONTAINERD)
+    host = build(tmp_path / "node", node)
+    with FakeGrpcServer(host.containerd_socket, lambda call: call.hang()) as server:
+        document = Stand(node, host).scan("--docker-timeout=300ms", api="off", code=3)
+        why = f"{host.containerd_socket}: Status: no complete response within 0.3 s"
+        unavailable = {one["source"]: one["why"] for one in document["unavailable"]}
+        assert (server.connections, unavailable["networks"], unavailable["containers"]) == (1, why, why)
+        Stand(node, host).scan("--docker-timeout=300ms", "--network=cbr0", api="off", code=3)
+        assert server.connections == 2
 
 
 @pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD, DOCKER])
