@@ -15,10 +15,12 @@ from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     CniResult,
+    Container,
     Known,
     LeftOver,
     NetworkStore,
     NotRequested,
+    Reading,
     Snapshot,
     Unavailable,
     UnrecognizedEntry,
@@ -84,7 +86,7 @@ def _missed(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
     results = known_or(snapshot.cni_results, ())
     elsewhere = {result.container_id for result in results if result.network != store.network}
     elsewhere = elsewhere.union(*(_ids(other) for other in snapshot.reservations))
-    return _running(snapshot) - on_host - (elsewhere - _allocated(store, snapshot))
+    return running_sandboxes(snapshot.containers) - on_host - (elsewhere - _allocated(store, snapshot))
 
 
 def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
@@ -116,7 +118,7 @@ def _not_in_use(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkSto
 
 def _is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether running pods show that it is theirs, or libcni's cache that it gives pods a further interface."""
-    if not (_ids(store) | _allocated(store, snapshot)).isdisjoint(_running(snapshot)):
+    if not (_ids(store) | _allocated(store, snapshot)).isdisjoint(running_sandboxes(snapshot.containers)):
         return True
     further = (result for result in _results(store, snapshot) if result.ifname not in _PRIMARY)
     return any(result.pod or store.network == KUBENET for result in further)  # which passes no names of pods
@@ -139,9 +141,9 @@ def _allocated(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
     )
 
 
-def _running(snapshot: Snapshot) -> frozenset[str]:
-    containers = known_or(snapshot.containers, ())
-    return frozenset(container.id for container in containers if container.sandbox and container.running)
+def running_sandboxes(containers: Reading[tuple[Container, ...]]) -> frozenset[str]:
+    """Return their IDs; none where the list is not known."""
+    return frozenset(container.id for container in known_or(containers, ()) if container.sandbox and container.running)
 
 
 def _program(entries: Iterable[UnrecognizedEntry]) -> str:
@@ -177,7 +179,7 @@ def _waits(snapshot: Snapshot) -> bool:
 
 def _since(snapshot: Snapshot) -> int:
     """Return the time before which nothing of this setup was made, in nanoseconds; 0: not known."""
-    running = _running(snapshot)
+    running = running_sandboxes(snapshot.containers)
     made = [container.created for container in known_or(snapshot.containers, ()) if container.id in running]
     processes = known_or(snapshot.processes, None)
     booted = int(processes.booted.timestamp()) if processes else 0

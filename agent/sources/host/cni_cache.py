@@ -84,39 +84,20 @@ class CniResults:
                 parsed[version] = self._parsed[version]
             elif stat.S_ISREG(found.st_mode):
                 content, mtime_ns = read_file(name, directory)
-                parsed[version] = _parse_file(content, network, container_id, ifname, mtime_ns)
+                parsed[version] = parse_result(content, network, container_id, ifname, mtime_ns)
         except FileNotFoundError:
             return
         except SourceError:  # CRI-O writes all annotations of the pod into it
             parsed[version] = DamagedResult(network, container_id, ifname, Damage.TOO_LARGE)
 
 
-def _parse_file(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> _Parsed:
-    result = parse_result(content, network, container_id, ifname, mtime_ns)
-    if result is None and (damage := _damage(content)):
-        return DamagedResult(network, container_id, ifname, damage)
-    return result
-
-
-def _damage(content: bytes) -> Damage | None:
-    """Say why a file has no result of any kind; None: it has another one than its name says."""
-    if not content:
-        return Damage.EMPTY
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return Damage.MALFORMED
-    return None
-
-
-def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
-    """Parse one cache file; None for anything that is not one. Never raises, whatever the bytes."""
+def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> _Parsed:
+    """Parse one cache file; None: it has another result than its name says. Never raises, whatever the bytes."""
     try:
         tree = json.loads(content)
-        # What is nested so deep that it can just be parsed cannot be read.
         return _result(tree, network, container_id, ifname, mtime_ns) if isinstance(tree, dict) else None
     except (ValueError, RecursionError):
-        return None
+        return DamagedResult(network, container_id, ifname, Damage.MALFORMED if content else Damage.EMPTY)
 
 
 def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
