@@ -124,7 +124,7 @@ def pod(
 
 def cni_result(
     container_id: str,
-    pod_name: str,
+    pod_name: str | None,
     *subnets: str,
     network: str = "kubenet",
     age: timedelta = OLD,

@@ -16,7 +16,16 @@ from agent.model.registration import Registration
 from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER, RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import CniResult, NetworkStore, NotRequested, Reading, Snapshot, known_or
+from agent.model.snapshot import (
+    CniResult,
+    NetworkStore,
+    NotRequested,
+    Reading,
+    Reservation,
+    ReservationKey,
+    Snapshot,
+    known_or,
+)
 from agent.model.state_files import StoredHistory
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
@@ -64,10 +73,10 @@ def node_sources(
     is_missing = partial(is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
     networks = partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
-    last = LastNetworks(networks, _reservations(config, is_missing))
+    last = LastNetworks(networks)
     host = {
-        "networks": last.read_networks,
-        "reservations": last.read_reservations,
+        "networks": lambda _: last.read(),
+        "reservations": _reservations(config, is_missing),
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
         ),
@@ -151,54 +160,37 @@ def _on_node(docker_host: str, run_dir: Path) -> Path | None:
 
 def _probe(
     config: Config, results: CniResults, last: "LastNetworks"
-) -> Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]:
-    def ask(ips: Sequence[str], send: bool) -> Mapping[str, ProbeResult]:
+) -> Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]:
+    def ask(reservations: Sequence[Reservation], send: bool) -> Mapping[ReservationKey, ProbeResult]:
         if config.probe == "off":
-            return dict.fromkeys(ips, ProbeResult("not probed: --probe=off")) if send else {}
-        cached = results.read()
-        if not send:
-            return probe.known_unasked(ips, config.proc, cached)
-        found = probe.probe(ips, loop.clock, config.proc, cached)
-        return {ip: last.qualified(ip, one, cached) for ip, one in found.items()}
+            not_probed = ProbeResult("not probed: --probe=off", asked=False)
+            return {reservation.key: not_probed for reservation in reservations}
+        networks, cached = {reservation.network for reservation in reservations}, results.read()
+        plugins = {network: last.plugins_of(network, cached) for network in networks}
+        return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
 
     return ask
 
 
 class LastNetworks:
-    """The networks of the last snapshot, and what is reserved in them."""
+    """The networks of the last snapshot."""
 
-    def __init__(
-        self,
-        networks: Callable[[], tuple[RuntimeNetwork, ...] | NotRequested],
-        reservations: Callable[[Snapshot], tuple[NetworkStore, ...]],
-    ) -> None:
-        self._of_networks, self._of_reservations = networks, reservations
+    def __init__(self, read: Callable[[], tuple[RuntimeNetwork, ...] | NotRequested]) -> None:
+        self._read = read
         self._networks: tuple[RuntimeNetwork, ...] = ()
-        self._stores: tuple[NetworkStore, ...] = ()
 
-    def read_networks(self, _: Snapshot) -> tuple[RuntimeNetwork, ...] | NotRequested:
+    def read(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
         self._networks = ()
-        found = self._of_networks()
+        found = self._read()
         self._networks = () if isinstance(found, NotRequested) else found
         return found
 
-    def read_reservations(self, snapshot: Snapshot) -> tuple[NetworkStore, ...]:
-        self._stores = self._of_reservations(snapshot)
-        return self._stores
-
-    def qualified(self, ip: str, found: ProbeResult, cached: Iterable[CniResult]) -> ProbeResult:
-        """Return the result of a probe: silence proves nothing if the node may not reach the pods of the network."""
-        plugins = self._plugins_of(ip, cached)
-        if found.objection or (plugins and plugins <= probe.REACHED):
-            return found
-        which = ", ".join(sorted(plugins)) or "a plugin that is not known"
-        return replace(found, why=f"{found.why}, which proves nothing for pods of {which}", asked=False)
-
-    def _plugins_of(self, ip: str, cached: Iterable[CniResult]) -> set[str]:
-        """Return the plugins that make the interfaces in the networks in which an address is reserved."""
-        names = {one.network for one in self._stores if any(each.ip == ip for each in known_or(one.reading, ()))}
-        configured = {one.plugins[0] for one in self._networks if one.name in names and one.plugins}
-        return configured | {one.plugin for one in cached if one.network in names and one.plugin}
+    def plugins_of(self, network: str, cached: Iterable[CniResult]) -> set[str]:
+        """Return what may make the interfaces of a network: the first plugin of its chain, and any that isolates."""
+        plugins = {result.plugin for result in cached if result.network == network and result.plugin}
+        for chain in (configured.plugins for configured in self._networks if configured.name == network):
+            plugins |= {*chain[:1], *probe.ISOLATING.intersection(chain)}
+        return plugins
 
 
 def _networks(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent.model.index import mounted_by_sandbox, of_nobody
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
+from agent.model.snapshot import Reservation, ReservationKey
 from agent.sources.host import addresses, mount_table
 from agent.sources.host.cni_cache import CniResults
 
@@ -23,7 +24,7 @@ class Recheck:
     """None: the kubelet of this node keeps none."""
     results: CniResults
     proc: Path
-    send: Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]
+    send: Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]
     """Probes addresses; False: without sending anything, and leaving out those that can be asked."""
 
     def ask(self, request: ReleaseRequest) -> Refusal | list[str]:
@@ -56,18 +57,18 @@ class Recheck:
         mounted = mounted_by_sandbox(named, mount_table.read_namespaces(self.proc)) if named else {}
         return f"its network namespace is still mounted: {mounted[container_id]}" if mounted else ""
 
-    def probe(self, ips: Sequence[str], *, send: bool = True) -> Mapping[str, ProbeResult]:
+    def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Mapping[ReservationKey, ProbeResult]:
         """Look for whoever has an address without a process. Of all addresses at once: it may take some seconds.
 
         Where an address cannot be asked, a namespace of which nobody knows the sandbox may have it.
         """
-        found = self.send(ips, send)
+        found = self.send(reservations, send)
         if all(result.asked for result in found.values()):
             return found
         namespace = of_nobody(self.results.read(), mount_table.read_namespaces(self.proc))
         if not namespace:
             return found
-        return {ip: result if result.asked else _doubtful(result, namespace) for ip, result in found.items()}
+        return {key: result if result.asked else _doubtful(result, namespace) for key, result in found.items()}
 
 
 def _doubtful(result: ProbeResult, namespace: str) -> ProbeResult:

@@ -28,7 +28,7 @@ from agent.model.release import (
     Verdict,
 )
 from agent.model.report import Report
-from agent.model.snapshot import Reservation, Snapshot, known_or
+from agent.model.snapshot import Reservation, ReservationKey, Snapshot, known_or
 from agent.sources.source_error import SourceError
 
 HOUR: Final = timedelta(hours=1)
@@ -105,9 +105,9 @@ class DryRun:
 
     def _outcomes(self, requests: Sequence[ReleaseRequest], _snapshot: Snapshot) -> list[Outcome]:
         """Return what comes of the requests that passed every guard."""
-        known: Mapping[str, ProbeResult] = {}
+        known: Mapping[ReservationKey, ProbeResult] = {}
         with suppress(SourceError):  # --apply reports it
-            known = self.recheck.probe(_ips(requests), send=False)
+            known = self.recheck.probe(_reservations(requests), send=False)
         return [_objected(request, known) or _would_release(request, known) for request in requests]
 
     def context(self, report: Report) -> GuardContext:
@@ -199,7 +199,7 @@ class Apply(DryRun):
             return [replace(end, request=request) for request in requests]
         try:
             # Outside every lock, because it takes some seconds.
-            probed = self.recheck.probe(_ips(requests))
+            probed = self.recheck.probe(_reservations(requests))
         except SourceError as error:
             return [Outcome(request, Verdict.FAILED, why=str(error)) for request in requests]
         self.heartbeat()
@@ -226,23 +226,23 @@ class Apply(DryRun):
             return Outcome(request, Verdict.CHANGED, why="the sandbox was restored, or released, since the snapshot")
         return None
 
-    def _release(self, request: ReleaseRequest, probed: Mapping[str, ProbeResult]) -> Outcome:
-        evidence = [probed[ip].why for ip in request.ips]
+    def _release(self, request: ReleaseRequest, probed: Mapping[ReservationKey, ProbeResult]) -> Outcome:
+        evidence = [probed[leak.key].why for leak in request.reservations]
         return release(request, evidence, self.recheck, self.files, self.journal, by=self.by, at=self.now())
 
 
-def _ips(requests: Sequence[ReleaseRequest]) -> list[str]:
-    return [ip for request in requests for ip in request.ips]
+def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
+    return [leak for request in requests for leak in request.reservations]
 
 
-def _objected(request: ReleaseRequest, probed: Mapping[str, ProbeResult]) -> Outcome | None:
-    results = [probed[ip] for ip in request.ips if ip in probed]
+def _objected(request: ReleaseRequest, probed: Mapping[ReservationKey, ProbeResult]) -> Outcome | None:
+    results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
     refusals = tuple(Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection)
     return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
 
 
-def _would_release(request: ReleaseRequest, known: Mapping[str, ProbeResult]) -> Outcome:
-    why = "; ".join(known[ip].why for ip in request.ips if ip in known)
+def _would_release(request: ReleaseRequest, known: Mapping[ReservationKey, ProbeResult]) -> Outcome:
+    why = "; ".join(known[leak.key].why for leak in request.reservations if leak.key in known)
     return Outcome(request, Verdict.WOULD_RELEASE, why=why)
 
 

@@ -48,7 +48,8 @@ class State(StrEnum):
     """Not written by host-local (another name, no container ID, a directory, a link, too large). nodeleak only lists it
     and never releases it."""
     UNKNOWN = "unknown"
-    """A source that the state depends on is unavailable, or the file is newer than the node's clock (it was set)."""
+    """A source that the state depends on is unavailable, the file is newer than the node's clock (it was set), or
+    libcni's cache names no pod of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)

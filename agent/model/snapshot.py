@@ -229,7 +229,8 @@ class CniResult:
     network: str
     container_id: str
     ifname: str
-    pod: str
+    pod: str | None
+    """Empty: the ADD was given none, as those of kubenet. None: it is not known, as of libcni < 0.8."""
     ranges: RangeSets
     data_dir: str
     mtime_ns: int

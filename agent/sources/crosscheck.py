@@ -26,7 +26,7 @@ from agent.model.snapshot import (
     is_missing,
     known_or,
 )
-from agent.sources.networks import attributed
+from agent.sources.networks import attributed, running_sandboxes
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Pods: TypeAlias = Reading[tuple[Pod, ...]]
@@ -81,7 +81,7 @@ def runtime(snapshot: Snapshot) -> _Containers:
         return Unavailable("containers", f"{why}: if it is stopped, start it; if it runs, set --cri-endpoint")
     if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
         return reading
-    if _running(reading) or runtimes.is_named(snapshot):
+    if running_sandboxes(reading) or runtimes.is_named(snapshot):
         return reading
     names = " and ".join(runtimes.names(snapshot)) or "the container runtime"
     return Unavailable(
@@ -93,11 +93,6 @@ def runtime(snapshot: Snapshot) -> _Containers:
 
 def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
     return any(known_or(store.reading, ()) for store in stores)
-
-
-def _running(containers: _Containers) -> frozenset[str]:
-    """Return the sandboxes that run; none where the list is not known."""
-    return frozenset(container.id for container in known_or(containers, ()) if container.sandbox and container.running)
 
 
 def _with_running_pods(reading: _Containers, pods: _Pods) -> _Containers:
@@ -154,7 +149,7 @@ def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterabl
     """
     if is_missing(reading):
         return _missing_checkpoints(reading, containers, stores)
-    running = _running(containers)
+    running = running_sandboxes(containers)
     written = {checkpoint.container_id for checkpoint in known_or(reading, ())}
     if not isinstance(reading, Known) or not running or running & written:
         return reading
@@ -199,7 +194,7 @@ def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
     This matters only where a pod or the node has devices. Kubelets without device plugins have no such directory, and
     that must not make a report about addresses incomplete.
     """
-    why = _why_not_the_kubelets(snapshot.device_plugins, len(_running(snapshot.containers)))
+    why = _why_not_the_kubelets(snapshot.device_plugins, len(running_sandboxes(snapshot.containers)))
     if not why:
         return snapshot.device_plugins
     if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable):

@@ -15,10 +15,12 @@ from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     CniResult,
+    Container,
     Known,
     LeftOver,
     NetworkStore,
     NotRequested,
+    Reading,
     Snapshot,
     Unavailable,
     UnrecognizedEntry,
@@ -84,7 +86,7 @@ def _missed(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
     results = known_or(snapshot.cni_results, ())
     elsewhere = {result.container_id for result in results if result.network != store.network}
     elsewhere = elsewhere.union(*(_ids(other) for other in snapshot.reservations))
-    return _running(snapshot) - on_host - (elsewhere - _allocated(store, snapshot))
+    return running_sandboxes(snapshot.containers) - on_host - (elsewhere - _allocated(store, snapshot))
 
 
 def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
@@ -95,8 +97,6 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     if isinstance(snapshot.networks, NotRequested):
         kept = store.network == KUBENET or not store.discovered
         return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
-    if not all(result.pod for result in _results(store, snapshot)):
-        return _not_in_use(store, "libcni's cache has IDs of this network that are not those of pods", snapshot)
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
     why = f"the pods of this node get their addresses from network {names}"
     return _not_in_use(store, why if names else "the kubelet uses no CNI network", snapshot)
@@ -118,12 +118,10 @@ def _not_in_use(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkSto
 
 def _is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether running pods show that it is theirs, or libcni's cache that it gives pods a further interface."""
-    if not (_ids(store) | _allocated(store, snapshot)).isdisjoint(_running(snapshot)):
+    if not (_ids(store) | _allocated(store, snapshot)).isdisjoint(running_sandboxes(snapshot.containers)):
         return True
-    results = _results(store, snapshot)
-    # kubenet passes no names of pods.
-    only_pods = store.network == KUBENET or all(result.pod for result in results)
-    return only_pods and any(result.ifname not in _PRIMARY for result in results)
+    further = (result for result in _results(store, snapshot) if result.ifname not in _PRIMARY)
+    return any(result.pod or store.network == KUBENET for result in further)  # which passes no names of pods
 
 
 def _ids(store: NetworkStore) -> frozenset[str]:
@@ -143,9 +141,9 @@ def _allocated(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
     )
 
 
-def _running(snapshot: Snapshot) -> frozenset[str]:
-    containers = known_or(snapshot.containers, ())
-    return frozenset(container.id for container in containers if container.sandbox and container.running)
+def running_sandboxes(containers: Reading[tuple[Container, ...]]) -> frozenset[str]:
+    """Return their IDs; none where the list is not known."""
+    return frozenset(container.id for container in known_or(containers, ()) if container.sandbox and container.running)
 
 
 def _program(entries: Iterable[UnrecognizedEntry]) -> str:
@@ -181,7 +179,7 @@ def _waits(snapshot: Snapshot) -> bool:
 
 def _since(snapshot: Snapshot) -> int:
     """Return the time before which nothing of this setup was made, in nanoseconds; 0: not known."""
-    running = _running(snapshot)
+    running = running_sandboxes(snapshot.containers)
     made = [container.created for container in known_or(snapshot.containers, ()) if container.id in running]
     processes = known_or(snapshot.processes, None)
     booted = int(processes.booted.timestamp()) if processes else 0

@@ -19,7 +19,7 @@ from agent.model.state_files import HISTORY_FILE, dump_history
 from agent.model.volumes import Mount
 from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.source_error import SourceError
-from tests.builders import KVM, NOW, UPTIME, node, node_using, transition
+from tests.builders import KVM, NOW, UPTIME, node, node_using, reservation, transition
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
@@ -140,17 +140,15 @@ def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(
         assert not wired.recheck.has_checkpoint(ID)
 
 
-def test_a_disabled_probe_is_reported_as_one_that_was_not_made(
-    wire: Callable[..., NodeSources], tmp_path: Path
-) -> None:
-    off = wire(probe="off").recheck.probe(["127.0.0.1", "fd00:99::9"])
-    assert off == dict.fromkeys(["127.0.0.1", "fd00:99::9"], ProbeResult("not probed: --probe=off"))
+def test_a_probe_needs_libcnis_cache(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
+    own = reservation("127.0.0.1")
     write_sockets(tmp_path / "proc")
-    with pytest.raises(SourceError, match="none of these exists"):
-        wire().recheck.probe(["127.0.0.1"])
+    for probe in ("on", "off"):
+        with pytest.raises(SourceError, match="none of these exists"):
+            wire(probe=probe).recheck.probe([own])
     (tmp_path / "cache").mkdir()
-    assert wire().recheck.probe(["127.0.0.1"]) == {
-        "127.0.0.1": ProbeResult("127.0.0.1 is an address of the node itself", Reason.ADDRESS_IN_USE)
+    assert wire().recheck.probe([own]) == {
+        own.key: ProbeResult("127.0.0.1 is an address of the node itself", Reason.ADDRESS_IN_USE)
     }
 
 
@@ -164,16 +162,17 @@ def test_a_disabled_probe_is_reported_as_one_that_was_not_made(
     ],
     ids=["of nobody", "of a sandbox", "docker's", "none"],
 )
-@pytest.mark.parametrize("send", [True, False])
-def test_where_an_address_cannot_be_asked_a_namespace_of_nobody_objects(
-    wire: Callable[..., NodeSources], tmp_path: Path, table: str, objects: bool, send: bool
+def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(
+    wire: Callable[..., NodeSources], tmp_path: Path, table: str, objects: bool
 ) -> None:
     pinned(tmp_path)
     write_sockets(tmp_path / "proc")
     (tmp_path / "proc/1/mountinfo").write_text(table)
-    (result,) = wire().recheck.probe(["203.0.113.9"], send=send).values()
-    assert "203.0.113.9 cannot be probed: the node has it on no link" in result.why
-    assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
+    for probe, why in (("on", "203.0.113.9 cannot be probed: the node has it on no link"), ("off", "not probed: ")):
+        for send in (True, False):
+            (result,) = wire(probe=probe).recheck.probe([reservation("203.0.113.9")], send=send).values()
+            assert why in result.why
+            assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
 
 
 def test_without_processes_addresses_are_never_treated_as_free(sources: Recheck) -> None:

@@ -13,7 +13,7 @@ from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, 
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.unlink import LockedNetwork, NodeFiles, OpenNetwork
 from agent.model.release import ProbeResult, Reason
-from agent.model.snapshot import Reservation
+from agent.model.snapshot import Reservation, ReservationKey
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.source_error import SourceError
 
@@ -100,9 +100,9 @@ class Owners:
         assert len(container_id) in {0, 64}
         return next((self.holders[ip] for ip in ips if ip in self.holders), "")
 
-    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
-        self.probed.append(list(ips))
-        return {ip: ProbeResult(f"{ip} was probed", self.objections.get(ip)) for ip in ips}
+    def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
+        self.probed.append([leak.ip for leak in reservations])
+        return {leak.key: ProbeResult(f"{leak.ip} was probed", self.objections.get(leak.ip)) for leak in reservations}
 
     def recheck(self) -> Recheck:
         owners = self
@@ -111,8 +111,10 @@ class Owners:
             def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
                 return owners.holder_of(container_id, ips)
 
-            def probe(self, ips: Sequence[str], *, send: bool = True) -> dict[str, ProbeResult]:
-                return owners.probe(ips) if send else {}
+            def probe(
+                self, reservations: Sequence[Reservation], *, send: bool = True
+            ) -> dict[ReservationKey, ProbeResult]:
+                return owners.probe(reservations) if send else {}
 
         containers, checkpoints = self.containers.__contains__, self.checkpoints.__contains__
         return Live(containers, checkpoints, CniResults([]), Path(), lambda *_: {})

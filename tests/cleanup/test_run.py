@@ -17,7 +17,7 @@ from agent.cleanup.journal import Entry, Journal, JournalStore
 from agent.cleanup.run import Apply, Budget, DryRun
 from agent.cleanup.unlink import NodeFiles
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
-from agent.model.snapshot import Address, Checkpoint, Node, Reservation, Snapshot
+from agent.model.snapshot import Address, Checkpoint, Node, Reservation, ReservationKey, Snapshot
 from agent.sources.host import reservations as host_local
 from agent.sources.source_error import SourceError
 from tests.builders import (
@@ -191,9 +191,9 @@ def test_one_address_of_a_sandbox_that_answers_keeps_the_others() -> None:
 
 def test_all_addresses_are_probed_at_once_in_turns_of_a_hundred_and_before_any_lock() -> None:
     class Observed(Owners):
-        def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+        def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
             assert not exclusive.held
-            return super().probe(ips)
+            return super().probe(reservations)
 
     class Exclusive(InMemoryJournal):
         held = False
@@ -216,8 +216,8 @@ def test_all_addresses_are_probed_at_once_in_turns_of_a_hundred_and_before_any_l
 
 def test_a_probe_that_fails_fails_every_release() -> None:
     class Broken(Owners):
-        def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
-            raise SourceError(f"cannot ask the kernel for the route to {ips[0]}: no buffer space available")
+        def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
+            raise SourceError(f"cannot ask the kernel for the route to {reservations[0].ip}: no buffer space available")
 
     daemon = Daemon(recheck=Broken())
     daemon.sync(*leaks(2))

@@ -22,6 +22,7 @@ from agent.model.snapshot import (
     ProcessStartTimes,
     Reading,
     Reservation,
+    ReservationKey,
 )
 from agent.sources.source_error import SourceError
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
@@ -128,8 +129,8 @@ class KernelIgnored(KernelNotRechecked):
 
 
 class NotProbed(InMemory):
-    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
-        return dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
+    def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
+        return {leak.key: ProbeResult("not probed") for leak in reservations}
 
 
 class MountsNotRechecked(InMemory):

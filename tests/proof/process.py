@@ -38,6 +38,8 @@ from agent.model.snapshot import (
     Pod,
     ProcessStartTimes,
     Reading,
+    Reservation,
+    ReservationKey,
     Snapshot,
 )
 from agent.sources.collector import Moment, Reader, Sources, take_snapshot
@@ -218,12 +220,12 @@ class InMemory:
     def has_checkpoint(self, container_id: str) -> bool:
         return not self._asks_cri and self._ask("has_checkpoint", container_id)
 
-    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+    def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
         free, taken = ProbeResult("nobody has it"), ProbeResult("somebody has it", Reason.ADDRESS_IN_USE)
         if not self._setup.probe:
-            return dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
-        answering = self._ask("probe", tuple(ips)) if self._setup.pinning else ()
-        return {ip: taken if ip in answering else free for ip in ips}
+            return {leak.key: ProbeResult("not probed: --probe=off", asked=False) for leak in reservations}
+        answering = self._ask("probe", tuple(leak.ip for leak in reservations)) if self._setup.pinning else ()
+        return {leak.key: taken if leak.ip in answering else free for leak in reservations}
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         if self._ask("holder_of", tuple(ips)):
@@ -240,9 +242,11 @@ class InMemory:
             def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
                 return node.holder_of(container_id, ips)
 
-            def probe(self, ips: Sequence[str], *, send: bool = True) -> dict[str, ProbeResult]:
+            def probe(
+                self, reservations: Sequence[Reservation], *, send: bool = True
+            ) -> dict[ReservationKey, ProbeResult]:
                 assert send
-                return node.probe(ips)
+                return node.probe(reservations)
 
         return Live(self.has_container, self.has_checkpoint, CniResults([]), Path(), lambda *_: {})
 

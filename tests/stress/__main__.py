@@ -30,7 +30,7 @@ _MORE: Final = """
 Runtimes: docker (the machine's, with a store of its own); containerd (of Debian, in namespaces of its own). With
 --profile, a whole node of hack/cluster, which the test needs for itself.
 COMMAND is a shell command or one of: nodeleak; one-liner (the widely copied shell one-liner, as a cleaner only); none;
-with docker restore (`nodeleak restore --last --apply` during the churn, often killed); with containerd without-probe.
+with docker restore (`nodeleak restore --last --apply` during the churn, often killed).
 A command gets STRESS_STORE, STRESS_CACHE, STRESS_STATE and DOCKER_HOST, and the same values in nodeleak's variables.
 
 Exit codes: 0 no violations; 1 violations, or a cleaner or daemon failed; 2 wrong usage.

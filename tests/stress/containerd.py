@@ -34,9 +34,6 @@ from tests.stress.run import Context, RunState
 
 _T = TypeVar("_T")
 
-WITHOUT_PROBE: Final = "without-probe"
-"""nodeleak with `--probe=off`, which takes addresses of network namespaces that nothing names: this shows that the
-checker notices."""
 _FIRST: Final = 10
 _BEFORE_RETRY: Final = 0.1
 _LONGEST: Final = 60.0
@@ -385,6 +382,5 @@ def _pods(home: Path) -> str:
 def _command(name: str, node: ContainerdNode) -> str:
     if name == cleaners.ONE_LINER:
         return shlex.join(["bash", str(Path(__file__).with_name("one_liner_containerd.sh"))])
-    probe = "off" if name == WITHOUT_PROBE else "on"
-    options = (f"--probe={probe}", f"--network={NETWORK}", f"--cleanup-network={NETWORK}", "--output=json", *AT_ONCE)
+    options = (f"--network={NETWORK}", f"--cleanup-network={NETWORK}", "--output=json", *AT_ONCE)
     return shlex.join(node.enter(str(NODELEAK), "clean", "--apply", *options))

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from agent.checks import runtime as runtimes
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.index import SnapshotIndex
 from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, known_or
 from agent.model.text import format_age
@@ -88,6 +88,10 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
         for store in snapshot.reservations:
             if not isinstance(store.reading, NotRequested):
                 store.reading.known()
+    results = index.results.get(reservation.container_id, ())
+    own = (result for result in results if result.network == reservation.network != KUBENET)
+    if any(result.pod == "" for result in own):
+        return State.UNKNOWN, "libcni's cache names no pod of its sandbox, which may be another program's"
     return None
 
 

@@ -84,43 +84,25 @@ class CniResults:
                 parsed[version] = self._parsed[version]
             elif stat.S_ISREG(found.st_mode):
                 content, mtime_ns = read_file(name, directory)
-                parsed[version] = _parse_file(content, network, container_id, ifname, mtime_ns)
+                parsed[version] = parse_result(content, network, container_id, ifname, mtime_ns)
         except FileNotFoundError:
             return
         except SourceError:  # CRI-O writes all annotations of the pod into it
             parsed[version] = DamagedResult(network, container_id, ifname, Damage.TOO_LARGE)
 
 
-def _parse_file(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> _Parsed:
-    result = parse_result(content, network, container_id, ifname, mtime_ns)
-    if result is None and (damage := _damage(content)):
-        return DamagedResult(network, container_id, ifname, damage)
-    return result
-
-
-def _damage(content: bytes) -> Damage | None:
-    """Say why a file has no result of any kind; None: it has another one than its name says."""
-    if not content:
-        return Damage.EMPTY
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return Damage.MALFORMED
-    return None
-
-
-def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
-    """Parse one cache file; None for anything that is not one. Never raises, whatever the bytes."""
+def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> _Parsed:
+    """Parse one cache file; None: it has another result than its name says. Never raises, whatever the bytes."""
     try:
         tree = json.loads(content)
-        # What is nested so deep that it can just be parsed cannot be read.
         return _result(tree, network, container_id, ifname, mtime_ns) if isinstance(tree, dict) else None
     except (ValueError, RecursionError):
-        return None
+        return DamagedResult(network, container_id, ifname, Damage.MALFORMED if content else Damage.EMPTY)
 
 
 def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
-    if tree.get("kind") != "cniCacheV1":
+    is_bare = tree.get("kind") != "cniCacheV1"
+    if is_bare:
         tree = {"networkName": network, "containerId": container_id, "result": tree}
     if (tree.get("networkName"), tree.get("containerId")) != (network, container_id):
         return None
@@ -133,7 +115,7 @@ def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: st
         network=network,
         container_id=container_id,
         ifname=str(tree.get("ifName", ifname)),
-        pod=_pod(tree.get("cniArgs")),
+        pod=None if is_bare else _pod(tree.get("cniArgs")),
         ranges=_ranges_of_ipam(ipam) or _ranges_of_result(tree.get("result")),
         data_dir=str(ipam.get("dataDir") or ""),
         mtime_ns=mtime_ns,

@@ -28,6 +28,8 @@ class _Directory(NamedTuple):
     """Where it lies for the node."""
     named: str = ""
     """Who names it; empty: nobody."""
+    other: str = ""
+    """Another `data_dir` of the network, of a chain with two."""
 
 
 def read_all(
@@ -52,10 +54,10 @@ def read_all(
         unlisted = cannot_read(networks_dir, error)
     found: dict[str, _Directory] = {}
     for directory in _directories(settings, known_or(networks, ()), networks_dir, mounted, names):
-        # A chain may have two directories for one network.
         first = found.setdefault(directory.network, directory)
-        if first.named == directory.named == _RUNTIME and not is_directory(first.above / first.network):
-            found[directory.network] = directory
+        if first.named == directory.named == _RUNTIME and first != directory and not _is_absent(directory, is_missing):
+            other = first._replace(other=str(directory.data_dir))
+            found[directory.network] = directory if _is_absent(first, is_missing) else other
     stores: list[NetworkStore] = []
     files = 0
     for directory in found.values():
@@ -85,6 +87,11 @@ def _directories(
     yield from (_Directory(name, networks_dir, networks_dir) for name in names)
 
 
+def _is_absent(directory: _Directory, is_missing: Callable[[Path], bool]) -> bool:
+    path = directory.above / directory.network
+    return not is_directory(path) and is_missing(path)
+
+
 def _placed(
     store: NetworkStore, directory: _Directory, networks_dir: Path, is_missing: Callable[[Path], bool]
 ) -> NetworkStore:
@@ -92,6 +99,9 @@ def _placed(
     data_dir = str(directory.data_dir)
     store = replace(store, data_dir=data_dir, discovered=directory.named != _SETTINGS)
     elsewhere = directory.data_dir != networks_dir
+    if directory.other:
+        why = f"network {store.network} has two dataDirs, {data_dir} and {directory.other}, and only one can be read"
+        return replace(store, reading=Unavailable("reservations", why), unrecognized=())
     match store.reading:
         case Known(reservations) if elsewhere:
             placed = tuple(replace(reservation, data_dir=data_dir) for reservation in reservations)

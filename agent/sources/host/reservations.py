@@ -12,7 +12,6 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -50,35 +49,27 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
 
     `most`: how many files, together with those of the `others` that were read.
     """
-    directory, data_dir = networks_dir / network, str(networks_dir)
+    directory = networks_dir / network
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         reading = Unavailable("reservations", _why_unavailable(directory, error), error.errno == errno.ENOENT)
         # Whatever else is there, host-local makes this one for the first pod.
         absent = reading.missing and any(map(is_directory, (networks_dir, networks_dir.parent)))
-        return NetworkStore(network, reading, data_dir=data_dir, absent=absent)
+        return NetworkStore(network, reading, absent=absent)
     try:
         names = names_in(handle, directory)
         if len(names) > most - others:
-            return NetworkStore(network, _too_many(directory, most, others), data_dir=data_dir)
+            return NetworkStore(network, _too_many(directory, most, others))
         entries = [read_one(network, name, handle) for name in names if not _OWN.fullmatch(name)]
     except (OSError, SourceError) as error:
         why = cannot_read(directory, error) if isinstance(error, OSError) else str(error)
-        return NetworkStore(network, Unavailable("reservations", why), data_dir=data_dir)
+        return NetworkStore(network, Unavailable("reservations", why))
     finally:
         os.close(handle)
-    return _store(network, entries, data_dir)
-
-
-def _store(network: str, entries: Iterable[Reservation | UnrecognizedEntry | None], data_dir: str) -> NetworkStore:
-    reservations, unrecognized = list[Reservation](), list[UnrecognizedEntry]()
-    for entry in entries:
-        if isinstance(entry, Reservation):
-            reservations.append(entry)
-        elif entry:
-            unrecognized.append(entry)
-    return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized), data_dir)
+    reservations = tuple(entry for entry in entries if isinstance(entry, Reservation))
+    unrecognized = tuple(entry for entry in entries if isinstance(entry, UnrecognizedEntry))
+    return NetworkStore(network, Known(reservations), unrecognized)
 
 
 def _too_many(directory: Path, most: int, others: int) -> Unavailable:

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from agent.model.text import truncate
+from agent.sources.deadline import Late
 from agent.sources.os_error import describe_os_error
 from agent.sources.source_error import SourceError
 
@@ -93,7 +94,7 @@ class GrpcConnection:
             self._receive()
             return [answer.result(where) for answer in self._answers.values()]
         except TimeoutError as error:
-            raise SourceError(f"{where}: no complete response within {self._timeout:g} s") from error
+            raise Late(f"{where}: no complete response within {self._timeout:g} s") from error
         except OSError as error:
             raise SourceError(f"{where}: {describe_os_error(error)}") from error
         except (H2Error, _InvalidAnswer) as error:

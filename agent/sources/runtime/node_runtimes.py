@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from agent.model.assessment import KUBENET
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork, endpoint_path
 from agent.model.snapshot import Container, Snapshot, known_or
+from agent.sources.deadline import Late
 from agent.sources.host.cni_config import (
     DEFAULT_DIRECTORY,
     CniStatus,
@@ -69,6 +70,8 @@ class NodeRuntimes:
         self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
         self.asked: tuple[ContainerRuntime, ...] = ()
         """Those that were asked for the last list, whether they answered or not."""
+        self._late: Late | None = None
+        """Why the networks of this snapshot are not known, if the runtime did not answer: it is waited for once."""
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
         """List the containers of all runtimes; raises SourceError if one of them fails."""
@@ -78,6 +81,8 @@ class NodeRuntimes:
         for runtime in self._runtimes():
             others, chosen = self.asked, Path(runtime.expected.endpoint) == self._endpoint
             self.asked = (*others, replace(runtime.expected, chosen=chosen))
+            if self._late:
+                raise self._late
             identity = self._ask(runtime, lambda runtime: runtime.identify())
             if identity is None:
                 self.asked = others
@@ -117,9 +122,14 @@ class NodeRuntimes:
         The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
         `config_dir`: overrides the directory that the runtime names.
         """
+        self._late = None
         runtimes = self._runtimes()
         certain = len(runtimes) == 1 or bool(self._named())
-        status = (self._ask(runtimes[0], lambda runtime: runtime.networks()) if certain else None) or CniStatus()
+        try:
+            status = (self._ask(runtimes[0], lambda runtime: runtime.networks()) if certain else None) or CniStatus()
+        except Late as late:
+            self._late = late
+            raise
         directory = config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
             return _loaded(status.loaded, status.others, directory)

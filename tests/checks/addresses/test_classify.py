@@ -201,6 +201,20 @@ def test_a_sandbox_is_classified_as_a_whole_across_networks() -> None:
     assert state(node(LOST, Address(LOST.ip, 1, "java"), unread_networks=["storage"]), LOST.ip) is State.UNMANAGED
 
 
+def test_a_sandbox_whose_own_result_names_no_pod_may_be_another_programs() -> None:
+    for network, pod_name, expected in (
+        ("storage", "", State.UNKNOWN),
+        ("storage", "shop/cart", State.LEAKED),
+        ("storage", None, State.LEAKED),  # libcni < 0.8 keeps no names
+        ("kubenet", "", State.LEAKED),  # it passes none
+    ):
+        result, there = cni_result(GONE, pod_name, network=network), reservation("10.99.0.9", network=network)
+        assert state(node(there, result), there.ip, network) is expected
+        assert state(node(there, result, Address(there.ip, 1, "java")), there.ip, network) is State.UNMANAGED
+    elsewhere = cni_result(GONE, "", network="storage")
+    assert lost(elsewhere) is State.LEAKED
+
+
 # Names
 
 

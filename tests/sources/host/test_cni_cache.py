@@ -52,7 +52,7 @@ def cached(ipam: object, *, network: str = "kubenet", config: object = None, **m
 
 def parsed(content: bytes) -> CniResult:
     result = parse_result(content, "kubenet", ID, "eth0", 5)
-    assert result is not None
+    assert isinstance(result, CniResult)
     return result
 
 
@@ -116,7 +116,7 @@ def test_calicos_configuration_has_the_pod_cidr_in_place_of_a_range() -> None:
 
 def test_a_result_of_libcni_0_7_has_ranges_and_no_pod() -> None:
     result = parsed(json.dumps(RESULT_02).encode())
-    assert (result.pod, result.data_dir) == ("", "")
+    assert (result.pod, result.data_dir) == (None, "")
     assert ranges(json.dumps(RESULT_02).encode()) == [["10.244.1.1-10.244.1.254"]]
 
 
@@ -171,7 +171,7 @@ def test_other_files_are_no_result_of_the_sandbox() -> None:
         b"", b"{", b"[]", b"null", b"7", b"\xff", cached(SUBNET)[:-9], b"[" * 99999,
         cached(SUBNET, containerId="f" * 64), cached(SUBNET, network="cbr0"),
     ):  # fmt: skip
-        assert parse_result(content, "kubenet", ID, "eth0", 5) is None
+        assert not isinstance(parse_result(content, "kubenet", ID, "eth0", 5), CniResult)
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.sampled_from(["::/0", "10.0.0.9", "fd00::9", "", "x"])

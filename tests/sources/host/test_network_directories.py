@@ -113,6 +113,26 @@ def test_a_data_directory_that_is_not_mounted_is_a_gap(tmp_path: Path) -> None:
     assert not one.absent
 
 
+def test_of_two_data_directories_one_that_is_known_to_be_missing_is_not_read(tmp_path: Path) -> None:
+    first, second = (RuntimeNetwork("x", ("bridge",), "host-local", f"{tmp_path}/{name}") for name in ("a", "b"))
+
+    def directories(*missing: str) -> list[tuple[str, bool]]:
+        absent = {tmp_path / name / "x" for name in missing}
+        stores = read_all(
+            ["auto"], Known((first, second)), tmp_path / "networks", lambda path: path, is_missing=absent.__contains__
+        )
+        return [(store.data_dir, isinstance(store.reading, Known)) for store in stores if store.network == "x"]
+
+    assert directories("a", "b") == [(f"{tmp_path}/a", False)]
+    (tmp_path / "b/x").mkdir(parents=True)
+    assert directories("a", "b") == [(f"{tmp_path}/b", True)], "it exists"
+    assert directories("b") == [(f"{tmp_path}/a", False)], "the other one may only not be mounted"
+    (tmp_path / "a/x").mkdir(parents=True)
+    assert directories() == [(f"{tmp_path}/a", False)]
+    (tmp_path / "b/x").rmdir()
+    assert directories("b") == [(f"{tmp_path}/a", True)]
+
+
 def test_on_the_node_itself_no_mount_can_be_missing_before_the_first_pod(tmp_path: Path) -> None:
     """host-local creates /var/lib/cni too."""
     networks_dir = tmp_path / "var/lib/cni/networks"

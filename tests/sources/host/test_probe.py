@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,19 +16,23 @@ from tests.fakes.host import write_sockets
 from tests.network import BRIDGE4, BRIDGE6, Network, network, sniffer
 from tests.wire import needs
 
+PLUGINS = {"kubenet": ["bridge"], "vlan": ["macvlan"], "mixed": ["bridge", "ipvlan"], "acme": ["acme"], "unknown": []}
+"""By network."""
 IN_USE, UNANSWERED = "address_in_use", "probe_unanswered"
 CODE = """
-import dataclasses, json, sys, time
+import json, sys, time
 from pathlib import Path
 from agent.sources.host.probe import probe
 from agent.sources.host import routes
-from tests.builders import cni_result
-proc, flag, plugins, *ips = sys.argv[1:]
+from tests.builders import reservation
+proc, flag, plugins, send, *names = sys.argv[1:]
 routes._RTM_F_FIB_MATCH = int(flag)
-cached = [dataclasses.replace(cni_result("a" * 64, "", one), plugin=name) for one, name in json.loads(plugins).items()]
+pairs = [name.rpartition("/") for name in names]
+reserved = [reservation(ip, network=network or "kubenet") for network, _, ip in pairs]
 began = time.monotonic()
-results = probe(ips, time.monotonic, Path(proc), cached)
-print(json.dumps([time.monotonic() - began, {ip: [one.objection, one.why, one.asked] for ip, one in results.items()}]))
+results = probe(reserved, json.loads(plugins), time.monotonic, Path(proc), send=send == "True")
+told = {str(key).removeprefix("kubenet/"): [one.objection, one.why, one.asked] for key, one in results.items()}
+print(json.dumps([time.monotonic() - began, told]))
 """
 
 
@@ -42,22 +46,22 @@ class Probed:
 
 def probed(
     net: Network,
-    *ips: str,
+    *names: str,
     within: tuple[str, ...] = (),
-    plugins: Mapping[str, str] | None = None,
     proc: str = "",
     flag: int = 0x2000,
+    send: bool = True,
 ) -> Probed:
-    """`plugins`: by subnet, as libcni's cache has them. `proc`: by default that of a node with this network.
+    """`names`: addresses, after their network if it is not kubenet's. `proc`: by default a node's with this network.
 
     `flag`: 0 is the same as an old kernel that ignores it.
     """
     with tempfile.TemporaryDirectory() as fake:
         Path(fake).chmod(0o755)
         write_sockets(Path(fake))
-        arguments = (proc or fake, str(flag), json.dumps(plugins or {}), *ips)
+        arguments = (proc or fake, str(flag), json.dumps(PLUGINS), str(send), *names)
         seconds, results = json.loads(net.python(CODE, *arguments, within=within))
-    assert set(results) == set(ips)
+    assert set(results) == set(names) or not send
     return Probed(seconds, *({ip: one[place] for ip, one in results.items()} for place in range(3)))
 
 
@@ -269,7 +273,10 @@ def test_silence_on_one_of_several_links_is_no_proof(net: Network) -> None:
     found = probed(net, "10.244.1.150", "10.244.1.20", "fd00:244::20")
     assert found.objections == dict.fromkeys(found.whys)
     assert found.asked == {"10.244.1.150": False, "10.244.1.20": True, "fd00:244::20": True}
-    assert found.whys["10.244.1.150"].endswith("host unreachable; cbr0 could not be asked")
+    assert found.whys["10.244.1.150"].endswith("host unreachable, which proves nothing: cbr0 cannot be asked")
+    assert probed(net, *found.whys, send=False).whys == {
+        "10.244.1.150": "a probe of 10.244.1.150 cannot prove that nobody has it: cbr0 cannot be asked"
+    }
 
 
 def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Network) -> None:
@@ -278,14 +285,32 @@ def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Networ
         "netns add ghost", "link add link up0 name eth0 netns ghost type macvlan mode bridge",
         "-n ghost addr add 10.20.0.9/24 dev eth0", "-n ghost link set eth0 up",
     )  # fmt: skip
-    assert probed(net, "10.20.0.9").objections == {"10.20.0.9": None}
-    plugins = {"10.20.0.0/24": "macvlan", "10.244.1.0/24": "bridge"}
-    found = probed(net, "10.20.0.9", "10.20.0.1", "10.244.1.20", plugins=plugins)
-    assert found.objections == {"10.20.0.9": None, "10.20.0.1": IN_USE, "10.244.1.20": None}
-    assert found.whys["10.20.0.9"] == "10.20.0.9 cannot be probed: the node does not reach pods of macvlan"
-    wide = probed(net, "10.244.1.20", plugins={"10.0.0.0/8": "macvlan", "10.244.1.0/24": "bridge"})
-    assert wide.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
-    assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
+    net.pod("ghost2", 9)
+    found = probed(net, "10.20.0.9", "vlan/10.20.0.9", "mixed/10.20.0.9", "vlan/10.20.0.1", "vlan/10.244.1.9")
+    assert found.objections == dict.fromkeys(found.whys) | {"vlan/10.20.0.1": IN_USE}
+    assert found.whys["10.20.0.9"] == "nobody on up0 has 10.20.0.9: host unreachable"
+    assert found.whys["vlan/10.20.0.9"] == "10.20.0.9 cannot be probed: the node does not reach pods of macvlan"
+    assert found.whys["mixed/10.20.0.9"] == "10.20.0.9 cannot be probed: the node does not reach pods of ipvlan"
+    assert found.asked == dict.fromkeys(found.whys, False) | {"10.20.0.9": True, "vlan/10.20.0.1": True}
+
+
+def test_silence_proves_something_only_for_pods_that_the_node_reaches(net: Network) -> None:
+    net.pod("ghost", 9)
+    unsure = {"acme": "the node may not reach pods of acme", "unknown": "the node may not reach pods of a plugin that"}
+    names = [f"{network}/10.244.1.{number}" for network in unsure for number in (9, 20)]
+    found, dry = probed(net, *names), probed(net, *names, "10.244.1.9", send=False)
+    assert dry.objections == dict.fromkeys(names), (
+        "nothing is asked, and where it would prove something nothing is said"
+    )
+    for name in names:
+        network, _, ip = name.partition("/")
+        assert dry.whys[name].startswith(f"a probe of {ip} cannot prove that nobody has it: {unsure[network]}")
+        if ip.endswith(".9"):
+            assert (found.objections[name], found.asked[name]) == (IN_USE, True)
+        else:
+            assert (found.objections[name], found.asked[name]) == (None, False)
+            why = f"nobody on cbr0 has {ip}: host unreachable, which proves nothing: {unsure[network]}"
+            assert found.whys[name].startswith(why)
 
 
 def test_nothing_is_asked_from_another_network_than_the_nodes(net: Network) -> None:

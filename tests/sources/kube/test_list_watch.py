@@ -185,9 +185,17 @@ def test_a_dropped_watch_resumes_from_its_version(tmp_path: Path) -> None:
 
 def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(tmp_path: Path) -> None:
     late = [event("ADDED", thing("b", 98)), event("MODIFIED", thing("a", 99, "A")), event("MODIFIED", thing("b", 97))]
-    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", thing("a", 100, "old"))), lasting()]
+    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", thing("a", 99, "old"))), lasting()]
     with playing(tmp_path, [listed(90, thing("a", 7))], watches) as scripted:
-        scripted.until_requested("list 0", "watch 90", "watch 100", "watch 100")
+        scripted.until_requested("list 0", "watch 90", "watch 99", "watch 99")
+        scripted.until_seen("A", "b")
+
+
+def test_a_watch_that_breaks_after_a_bookmark_that_was_ahead_resumes_from_its_last_event(tmp_path: Path) -> None:
+    lost = event("MODIFIED", thing("a", 99, "A"))
+    watches = [dropped(bookmark(100), event("ADDED", thing("b", 98))), streamed(lost, bookmark(100)), lasting()]
+    with playing(tmp_path, [listed(90, thing("a", 7))], watches) as scripted:
+        scripted.until_requested("list 0", "watch 90", "watch 98", "watch 100")
         scripted.until_seen("A", "b")
 
 
