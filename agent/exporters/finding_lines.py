@@ -6,20 +6,13 @@ from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
-from agent.model.finding import LeakCause, Severity, TrackedFinding, total
+from agent.model.finding import RESTARTS, LeakCause, Severity, TrackedFinding, total
 from agent.model.rejections import PodOutcome
 from agent.model.report import Report
 from agent.model.text import count_of, format_time
 
 LONGEST_LIST: Final = 40
 """Names in one line, and lines of one kind."""
-
-_RESTARTS: Final = {
-    LeakCause.KUBELET_RESTART,
-    LeakCause.RUNTIME_RESTART,
-    LeakCause.RUNTIME_STATE_LOST,
-    LeakCause.NODE_REBOOT,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +38,8 @@ def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:
     finding = tracked.finding
     if isinstance(finding.cause, LeakCause):
         # A restart has one time; without one, each leak has the time of its file.
-        since = tracked.since if finding.cause in _RESTARTS else None
-        return finding.network, finding.cause, since, tracked.confirmed
+        start = finding.cause_at if finding.cause in RESTARTS else None
+        return finding.network, finding.cause, start, tracked.confirmed
     # A finding about many pods of one controller is a line already; each pod that cannot end has its own advice.
     if finding.rejected_pods and finding.pod and finding.pod_outcome is not PodOutcome.TERMINATING_STUCK:
         return finding.resource, finding.cause, finding.pod_outcome, tracked.confirmed
@@ -63,9 +56,9 @@ def _line(group: Sequence[TrackedFinding], runtime: str) -> FindingLine:
 
 
 def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> str:
-    first = group[0]
-    oldest = "" if all(tracked.since == first.since for tracked in group) else " (the oldest)"
-    why = leaked_reservation.describe_cause(cause, f"{format_time(first.since)}{oldest}", runtime)
+    first, times = group[0], sorted({tracked.finding.cause_at or tracked.since for tracked in group})
+    time = format_time(times[0]) + (" (the oldest)" if len(times) > 1 else "")
+    why = leaked_reservation.describe_cause(cause, time, runtime)
     # A finding for the leaks beyond those that are listed names the network.
     leaks = [tracked.finding for tracked in group if tracked.finding.subject != tracked.finding.network]
     ips = [leak.subject.rpartition("/")[2] for leak in leaks]

@@ -205,7 +205,7 @@ class LogExporter:
             subject=finding.subject,
             severity=finding.severity.value,
             text=finding.message,
-            since=tracked.since.isoformat(timespec="seconds"),
+            **({"since": tracked.began.isoformat(timespec="seconds")} if tracked.began else {}),
             **({"count": finding.count} if finding.count > 1 else {}),
             **({"cause": finding.cause.value} if finding.cause else {}),
             **({"pod": finding.pod} if finding.pod else {}),

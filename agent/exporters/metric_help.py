@@ -11,7 +11,7 @@ HELP: Final = {
     "range_free_addresses": "Addresses that are not reserved.",
     "leaks_confirmed_total": "Leaked reservations confirmed since the agent started, by likely cause.",
     "findings": "Current findings; phase candidate: not confirmed yet.",
-    "oldest_finding_timestamp_seconds": "When the oldest confirmed finding of the detector began.",
+    "oldest_finding_timestamp_seconds": "When the oldest confirmed finding of the detector began, or was first seen.",
     "device_plugin_registered": "Whether the kubelet has healthy devices of the resource; for `other`: of all of its "
     "resources.",
     "device_plugin_socket_present": "Whether the plugin socket of the resource exists; for `other`: of all of its "

@@ -212,10 +212,8 @@ def _leaks(report: Report) -> Iterator[_Event]:
     for tracked in report.sorted_findings:
         finding = tracked.finding
         if tracked.confirmed and finding.detector == leaked_reservation.NAME:
-            # The earliest time at which it can have leaked.
-            yield _Event(
-                tracked.since, False, EventKind.LEAKED, finding.subject, f"leak: {finding.message}", "reservations"
-            )
+            at = finding.since or finding.cause_at or tracked.first_seen
+            yield _Event(at, False, EventKind.LEAKED, finding.subject, f"leak: {finding.message}", "reservations")
 
 
 def _releases(releases: "Iterable[Entry]") -> Iterator[_Event]:

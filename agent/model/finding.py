@@ -68,6 +68,9 @@ class Finding:
     cause: LeakCause | rejections.RejectionCause | None = None
     since: datetime | None = None
     """When the problem began, where the node's records say so."""
+    cause_at: datetime | None = None
+    """Of a leak: the last start that can have been its cause, or when the address was reserved. Without `since` it
+    began then or earlier."""
     identity: tuple[str | int, ...] = ()
     """What must not change between two snapshots for this to be the same problem, beyond the subject."""
     resource: str = ""
@@ -106,7 +109,13 @@ class TrackedFinding:
 
     @property
     def since(self) -> datetime:
+        """When it began, as far as is known, or else was first seen."""
         return self.finding.since or self.first_seen
+
+    @property
+    def began(self) -> datetime | None:
+        """The same; None: it began before it could be seen, and no record says when."""
+        return None if self.finding.cause_at and not self.finding.since else self.since
 
 
 def total(findings: Iterable[TrackedFinding]) -> int:

@@ -62,16 +62,29 @@ class SnapshotIndex:
         return mounted_by_sandbox(results, mounted)
 
     @cached_property
-    def processes(self) -> Mapping[str, str]:
-        """A process in whose network namespace an address is configured, in words, by address."""
-        addresses = known_or(self.snapshot.addresses, ())
-        return {address.ip: f"process {address.pid} ({address.command})" for address in addresses}
+    def holders(self) -> Mapping[str, list[str]]:
+        """A process of each network namespace in which an address is configured, in words, by address."""
+        holders: defaultdict[str, list[str]] = defaultdict(list)
+        for address in known_or(self.snapshot.addresses, ()):
+            holders[address.ip].append(f"process {address.pid} ({address.command})")
+        return dict(holders)
 
     @cached_property
-    def reserved_by(self) -> Mapping[str, str]:
-        """The network that reserves an address for a container of the runtime, by address."""
-        entries = (entry for store in self.snapshot.reservations for entry in known_or(store.reading, ()))
-        return {entry.ip: entry.network for entry in entries if entry.container_id in self.containers}
+    def owners(self) -> Mapping[str, list[str]]:
+        """The networks that reserve an address for a container of the runtime, by address."""
+        owners: defaultdict[str, list[str]] = defaultdict(list)
+        for entry in (entry for store in self.snapshot.reservations for entry in known_or(store.reading, ())):
+            if entry.container_id in self.containers:
+                owners[entry.ip].append(entry.network)
+        return dict(owners)
+
+    def accounts_for(self, ip: str) -> list[str]:
+        """Return the networks whose containers account for each namespace that has an address; empty: not for all.
+
+        Two networks may have one range. Which of them an address of a namespace is from, no record says.
+        """
+        owners = self.owners.get(ip, [])
+        return owners if len(owners) >= len(self.holders.get(ip, [])) else []
 
     @cached_property
     def claims(self) -> Mapping[str, str]:

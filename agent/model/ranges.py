@@ -7,7 +7,6 @@ from itertools import chain
 from typing import TypeAlias
 
 IPAddress = IPv4Address | IPv6Address
-IPNetwork = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)

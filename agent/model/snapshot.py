@@ -273,6 +273,8 @@ class Address:
     ip: str
     pid: int
     command: str
+    namespace: int = 0
+    """The inode of its table in the process table: each network namespace has one of its own. 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,13 @@ def test_a_process_whose_address_two_networks_reserve_is_that_of_the_running_con
         }  # fmt: skip
         (stand.host.cache / f"vlan10-{'0' * 64}-net1").write_text(json.dumps(cached))
         document = stand.scan()
-        assert subjects(document) == [f"leaked_reservation vlan10/{alone}", "overlapping_ranges vlan10 and vlan20"]
+        assert sorted(subjects(document)) == [
+            f"leaked_reservation vlan10/{alone}",
+            "overlapping_ranges vlan10 and vlan20",
+            f"unmanaged_address vlan10/{shared}",
+        ]
+        (told,) = (one for one in document["findings"] if one["detector"] == "unmanaged_address")
+        assert told["severity"] == "info", "the process is a healthy pod's"
         why = {one["ip"]: one["why"] for one in document["reservations"] if one["network"] == "vlan10"}
         assert why[shared].endswith("has the address, which vlan20 reserves for a container that the runtime has")
         cleaned = stand.clean("--apply", "--settle=0s", "--cleanup-network=auto,vlan10")

@@ -99,10 +99,10 @@ def _in_namespace(reservation: Reservation, index: SnapshotIndex) -> str:
     """Say who has the address in a network namespace; empty if nobody has."""
     snapshot, container_id = index.snapshot, reservation.container_id
     snapshot.addresses.known()
-    if process := index.processes.get(reservation.ip):
-        other = index.reserved_by.get(reservation.ip)
-        owner = f", which {other} reserves for a container that the runtime has" if other else ""
-        return f"{process} has the address{owner}"
+    if holders := index.holders.get(reservation.ip):
+        owners = " and ".join(index.accounts_for(reservation.ip))
+        owner = f", which {owners} reserves for a container that the runtime has" if owners else ""
+        return f"{' and '.join(holders)} {'has' if len(holders) == 1 else 'have'} the address{owner}"
     if not container_id:
         return ""
     snapshot.cni_results.known()

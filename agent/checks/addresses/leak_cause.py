@@ -6,15 +6,26 @@ Each cause is what can be observed, and nothing is guessed. Where two are possib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks import runtime as runtimes
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
-from agent.model.finding import LeakCause
+from agent.model.finding import RESTARTS, LeakCause
 from agent.model.snapshot import Known, ProcessStartTimes, Reservation, known_or
 
-Origin: TypeAlias = tuple[LeakCause, datetime]
+CauseAndTime: TypeAlias = tuple[LeakCause, datetime]
 """The likely cause, and the last start that can have been it; without one, when the address was reserved."""
+
+
+class Origin(NamedTuple):
+    """What is known of the beginning of a leak."""
+
+    cause: LeakCause
+    at: datetime
+    """The time that belongs to the cause."""
+    since: datetime | None
+    """When it began, or can have begun at the earliest; None: all that is known is that it had begun by `at`."""
+
 
 _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 """A runtime that starts so soon after a reservation was made died while it waited for the network plugin."""
@@ -75,14 +86,17 @@ class LeakEvidence:
 
 
 def likely_cause(leak: Reservation, evidence: LeakEvidence) -> Origin:
-    cause, since = _by_records(leak, evidence)
-    owned_at = evidence.last_owned.get(leak)
-    if owned_at and since != leak.mtime and since < owned_at - _AFTER_START:
-        return LeakCause.UNKNOWN, leak.mtime  # what that start made somebody forget had leaked before
-    return cause, since
+    cause, at = _by_records(leak, evidence)
+    if owned_at := evidence.last_owned.get(leak):
+        if at != leak.mtime and at < owned_at - _AFTER_START:
+            cause, at = LeakCause.UNKNOWN, leak.mtime  # what that start made somebody forget had leaked before
+        return Origin(cause, at, max(at, owned_at))
+    # The process may have started before as well, and nobody has seen the sandbox in between.
+    dated = cause not in RESTARTS or at - leak.mtime <= _DURING_ADD
+    return Origin(cause, at, at if dated else None)
 
 
-def _by_records(leak: Reservation, evidence: LeakEvidence) -> Origin:
+def _by_records(leak: Reservation, evidence: LeakEvidence) -> CauseAndTime:
     processes = evidence.processes
     if not leak.container_id:
         return LeakCause.EMPTY_FILE, leak.mtime
@@ -102,7 +116,7 @@ def _by_records(leak: Reservation, evidence: LeakEvidence) -> Origin:
     return _set_up_badly(leak, evidence, started)
 
 
-def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | None) -> Origin:
+def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | None) -> CauseAndTime:
     # The kubelet first: when only the runtime restarts, the kubelet keeps its checkpoints and retries the teardown.
     if kubelet is not None and kubelet > leak.mtime:
         return LeakCause.KUBELET_RESTART, kubelet
@@ -111,7 +125,7 @@ def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | No
     return LeakCause.UNKNOWN, leak.mtime
 
 
-def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> Origin:
+def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
     """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
     if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
         return LeakCause.RUNTIME_RESTART, started
@@ -121,7 +135,7 @@ def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime |
     return _restart(leak, None, started)
 
 
-def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> Origin:
+def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
     if started is None or not evidence.only_runtime:
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime

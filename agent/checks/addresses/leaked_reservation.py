@@ -60,8 +60,8 @@ def _finding(
     evidence: LeakEvidence,
     ports: tuple[PortMapping, ...],
 ) -> Finding:
-    cause, since = likely_cause(reservation, evidence)
-    because = describe_cause(cause, format_time(since), evidence.runtime)
+    cause, at, since = likely_cause(reservation, evidence)
+    because = describe_cause(cause, format_time(at), evidence.runtime)
     rules = describe_ports(", ".join(f"{port} to {reservation.ip}" for port in ports))
     return Finding(
         detector=NAME,
@@ -70,6 +70,7 @@ def _finding(
         network=reservation.network,
         pod=classified.pod,
         cause=cause,
+        cause_at=at,
         since=since,
         port_mappings=ports,
         identity=_identity(reservation),
@@ -132,7 +133,7 @@ def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[Tracke
     others: defaultdict[tuple[str, str, datetime | None], list[TrackedFinding]] = defaultdict(list)
     for leak in by_age[MOST_LISTED:]:
         finding = leak.finding
-        start = finding.since if finding.cause in RESTARTS else None
+        start = finding.cause_at if finding.cause in RESTARTS else None
         others[finding.network, str(finding.cause), start].append(leak)
     for (network, cause, start), group in others.items():
         yield _summary(group, LeakCause(cause), start, "more " if network in networks else "", runtime)
@@ -145,8 +146,10 @@ def _age(leak: TrackedFinding) -> tuple[datetime, tuple[int, int], str]:
 def _summary(
     leaks: Sequence[TrackedFinding], cause: LeakCause, start: datetime | None, more: str, runtime: str
 ) -> TrackedFinding:
-    network, since = leaks[0].finding.network, min(leak.since for leak in leaks)
-    time = format_time(since) + ("" if start else " (the oldest)")
+    network = leaks[0].finding.network
+    at = start or min(leak.finding.cause_at for leak in leaks if leak.finding.cause_at)
+    since = [leak.finding.since for leak in leaks if leak.finding.since]
+    time = format_time(at) + ("" if start else " (the oldest)")
     finding = Finding(
         detector=NAME,
         subject=network,
@@ -154,7 +157,8 @@ def _summary(
         f"{describe_cause(cause, time, runtime)}: `nodeleak scan --output=wide` lists them",
         network=network,
         cause=cause,
-        since=since,
+        cause_at=at,
+        since=min(since) if len(since) == len(leaks) else None,
         identity=(cause.value, start.isoformat() if start else ""),
         count=len(leaks),
     )

@@ -5,6 +5,7 @@ This happens when someone, or a cleanup script, deletes files in host-local's di
 It also happens when the CNI configuration is replaced by that of another network with the same range.
 
 Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
+Without the pods of the API server: a sandbox runs, libcni's cache has its result of a network, and no file has its ID.
 Do: cordon the node first; then delete the pod, so that its controller creates a new one with a reservation (but if
 `nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
@@ -13,16 +14,19 @@ files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.model.assessment import Assessment
+from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
+from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
-from agent.model.snapshot import Unavailable, known_or
+from agent.model.snapshot import Known, Unavailable, known_or
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
+    if not isinstance(assessment.snapshot.pods, Known):
+        yield from _by_result(assessment)
     networks, pods = assessment.networks, assessment.networked_pods
     reserved = {network: _reserved(assessment, network) for network in networks}
     elsewhere = _reserved_elsewhere(assessment)
@@ -47,6 +51,40 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         assessment.snapshot.networks.known()  # which of them gives out addresses now?
 
 
+def _by_result(assessment: Assessment) -> Iterator[Finding]:
+    """Yield each running sandbox whose result of ADD is in libcni's cache, and that has no reservation.
+
+    Its ADD was completed long before the reservations were read. The first DEL that works removes both.
+    """
+    snapshot, index = assessment.snapshot, assessment.index
+    snapshot.containers.known()
+    snapshot.cni_results.known()
+    entries = (entry for network in assessment.networks for entry in assessment.of(network))
+    reserved = {entry.container_id for entry in entries if entry.ifname in PRIMARY}
+    made_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
+    for container_id, pod in index.running_sandboxes.items():
+        networks = _primary_networks(index, container_id)
+        if container_id in reserved or index.containers[container_id].created > made_before:
+            continue
+        if networks and networks.issubset(assessment.networks):
+            network, sandbox = min(networks), f"sandbox {container_id[:12]}"
+            yield Finding(
+                detector=NAME,
+                severity=Severity.CRITICAL,
+                subject=f"{network} of {sandbox}",
+                message=f"pod {pod} runs with an address of {network} according to libcni's cache, and {network} has "
+                f"no reservation of its {sandbox}: the next pod can get the same address",
+                network=network,
+                pod=pod,
+                identity=(container_id,),
+            )
+
+
+def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:
+    """Return the networks that a sandbox has its pod's address from, according to libcni's cache."""
+    return {result.network for result in index.results.get(container_id, ()) if result.ifname == "eth0"}
+
+
 def _reserved(assessment: Assessment, network: str) -> set[str]:
     return {entry.name for entry in assessment.of(network) if entry.blocks}
 
@@ -65,7 +103,6 @@ def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str 
 
 def _reserved_elsewhere(assessment: Assessment) -> set[str]:
     """Return the pods that have their address from a network that is not checked, according to libcni's cache."""
-    index = assessment.index
-    results = ((pod, index.results.get(container_id, ())) for container_id, pod in index.running_sandboxes.items())
-    primary = [(pod, result.network) for pod, found in results for result in found if result.ifname == "eth0"]
+    running, index = assessment.index.running_sandboxes, assessment.index
+    primary = [(pod, network) for sandbox, pod in running.items() for network in _primary_networks(index, sandbox)]
     return {pod for pod, _ in primary} - {pod for pod, network in primary if network in assessment.networks}

@@ -4,9 +4,9 @@ The race: the kubelet admits pods as soon as its device manager has started, but
 noticed, bound its socket again and registered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.devices.history import PROMPTLY
@@ -27,7 +27,6 @@ BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
 BOOTING: Final = timedelta(minutes=15)
 """A kubelet that starts this soon after the node was started by its boot."""
 
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _YEARS: Final = range(1970, 9001)
 """Nearer to the end of the calendar no span can be added."""
 _NODE_FULL: Final = "enough resource:"
@@ -45,25 +44,8 @@ class Window(NamedTuple):
     earliest: datetime
     latest: datetime
 
-
-@dataclass(frozen=True, slots=True)
-class _Absence:
-    """A time in which the kubelet had no healthy device of a resource."""
-
-    begin: Window
-    end: Window
-    lost: DeviceTransition | None
-    """None: it began with the kubelet's start."""
-    back: DeviceTransition | None
-    """The registration after; None: it still lasts, or the kubelet restarted."""
-    dropped: bool
-
-    def contains(self, rejection: Window) -> bool | None:
-        """Whether a rejection fell into it; None: it may have."""
-        if rejection.latest <= self.begin.earliest or rejection.earliest >= self.end.latest:
-            return False
-        surely = rejection.earliest >= self.begin.latest and rejection.latest <= self.end.earliest
-        return True if surely else None
+    def precedes(self, other: "Window") -> bool:
+        return self.latest <= other.earliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,39 +73,43 @@ class _Case:
         start = self.run.start
         if start.boot_id and start.boot_id == self.view.boot_id and not self.view.in_this_boot(start.at):
             return _unverified("the node's clock was set since: times cannot be compared")
-        for absence in self._absences():
-            contained = absence.contains(self.window)
-            if contained is not False:
-                return self._race(absence, contained) if absence.lost is None else self._outage(absence, contained)
+        changes = [*self._changes()]
+        before = [change for change, window in changes if window.precedes(self.window)]
+        after = [change for change, window in changes if self.window.precedes(window)]
+        during = [change for change, _ in changes if change not in before and change not in after]
+        registration = self.run.first_registration(self.resource)
+        if registration not in before:
+            return self._race(registration, certain=registration not in during)
+        known = max(index for index, change in enumerate(before) if change.what is TransitionKind.REGISTERED)
+        losses = [change for change in (*before[known + 1 :], *during) if change.what is not TransitionKind.REGISTERED]
+        if losses:
+            return self._outage(losses, [*during, *after], certain=not during)
         return self._while_registered()
 
-    def _absences(self) -> Iterator[_Absence]:
-        begin, lost, dropped = Window(self.run.start.at, self.run.start.at), None, False
-        registered: DeviceTransition | None = None
+    def _changes(self) -> Iterator[tuple[DeviceTransition, Window]]:
+        """Yield what happened to the resource in this run, and when."""
+        previous = self.run.start
         for change in self.run.of(self.resource):
-            if change.what is TransitionKind.REGISTERED:
-                if registered is None or lost is not None:
-                    yield _Absence(begin, self._registration_window(change, begin.latest), lost, change, dropped)
-                registered, lost, dropped = change, None, False
-            elif registered is not None:
-                if lost is None:
-                    lost, begin = change, _loss_window(change, registered)
-                dropped = dropped or change.what is TransitionKind.DROPPED
-        if registered is None or lost is not None:
-            yield _Absence(begin, Window(_LATEST, _LATEST), lost, None, dropped)
+            yield change, self._window(change, previous)
+            previous = change
 
-    def _registration_window(self, registration: DeviceTransition, since: datetime) -> Window:
-        bound = self.run.socket_bound(self.resource, self.view.sockets, since, registration.at)
-        if registration.exact and (bound is None or registration.at - bound > PROMPTLY):
-            bound = registration.at
-        return Window(bound or min(registration.at, since), registration.at)
+    def _window(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
+        if change.what is not TransitionKind.REGISTERED:
+            if change.exact:
+                return Window(change.at, change.at)
+            seen_together = change.uptime == previous.uptime
+            return Window(previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at)
+        bound = self.run.socket_bound(self.resource, self.view.sockets, previous.at, change.at)
+        if change.exact and (bound is None or change.at - bound > PROMPTLY):
+            bound = change.at
+        return Window(bound or min(change.at, previous.at), change.at)
 
-    def _race(self, absence: _Absence, contained: bool | None) -> Explanation:
+    def _race(self, registration: DeviceTransition | None, *, certain: bool) -> Explanation:
         """Explain a rejection between the kubelet's start and the registration."""
-        if why := self._doubt(absence.back, contained):
+        if why := self._doubt(registration, certain=certain):
             return _unverified(why)
         start = self.run.start
-        started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, absence.back)}"
+        started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, registration)}"
         rejected = f"the pod was rejected before that, at {self.time}"
         if (again := self._admitted_again()) is not None:
             return again[0], f"the kubelet {started}; {rejected}: {again[1]}"
@@ -131,14 +117,14 @@ class _Case:
             return RejectionCause.NODE_REBOOT, f"the node booted, its kubelet {started}; {rejected}"
         return RejectionCause.KUBELET_RESTART, f"the kubelet {started}; {rejected}"
 
-    def _doubt(self, registration: DeviceTransition | None, contained: bool | None) -> str:
+    def _doubt(self, registration: DeviceTransition | None, *, certain: bool) -> str:
         """Say why it may not have been before the registration; empty: it was."""
         since_start = self.window.earliest - self.run.start.at
         before = registration is None or self.window.latest <= registration.at
         if before and not self.no_device_known and since_start >= SURELY_DROPPED_AFTER:
             # If it had not been registered, the kubelet would have dropped it, and its message would say so.
             return _NOT_SEEN
-        if contained or registration is None:
+        if certain or registration is None:
             return ""
         if self.no_device_known and (registration.exact or since_start <= ENDPOINT_GRACE):
             return ""
@@ -166,23 +152,27 @@ class _Case:
         booted = snapshot.taken_at - snapshot.uptime
         return self.view.in_this_boot(start.at) and start.at - booted <= BOOTING
 
-    def _outage(self, absence: _Absence, contained: bool | None) -> Explanation:
+    def _outage(
+        self, losses: Sequence[DeviceTransition], later: Iterable[DeviceTransition], *, certain: bool
+    ) -> Explanation:
         """Explain a rejection after a resource that had been registered was lost."""
-        if absence.lost is None or (not contained and not self.no_device_known):
+        if not certain and not self.no_device_known:
             return _unverified(f"it is unknown whether all devices were in use at {self.time}")
-        what = f"the kubelet had no healthy device of {self.resource} since {format_time(absence.lost.at)}"
-        socket = self.view.sockets.get(self.resource)
-        if absence.back is None:
-            plugin_gone = socket is not None and self.view.connected.get(socket, False) is False
-        else:
-            plugin_gone = self._socket_bound(absence.lost.at, absence.back.at)
-        unknown = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
-        if plugin_gone or absence.dropped or unknown:
-            return (
-                RejectionCause.PLUGIN_RESTART,
-                f"{what}: its plugin was gone when the pod was rejected, at {self.time}",
-            )
+        what = f"the kubelet had no healthy device of {self.resource} since {format_time(losses[0].at)}"
+        back = next((change.at for change in later if change.what is TransitionKind.REGISTERED), None)
+        said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
+        dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
+        if said_so or dropped or self._plugin_gone(losses[0].at, back):
+            why = f"{what}: its plugin was gone when the pod was rejected, at {self.time}"
+            return RejectionCause.PLUGIN_RESTART, why
         return RejectionCause.UNHEALTHY, f"{what}: its plugin was connected when the pod was rejected, at {self.time}"
+
+    def _plugin_gone(self, lost: datetime, back: datetime | None) -> bool:
+        """Return whether the plugin bound its socket anew, or has not returned."""
+        if back is not None:
+            return self._socket_bound(lost, back)
+        socket = self.view.sockets.get(self.resource)
+        return socket is not None and self.view.connected.get(socket, False) is False
 
     def _while_registered(self) -> Explanation:
         what = f"{self.resource} was registered, but"
@@ -242,13 +232,6 @@ def _rejection_window(rejection: Rejection, at: datetime, skew: timedelta | None
     off = abs(skew or timedelta(0))
     slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
     return Window(at - slack, at + CLOCK_RESOLUTION + slack)
-
-
-def _loss_window(lost: DeviceTransition, registered: DeviceTransition) -> Window:
-    if lost.exact:
-        return Window(lost.at, lost.at)
-    seen_together = lost.uptime == registered.uptime
-    return Window(registered.at if seen_together else lost.at - BETWEEN_SNAPSHOTS, lost.at)
 
 
 def _unverified(why: str) -> Explanation:

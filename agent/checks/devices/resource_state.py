@@ -1,6 +1,6 @@
 """The current state of each resource: registered or not, since when, after what delay, how many are in use. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from agent.checks.devices.view import SLACK, DeviceView, last_by_resource
@@ -75,19 +75,14 @@ def _registered_by(transition: DeviceTransition, vendor: str) -> bool:
     return _is_registered(transition) and transition.resource.partition("/")[0] == vendor
 
 
-def _loss(resource: str, history: Iterable[DeviceTransition]) -> int | None:
+def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
     """Return the index of what ended the last registration of a resource; None: no registration is known."""
-    registered, lost = False, None
-    for index, transition in enumerate(history):
-        if transition.resource == resource and _is_registered(transition):
-            registered, lost = True, None
-        elif (
-            lost is None
-            and registered
-            and (transition.resource == resource or transition.what is TransitionKind.KUBELET_STARTED)
-        ):
-            lost = index
-    return lost
+    own = {index for index, transition in enumerate(history) if transition.resource == resource}
+    ends = own | {
+        index for index, transition in enumerate(history) if transition.what is TransitionKind.KUBELET_STARTED
+    }
+    registered = max((index for index in own if _is_registered(history[index])), default=len(history))
+    return min((index for index in ends if index > registered), default=None)
 
 
 def requested(resource: str, snapshot: Snapshot) -> bool | None:

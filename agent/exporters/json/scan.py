@@ -108,7 +108,7 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "message": finding.message,
         "severity": finding.severity.value,
         "count": finding.count,
-        "since": rfc3339(tracked.since),
+        "since": None if tracked.began is None else rfc3339(tracked.began),
         "confirmed": tracked.confirmed,
         "cause": finding.cause.value if finding.cause else None,
         "network": finding.network or None,

@@ -34,16 +34,15 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
 
     A thread that ends meanwhile is skipped: its namespace belongs to another thread too, or is gone.
     """
-    found: dict[str, Address] = {}
+    found: list[Address] = []
     seen: set[int] = set()
     for pid, net in _threads(proc):
-        for ip in _unread_addresses(net, seen) - found.keys():
-            found[ip] = Address(ip, pid, _command(proc, pid))
+        found.extend(Address(ip, pid, _command(proc, pid), inode) for ip, inode in _unread_addresses(net, seen))
         if len(found) > _MOST_ADDRESSES:
             raise SourceError(f"{net}: the namespaces up to this one have over {_MOST_ADDRESSES:,} addresses")
     if not seen:
         raise SourceError(f"no process in {proc} shows its network namespace: check --proc")
-    return tuple(found.values())
+    return tuple(found)
 
 
 def _threads(proc: Path) -> Iterator[tuple[int, str]]:
@@ -62,24 +61,25 @@ def _threads(proc: Path) -> Iterator[tuple[int, str]]:
         yield from ((pid, f"{task}/{thread}/net") for thread in threads)
 
 
-def _unread_addresses(net: str, seen: set[int]) -> set[str]:
-    """Return the addresses in a thread's namespace that were not read yet."""
-    fib_trie, if_inet6 = f"{net}/fib_trie", f"{net}/if_inet6"
-    try:
-        return _ipv4_addresses(_unread(fib_trie, seen)) | _ipv6_addresses(_unread(if_inet6, seen))
-    except (IndexError, ValueError) as error:
-        raise SourceError(f"cannot parse {fib_trie} or if_inet6: {truncate(error)}") from error
+def _unread_addresses(net: str, seen: set[int]) -> Iterator[tuple[str, int]]:
+    """Yield the addresses in a thread's namespace that were not read yet, each with the inode of its table."""
+    for name, addresses_in in (("fib_trie", _ipv4_addresses), ("if_inet6", _ipv6_addresses)):
+        content, inode = _unread(f"{net}/{name}", seen)
+        try:
+            yield from ((ip, inode) for ip in addresses_in(content))
+        except (IndexError, ValueError) as error:
+            raise SourceError(f"cannot parse {net}/{name}: {truncate(error)}") from error
 
 
-def _unread(file: str, seen: set[int]) -> bytes:
-    """Return the content; nothing if it was read, or the thread has ended, or the kernel has no IPv6.
+def _unread(file: str, seen: set[int]) -> tuple[bytes, int]:
+    """Return content and inode; nothing if it was read, or the thread has ended, or the kernel has no IPv6.
 
     A runtime's thread enters a pod's namespace for a moment, so each path may lead to another namespace than the last.
     Only the open file tells which one is read, and one file of a namespace says nothing about the other.
     """
     try:
         if os.stat(file).st_ino in seen:  # noqa: PTH116 (a node has thousands of threads: a Path costs half as much)
-            return b""
+            return b"", 0
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             inode = os.fstat(handle).st_ino
@@ -88,9 +88,9 @@ def _unread(file: str, seen: set[int]) -> bytes:
             os.close(handle)
     except OSError as error:
         _require_gone(file, error)
-        return b""
+        return b"", 0
     seen.add(inode)
-    return content
+    return content, inode
 
 
 def _require_gone(file: str, error: OSError) -> None:

@@ -62,11 +62,11 @@ def cri_node(*records: Any, since: ProcessStartTimes | None = None, **changes: A
 
 
 def cause_of(snapshot: Snapshot) -> tuple[LeakCause, timedelta]:
-    """Return the cause of the first leak, and how long ago it began."""
+    """Return the cause of the first leak, and how long ago its time is."""
     finding = findings_of(leaked_reservation, snapshot)[0]
     assert isinstance(finding.cause, LeakCause)
-    assert finding.since is not None
-    return finding.cause, NOW - finding.since
+    assert finding.cause_at is not None
+    return finding.cause, NOW - finding.cause_at
 
 
 def test_a_kubelet_that_restarts_forgets_no_sandbox_of_containerd() -> None:

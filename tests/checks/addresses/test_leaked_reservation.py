@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from agent.checks.addresses import leaked_reservation
-from agent.model.finding import Finding, LeakCause
-from agent.model.snapshot import Checkpoint, InsufficientData, Snapshot
+from agent.model.finding import Finding, LeakCause, TrackedFinding
+from agent.model.snapshot import Checkpoint, Container, InsufficientData, Snapshot
 from tests.builders import (
     CIDR,
     GONE,
@@ -29,6 +29,7 @@ from tests.builders import (
 
 LOST = reservation("10.244.1.9")
 AN_HOUR_AGO = timedelta(hours=1)
+KUBELET_RESTART = LeakCause.KUBELET_RESTART
 
 
 def leaks(snapshot: Snapshot) -> list[Finding]:
@@ -84,7 +85,9 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
         (processes(kubelet=None, docker=None), unknown, OLD),
     ):
         (finding,) = leaks(node(LOST, processes=[since_then]))
-        assert (finding.cause, finding.since) == (cause, NOW - began)
+        assert (finding.cause, finding.cause_at) == (cause, NOW - began)
+        # Without an earlier snapshot, nobody knows whether it had leaked before that start.
+        assert finding.since == (NOW - OLD if cause is unknown else None)
         time = f"{NOW - began:%Y-%m-%d %H:%M:%S}Z"
         # A first scan cannot know whether an earlier restart did it.
         assert finding.message.endswith(f"reserved at {time}" if cause is unknown else f" at {time} or earlier")
@@ -97,6 +100,45 @@ def test_an_empty_file_and_missing_start_times_are_causes_of_their_own() -> None
     (finding,) = leaks(without(node(LOST), "processes"))
     assert (finding.cause, finding.since) == (LeakCause.UNKNOWN, NOW - OLD)
     assert "cause unknown" in finding.message
+
+
+# Since when
+
+
+def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
+    """A start of the kubelet only bounds the age of a leak that is seen for the first time."""
+    minute, owner = timedelta(minutes=1), (sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"))
+    old = reservation("10.244.1.9", age=timedelta(days=9))
+
+    def restarted(ago: timedelta, *things: Container | Checkpoint, later: timedelta) -> Snapshot:
+        return node(old, *things, processes=[processes(kubelet=ago)], later=later)
+
+    def leak(*snapshots: Snapshot) -> TrackedFinding:
+        (found,) = scanned(*snapshots).findings
+        return found
+
+    ten_minutes = timedelta(minutes=10)
+    tracked = leak(restarted(ten_minutes, later=minute), restarted(ten_minutes, later=2 * minute))
+    assert (tracked.finding.cause, tracked.began, tracked.since) == (KUBELET_RESTART, None, NOW + minute)
+    assert tracked.finding.message.endswith("kubelet restart at 2026-03-26 19:50:00Z or earlier")
+    # It had an owner, and the kubelet has started since.
+    owned = node(old, *owner)
+    tracked = leak(owned, *(restarted(-minute / 2, later=later * minute) for later in (1, 2)))
+    assert (tracked.finding.cause, tracked.began) == (KUBELET_RESTART, NOW + minute / 2)
+    # It had an owner after the kubelet's start: long after, and shortly after.
+    for ago, cause in ((ten_minutes * 2, LeakCause.UNKNOWN), (ten_minutes, KUBELET_RESTART)):
+        tracked = leak(*(restarted(ago, *owner[: 2 - 2 * later], later=min(later, 2) * minute) for later in (0, 1, 2)))
+        assert (tracked.finding.cause, tracked.began) == (cause, NOW)
+    # A later restart did not cause it.
+    tracked = leak(node(old), node(old, later=minute), restarted(-minute, later=2 * minute))
+    assert (tracked.finding.cause, tracked.began) == (LeakCause.UNKNOWN, NOW - timedelta(days=9))
+
+
+def test_a_start_soon_after_the_reservation_dates_the_leak() -> None:
+    (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - timedelta(minutes=5))]))
+    assert (finding.cause, finding.since) == (KUBELET_RESTART, NOW - OLD + timedelta(minutes=5))
+    (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - timedelta(minutes=6))]))
+    assert (finding.cause, finding.since) == (KUBELET_RESTART, None)
 
 
 # Blind

@@ -5,6 +5,8 @@ from datetime import timedelta
 import pytest
 
 from agent.checks.addresses import unmanaged_address
+from agent.model.assessment import State
+from agent.model.finding import Severity
 from agent.model.snapshot import Address, Checkpoint, InsufficientData, NotRequested, Snapshot
 from tests.builders import (
     CIDR,
@@ -17,6 +19,7 @@ from tests.builders import (
     pod,
     reservation,
     sandbox,
+    state,
     without,
 )
 
@@ -66,6 +69,29 @@ def test_each_configured_address_of_each_network_is_reported() -> None:
     second = reservation("10.99.0.9", network="storage", ifname="net1")
     both = node(LOST, JAVA, second, Address("10.99.0.9", 4711, "java"))
     assert subjects(both) == ["kubenet/10.244.1.9", "storage/10.99.0.9"]
+
+
+def test_of_an_address_that_two_networks_reserve_each_namespace_needs_an_owner() -> None:
+    """Two VLANs may have one range: a healthy pod of one hides no process of the other."""
+    lost = reservation("192.168.1.5", network="vlan10")
+    records = (lost, reservation(lost.ip, "7" * 64, network="vlan20"), sandbox("7" * 64, "shop/till"))
+    pause, orphan = Address(lost.ip, 99, "pause", namespace=1), Address(lost.ip, 4711, "java", namespace=2)
+    for given, severity, message in (
+        ((pause,), Severity.INFO, "it is not released while process 99 (pause) has it: vlan20 reserves it for a"),
+        ((pause, orphan), Severity.WARNING, "process 99 (pause) and process 4711 (java) use 192.168.1.5, which is"),
+        ((pause, orphan), Severity.WARNING, "; vlan20 reserves it for a container that the runtime has"),
+    ):
+        snapshot = node(*records, *given)
+        (finding,) = findings_of(unmanaged_address, snapshot)
+        assert (finding.subject, finding.severity) == ("vlan10/192.168.1.5", severity)
+        assert message in finding.message
+        assert state(snapshot, lost.ip, "vlan10") is State.UNMANAGED, "nobody releases it"
+    third = (reservation(lost.ip, "8" * 64, network="vlan30"), sandbox("8" * 64, "shop/cart"))
+    assert findings_of(unmanaged_address, node(*records, pause, orphan, *third))[0].severity is Severity.INFO
+    # Without the owner it is nobody's.
+    (first, second) = findings_of(unmanaged_address, node(*records[:2], pause))
+    assert [first.network, second.network] == ["vlan10", "vlan20"]
+    assert first.severity is second.severity is Severity.WARNING
 
 
 def test_managed_or_unconfigured_addresses_are_no_finding() -> None:

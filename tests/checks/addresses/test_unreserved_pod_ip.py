@@ -6,6 +6,7 @@ import pytest
 
 from agent.checks.addresses import unreserved_pod_ip
 from agent.model.assessment import LONGEST_ADD
+from agent.model.finding import Severity
 from agent.model.snapshot import Container, InsufficientData, Node, Snapshot
 from tests.builders import (
     CIDR,
@@ -20,6 +21,7 @@ from tests.builders import (
     pod,
     reservation,
     sandbox,
+    scanned,
     unrecognized,
     without,
     without_api,
@@ -92,6 +94,37 @@ def test_without_its_sources_it_has_insufficient_data() -> None:
     ):
         with pytest.raises(InsufficientData, match=why):
             subjects(snapshot)
+
+
+# Without the API server, by libcni's cache
+
+CART_RESULT = cni_result(CART.id, "shop/cart", CIDR)
+
+
+def test_without_the_api_server_a_running_sandbox_with_a_result_and_no_reservation_is_reported() -> None:
+    (tracked,) = scanned(without_api(node(CART, CART_RESULT))).findings
+    finding = tracked.finding
+    assert finding.subject == "kubenet of sandbox 444444444444"
+    assert (finding.pod, finding.severity) == ("shop/cart", Severity.CRITICAL)
+    assert "the next pod can get the same address" in finding.message
+    assert scanned(without(node(CART, CART_RESULT), "pods")).findings, "unavailable"
+    for why, things in {
+        "healthy": (),
+        "on the host's network": (CART,),
+        "reserved": (CART, CART_RESULT, reservation("10.244.1.9", CART.id)),
+        "being set up": (replace(CART, created=int((NOW - LONGEST_ADD).timestamp()) + 1), CART_RESULT),
+        "being torn down": (replace(CART, state="exited"), CART_RESULT),
+        "from a network that is not checked": (CART, replace(CART_RESULT, network="cbr0")),
+        "from two": (CART, CART_RESULT, replace(CART_RESULT, network="cbr0")),
+        "a further interface": (CART, replace(CART_RESULT, ifname="net1")),
+        "in a network of another name": (CART, CART_RESULT, reservation("10.244.1.9", CART.id, network="renamed")),
+    }.items():
+        report = scanned(without_api(node(*things)))
+        assert [one for one in report.findings if one.finding.detector == unreserved_pod_ip.NAME] == [], why
+        assert all(gap.chosen for gap in report.gaps if gap.detector == unreserved_pod_ip.NAME), why
+    for source in ("reservations", "containers", "cni_results"):
+        with pytest.raises(InsufficientData, match=source):
+            subjects(without(without_api(node(CART, CART_RESULT)), source))
 
 
 # A sandbox that is made again: its pod's status still has the old address.
