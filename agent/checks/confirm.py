@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from agent.model.finding import Finding, Key, SkippedCheck, TrackedFinding
-from agent.model.snapshot import Reservation, Snapshot, UnrecognizedEntry
+from agent.model.snapshot import PortMapping, Reservation, Snapshot, UnrecognizedEntry
 
 CLOCK_STEP = timedelta(seconds=5)
 """A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
@@ -35,6 +35,8 @@ class ConfirmationState:
     """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
     owned: frozenset[Reservation | UnrecognizedEntry] = frozenset()
     """The reservations that had an owner."""
+    host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
+    """Those of the pod of each container ID that has a reservation (`Assessment.host_ports`)."""
 
 
 class Detected(NamedTuple):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses import leaked_reservation, stuck_teardown
+from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
 from agent.checks.addresses.classify import classify
 from agent.checks.confirm import ConfirmationState, Confirmed, Detected, clock_stepped, confirm
 from agent.checks.devices.history import with_history
@@ -71,6 +71,7 @@ def run(
         _pods(assessment, before),
         assessment.pending,
         frozenset(entry.entry for entry in assessment.reservations if entry.state in _OWNED),
+        assessment.host_ports,
     )
 
 
@@ -92,10 +93,11 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
 def _with_memory(assessment: Assessment, before: ConfirmationState | None) -> Assessment:
     """Add what earlier snapshots know of the reservations."""
     pending = stuck_teardown.pending_since(assessment, before.pending if before else {})
+    ports = host_ports.in_specs(assessment, before.host_ports if before else {})
+    assessment = replace(assessment, pending=pending, host_ports=ports)
     if before is None or clock_stepped(before, assessment.snapshot):
-        return replace(assessment, pending=pending)
-    last_owned = {leak: before.taken_at for leak in assessment.leaked if leak in before.owned}
-    return replace(assessment, pending=pending, last_owned=last_owned)
+        return assessment
+    return replace(assessment, last_owned={leak: before.taken_at for leak in assessment.leaked if leak in before.owned})
 
 
 def _ended(suspected: Assessment, before: ConfirmationState | None) -> frozenset[Key]:

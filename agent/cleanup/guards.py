@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses import failing_plugin, leaked_reservation
+from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.index import mounted_by_sandbox
 from agent.model.ranges import RangeSets, usable
@@ -152,9 +152,8 @@ class GuardContext:
 
     @cached_property
     def host_ports(self) -> Mapping[Reservation, tuple[PortMapping, ...] | None]:
-        """The ports of the node that may still be forwarded to each leaked address; None: not known."""
-        leaked = [leak for leak, classified in self.classified.items() if classified.state is State.LEAKED]
-        return leaked_reservation.host_ports(self.snapshot, leaked)
+        """The ports of the node that may still be forwarded to each address; None: not known."""
+        return host_ports.forwarded(self.assessment, self.classified)
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
@@ -392,13 +391,17 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 
 
 def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """A release leaves the rules that forward them, and they would lead to the next pod."""
+    """A release leaves the rules that forward them, and they would lead to the next pod. Unknown is not none."""
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
-    found = ((reservation.ip, context.host_ports.get(reservation)) for reservation in request.reservations)
-    if not (ports := {ip: forwarded for ip, forwarded in found if forwarded}):
+    found = {reservation.ip: context.host_ports[reservation] for reservation in request.reservations}
+    if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded != ()}):
         return None
-    return Refusal(Reason.HOST_PORTS, leaked_reservation.describe_rules(ports), "--release-host-ports=on")
+    why = host_ports.describe_rules(ports)
+    if not any(ports.values()):
+        record = f"the spec of its pod {request.pod} was not seen" if request.pod else "no record says whose it was"
+        why = f"{record}, and {why}"
+    return Refusal(Reason.HOST_PORTS, why, "--release-host-ports=on")
 
 
 def journal_writable(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from agent.checks.addresses import failing_plugin, leaked_reservation
+from agent.checks.addresses import failing_plugin, host_ports
 from agent.cleanup.guards import GuardContext, release_requests
 from agent.cleanup.journal import Journal
 from agent.model.assessment import Assessment
@@ -125,7 +125,7 @@ def _to_mend(report: Report, released: Sequence[Reservation]) -> Iterator[str]:
     for tracked in report.findings:
         if tracked.finding.detector == failing_plugin.NAME:
             yield tracked.finding.message
-    ports = leaked_reservation.host_ports(report.assessment.snapshot, released)
+    ports = host_ports.forwarded(report.assessment, released)
     for unknown in (False, True):
         if found := {leak.ip: known for leak, known in ports.items() if known != () and (known is None) == unknown}:
-            yield f"{leaked_reservation.describe_rules(found)}; they would lead to the next pod"
+            yield f"{host_ports.describe_rules(found)}; they would lead to the next pod"

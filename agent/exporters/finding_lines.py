@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses import leaked_reservation
+from agent.checks.addresses import host_ports, leaked_reservation
 from agent.model.finding import RESTARTS, LeakCause, Severity, TrackedFinding, total
 from agent.model.rejections import PodOutcome
 from agent.model.report import Report
@@ -64,7 +64,7 @@ def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> s
     ips = [leak.subject.rpartition("/")[2] for leak in leaks]
     addresses = f": {_listed(ips, total(group) - len(leaks))}" if leaks else ""
     forwarded = [f"{port} to {ip}" for ip, leak in zip(ips, leaks, strict=True) for port in leak.port_mappings]
-    ports = leaked_reservation.describe_ports(_listed(forwarded))
+    ports = host_ports.describe(_listed(forwarded))
     count = count_of(total(group), "address", "addresses")
     return f"{count} in {first.finding.network} leaked, {why}{addresses}{ports}"
 

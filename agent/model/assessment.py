@@ -14,6 +14,7 @@ from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
     Pod,
+    PortMapping,
     Reservation,
     Snapshot,
     UnrecognizedEntry,
@@ -95,6 +96,8 @@ class Assessment:
     """When the snapshot before found an owner of a reservation that has none now."""
     pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
     """Since when each teardown is pending, by the wall clock and by the boot clock."""
+    host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
+    """Those in the spec of the pod of each reserved container ID, where the API server had the pod."""
 
     @property
     def snapshot(self) -> Snapshot:

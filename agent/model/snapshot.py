@@ -212,7 +212,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class PortMapping:
-    """A `hostPort` of a pod: a port of the node that a CNI plugin forwards to it."""
+    """A `hostPort` of a pod: a port of the node that a CNI plugin or the runtime forwards to it."""
 
     host_port: int
     protocol: str
@@ -309,6 +309,8 @@ class Pod:
     """The volumes that it needs without a claim, as the node's status names them."""
     static: bool = False
     """The kubelet runs it from a file; the API server has its mirror."""
+    host_ports: tuple[PortMapping, ...] | None = None
+    """Those in its spec that are forwarded; None: a recording that does not say it."""
 
     @property
     def live(self) -> bool:

@@ -12,7 +12,7 @@ from agent import config
 from agent.cleanup.guards import GuardContext, RuntimeHistory, decide, release_requests
 from agent.model.assessment import State
 from agent.model.release import Limits, Reason, Refusal
-from agent.model.runtime import CONTAINERD, ContainerRuntime, RuntimeNetwork
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -22,6 +22,7 @@ from agent.model.snapshot import (
     Node,
     NotRequested,
     PluginProcess,
+    Pod,
     PortMapping,
     Snapshot,
 )
@@ -30,6 +31,7 @@ from tests.builders import (
     GRACE,
     NON_ADDRESS_SOURCES,
     NOW,
+    OLD,
     UPTIME,
     Thing,
     assessment,
@@ -160,7 +162,7 @@ SITUATIONS = (
         Reason.PLUGIN_FAILING,
         "a CNI plugin of network kubenet fails",
         with_waiting_pod(node(*leaks(6, timedelta(minutes=8)))),
-        limits=make_limits(unattended=True),
+        limits=make_limits(unattended=True, release_host_ports=True),
         command="run",
     ),
 )
@@ -525,6 +527,72 @@ def test_a_share_is_calculated_per_network() -> None:
     found = verdicts(guard_context(crowded, limits=make_limits(networks=frozenset({"kubenet", "storage"}))))
     assert Reason.IMPLAUSIBLE_SHARE not in {one.reason for one in found["10.9.0.2"]}
     assert Reason.IMPLAUSIBLE_SHARE in {one.reason for one in found["10.244.1.11"]}
+
+
+# Host ports, where nobody watches
+
+UNATTENDED = make_limits(unattended=True)
+WEB = PortMapping(8080, "tcp")
+
+
+def its_pod(ports: tuple[PortMapping, ...] | None, age: timedelta = timedelta(days=1), uid: str = "") -> Pod:
+    """Return the pod of the leak, as the API server has it, and what its spec says."""
+    return replace(pod("shop/gone", phase="Pending", uid=uid), created=NOW - age, host_ports=ports)
+
+
+def host_ports_of(*snapshots: Snapshot) -> str:
+    """Return why the daemon does not release the leak for its host ports; empty if it does."""
+    found = refusals(*snapshots, limits=UNATTENDED)
+    assert refusals(*snapshots, limits=replace(UNATTENDED, release_host_ports=True)) == ()
+    assert refusals(*snapshots) == (), "a command by hand warns"
+    assert [one.reason for one in found] == [Reason.HOST_PORTS] * len(found)
+    return "".join(one.why for one in found)
+
+
+def with_crio(snapshot: Snapshot) -> Snapshot:
+    socket = "/run/crio/crio.sock"
+    return replace(
+        snapshot,
+        processes=Known(replace(processes(), runtime=f"unix://{socket}", crio=NOW - UPTIME)),
+        runtimes=Known((ContainerRuntime(CRI_O, "1.35.6", socket),)),
+        checkpoints=NotRequested("checkpoints", "a kubelet with CRI-O has none"),
+    )
+
+
+def test_the_daemon_releases_no_address_whose_host_ports_are_not_known() -> None:
+    not_known = "rules that forward host ports to 1 address are not known: `iptables-save -t nat | grep -wF 10.244.1.9`"
+    assert f"no record says whose it was, and {not_known}" in host_ports_of(node(LEAK)), "kubenet"
+    named = cni_result(THE_ID, "shop/gone", CIDR)
+    assert host_ports_of(node(LEAK, named)) == "", "a CNI plugin would have been told of them"
+    assert f"the spec of its pod shop/gone was not seen, and {not_known}" in host_ports_of(with_crio(node(LEAK, named)))
+    namesake, recorded = its_pod((), age=OLD - SECOND), its_pod(None)
+    for unsure in (namesake, recorded, replace(namesake, created=None)):
+        assert not_known in host_ports_of(with_crio(node(LEAK, named, unsure)))
+
+
+def test_the_spec_of_its_pod_says_which_host_ports_are_forwarded() -> None:
+    named = cni_result(THE_ID, "shop/gone", CIDR)
+    assert host_ports_of(with_crio(node(LEAK, named, its_pod(())))) == ""
+    assert "host port 8080/tcp to 10.244.1.9" in host_ports_of(with_crio(node(LEAK, named, its_pod((WEB,)))))
+    assert host_ports_of(node(LEAK, named, its_pod((WEB,)))) == "", "no CNI plugin was told of it"
+
+
+def test_the_host_ports_of_a_sandbox_that_ran_are_remembered() -> None:
+    ran, uid = sandbox(THE_ID, "shop/gone"), "uid of shop/gone"
+    young = timedelta(0)  # the API server's clock is ahead
+    for ports, why in (((), ""), ((WEB,), "8080/tcp")):
+        before = node(LEAK, ran, its_pod(ports, young, uid))
+        unread = without(node(LEAK), "reservations")
+        for after in ([], [without(node(LEAK), "pods")], [unread]):
+            assert bool(host_ports_of(before, *after, node(LEAK), node(LEAK))) is bool(why)
+        another = node(LEAK, its_pod((PortMapping(53, "udp"),)))
+        assert why in host_ports_of(before, another, another)
+    assert host_ports_of(node(LEAK, ran, its_pod((), young, "another uid")), node(LEAK), node(LEAK))
+
+
+def test_an_empty_file_and_one_from_before_a_reboot_have_no_rules() -> None:
+    assert host_ports_of(node(empty_file(THE_IP))) == ""
+    assert host_ports_of(node(LEAK, processes=[processes(booted=timedelta(hours=1))])) == ""
 
 
 # Requests: every sandbox with a reservation that no runtime lists

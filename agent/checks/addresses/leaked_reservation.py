@@ -13,23 +13,21 @@ reservation files by hand: comparing `docker ps` with a directory listing takes 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from agent.checks import runtime as runtimes
+from agent.checks.addresses import host_ports
 from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.leak_cause import LeakEvidence, likely_cause
 from agent.model.assessment import Assessment, ClassifiedReservation
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
-from agent.model.runtime import CRI_O
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
     PortMapping,
     Reservation,
-    Snapshot,
     Unavailable,
     known_or,
 )
@@ -41,14 +39,12 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 MOST_LISTED: Final = 512
 """Leaks of a node with a finding each; those beyond are counted in one finding for each network and cause."""
-_NAMED: Final = 3
-"""Ports in one sentence about several."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     leaked = assessment.leaked
     if leaked:
-        evidence, ports = LeakEvidence.of(assessment), host_ports(assessment.snapshot, leaked)
+        evidence, ports = LeakEvidence.of(assessment), host_ports.forwarded(assessment, leaked)
         for reservation, classified in leaked.items():
             yield _finding(reservation, classified, evidence, ports[reservation] or ())
     _check_sources(assessment)
@@ -62,7 +58,7 @@ def _finding(
 ) -> Finding:
     cause, at, since = likely_cause(reservation, evidence)
     because = describe_cause(cause, format_time(at), evidence.runtime)
-    rules = describe_ports(", ".join(f"{port} to {reservation.ip}" for port in ports))
+    rules = host_ports.describe(", ".join(f"{port} to {reservation.ip}" for port in ports))
     return Finding(
         detector=NAME,
         subject=str(reservation.key),
@@ -188,42 +184,3 @@ _CAUSES: Final = {
 
 def describe_cause(cause: LeakCause, since: str, runtime: str) -> str:
     return _CAUSES[cause].format(since=since, runtime=runtime)
-
-
-def describe_ports(forwarded: str) -> str:
-    """Say what a release does not remove. `forwarded`: the ports of the node, and where they lead; may be empty."""
-    return f"; iptables or nftables rules may still forward host port {forwarded}" if forwarded else ""
-
-
-def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
-    """Say which rules a release leaves, and what shows them. `ports`: of each address; None: not known."""
-    ip = next(iter(ports)) if len(ports) == 1 else "ADDRESS"
-    iptables = "ip6tables" if ":" in ip else "iptables"
-    show = f"`{iptables}-save -t nat | grep -wF {ip}` or `nft list ruleset | grep -wF {ip}` on the node shows them"
-    forwarded = [f"{port} to {ip}" for ip, known in ports.items() for port in known or ()]
-    if not forwarded:
-        return f"rules that forward host ports to {count_of(len(ports), 'address', 'addresses')} are not known: {show}"
-    more = f" and {len(forwarded) - _NAMED} more" if len(forwarded) > _NAMED else ""
-    return f"{describe_ports(', '.join(forwarded[:_NAMED]) + more).removeprefix('; ')}: {show}"
-
-
-def host_ports(
-    snapshot: Snapshot, leaked: Collection[Reservation]
-) -> dict[Reservation, tuple[PortMapping, ...] | None]:
-    """Return the ports of the node that may still be forwarded to each address; None: not known.
-
-    A reboot removes the rules. CRI-O and kubenet make their own; kubenet, and libcni before 0.8, name no pod.
-    """
-    ids, forwards_itself = {reservation.container_id for reservation in leaked}, CRI_O in runtimes.names(snapshot)
-    told: dict[tuple[str, str], tuple[PortMapping, ...]] = {}
-    for result in known_or(snapshot.cni_results, ()):
-        if result.container_id in ids and (result.port_mappings or (result.pod and not forwards_itself)):
-            sandbox = result.container_id, result.network
-            told[sandbox] = tuple(dict.fromkeys((*told.get(sandbox, ()), *result.port_mappings)))
-    processes = known_or(snapshot.processes, None)
-    return {
-        reservation: ()
-        if processes and processes.booted > reservation.mtime
-        else told.get((reservation.container_id, reservation.network))
-        for reservation in leaked
-    }

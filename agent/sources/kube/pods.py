@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_address
+from operator import index
 from typing import Any
 
-from agent.model.snapshot import Pod
+from agent.model.snapshot import Pod, PortMapping
 from agent.sources.kube import rejections, volume_names
 from agent.sources.kube.client import Resource
 from agent.sources.kube.fields import condition, count, is_device, moment, objects, sorted_names
@@ -49,6 +50,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         claims=sorted_names(_claims(str(metadata["name"]), spec)),
         volumes=sorted_names(_volumes(spec)),
         static=_is_mirror(metadata),
+        host_ports=() if spec.get("hostNetwork") else tuple(dict.fromkeys(_host_ports(spec))),
     )
     # A node can have thousands of terminated pods, and only a live one owns addresses or waits for volumes.
     return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
@@ -88,6 +90,14 @@ def _claims(pod: str, spec: Mapping[str, Any]) -> Iterator[str]:
             yield str(claim.get("claimName"))
         elif volume.get("ephemeral"):
             yield f"{pod}-{volume.get('name')}"
+
+
+def _host_ports(spec: Mapping[str, Any]) -> Iterator[PortMapping]:
+    for containers in ("initContainers", "containers"):
+        for container in objects(spec.get(containers)):
+            for port in objects(container.get("ports")):
+                if host_port := port.get("hostPort"):
+                    yield PortMapping(index(host_port), str(port.get("protocol") or "TCP").lower())
 
 
 def _scheduled(status: Mapping[str, Any]) -> datetime | None:

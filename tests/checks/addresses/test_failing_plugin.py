@@ -32,6 +32,7 @@ from tests.cleanup.leaks import SECOND, leaks
 from tests.sources.kube.connections import inquirer
 
 MINUTE = timedelta(minutes=1)
+DAEMON = make_limits(unattended=True)
 IPTABLES = SandboxFailure("shop/web", NOW, 'exec: "iptables": not found', "portmap", "", "add")
 
 
@@ -72,12 +73,12 @@ def test_other_leaks_are_no_failing_plugin() -> None:
 
 
 def test_the_daemon_releases_nothing_and_a_person_may() -> None:
-    unattended = guard_context(treadmill(), limits=make_limits(unattended=True))
+    unattended = guard_context(treadmill(), limits=DAEMON)
     refused = {refusal.reason for _, refusals in decide(unattended) for refusal in refusals}
     assert Reason.PLUGIN_FAILING in refused
     by_hand = {refusal.reason for _, refusals in decide(guard_context(treadmill())) for refusal in refusals}
     assert Reason.PLUGIN_FAILING not in by_hand
-    mended = guard_context(treadmill(age=timedelta(hours=1)), limits=make_limits(unattended=True))
+    mended = guard_context(treadmill(age=timedelta(hours=1)), limits=replace(DAEMON, release_host_ports=True))
     assert not any(refusals for _, refusals in decide(mended))
 
 
@@ -86,7 +87,7 @@ def test_a_full_range_keeps_the_daemon_waiting(held: bool) -> None:
     last = 14 if held else 13
     taken = [reservation(f"10.244.1.{n}", f"{n:064x}", age=100 * MINUTE - n * SECOND) for n in range(4, last + 1)]
     snapshot = with_waiting_pod(node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))]))
-    unattended = guard_context(snapshot, limits=make_limits(unattended=True))
+    unattended = guard_context(snapshot, limits=DAEMON)
     refused = {refusal.reason for _, refusals in decide(unattended) for refusal in refusals}
     assert (Reason.PLUGIN_FAILING in refused) == held
     assert bool(findings_of(failing_plugin, snapshot)) == held

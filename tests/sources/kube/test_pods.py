@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agent.model.rejections import RejectionKind
+from agent.model.snapshot import PortMapping
 from agent.sources.kube.pods import parse_pod
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
@@ -44,6 +45,20 @@ def test_a_static_pod_has_the_uid_of_the_kubelet_and_not_of_its_mirror_pod() -> 
     static = parse_pod(pod(metadata={"annotations": mirror}))
     other = parse_pod(pod(metadata={"annotations": {"kubernetes.io/config.hash": "own"}}))
     assert (static.uid, static.static, other.uid, other.static) == ("own", True, "u-1", False)
+
+
+def test_a_pod_has_the_host_ports_of_all_its_containers() -> None:
+    web = {"name": "web", "ports": [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 9, "protocol": "UDP"}]}
+    dns = {"name": "dns", "ports": [{"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]}
+    spec = {"initContainers": [dns, {"name": "none"}], "containers": [web, web]}
+    assert parse_pod(pod(spec=spec)).host_ports == (PortMapping(53, "udp"), PortMapping(8080, "tcp"))
+    assert parse_pod(pod(spec=spec, status={"phase": "Failed"})).host_ports == (
+        PortMapping(53, "udp"), PortMapping(8080, "tcp"),
+    ), "the rules of a terminated pod may remain"  # fmt: skip
+    assert parse_pod(pod(spec=spec | {"hostNetwork": True})).host_ports == (), "they are not forwarded"
+    assert parse_pod(pod()).host_ports == ()
+    with pytest.raises(TypeError):
+        parse_pod(pod(spec={"containers": [{"ports": [{"hostPort": "http"}]}]}))
 
 
 def test_a_pod_requests_the_devices_of_all_its_containers() -> None:
