@@ -88,7 +88,7 @@ def node_sources(
         "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot), plugins=_plugins(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
-        "mounted_namespaces": lambda _: read_namespaces(config.proc),
+        "mounted_namespaces": lambda _: read_namespaces(config.proc, processes.runtimes()),
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "state": lambda _: read_disk(config.state_dir) if keeps_state else NotRequested("state", "no daemon"),
         "registration": _registration(config, api, processes),
@@ -98,6 +98,7 @@ def node_sources(
         lambda container_id: checkpoints.has(container_id) if runtimes.asks_docker else None,
         results,
         config.proc,
+        processes,
         _probe(config, results, last),
     )
     return NodeSources(replace(api, readers={**host, **api.readers}, damaged_results=lambda: results.damaged), recheck)

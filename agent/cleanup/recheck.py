@@ -10,9 +10,11 @@ from pathlib import Path
 
 from agent.model.index import mounted_by_sandbox, of_nobody
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
+from agent.model.runtime import DOCKER
 from agent.model.snapshot import Reservation, ReservationKey
 from agent.sources.host import addresses, mount_table
 from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.processes import ProcessTable
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Recheck:
     """None: the kubelet of this node keeps none."""
     results: CniResults
     proc: Path
+    processes: ProcessTable
     send: Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]
     """Probes addresses; False: without sending anything, and leaving out those that can be asked."""
 
@@ -54,8 +57,12 @@ class Recheck:
             if address.ip in ips:
                 return f"process {address.pid} ({address.command}) has the address configured"
         named = [found for found in self.results.read() if found.namespace and found.container_id == container_id]
-        mounted = mounted_by_sandbox(named, mount_table.read_namespaces(self.proc)) if named else {}
+        mounted = mounted_by_sandbox(named, self.namespaces()) if named else {}
         return f"its network namespace is still mounted: {mounted[container_id]}" if mounted else ""
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Return where network namespaces are mounted."""
+        return mount_table.read_namespaces(self.proc, self.processes.runtimes())
 
     def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Mapping[ReservationKey, ProbeResult]:
         """Look for whoever has an address without a process. Of all addresses at once: it may take some seconds.
@@ -65,7 +72,7 @@ class Recheck:
         found = self.send(reservations, send)
         if all(result.asked for result in found.values()):
             return found
-        namespace = of_nobody(self.results.read(), mount_table.read_namespaces(self.proc))
+        namespace = of_nobody(self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER))
         if not namespace:
             return found
         return {key: result if result.asked else _doubtful(result, namespace) for key, result in found.items()}

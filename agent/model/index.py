@@ -119,13 +119,14 @@ def mounted_by_sandbox(results: Iterable[CniResult], mounted: Iterable[str]) -> 
     return {container_id: paths[name] for container_id, name in named if name in paths}
 
 
-def of_nobody(results: Iterable[CniResult], mounted: Iterable[str]) -> str:
+def of_nobody(results: Iterable[CniResult], mounted: Iterable[str], *, docker_runs: bool) -> str:
     """Return a mounted namespace of which no result tells whose it is; empty: there is none.
 
     docker itself removes, when it starts, those of its own that belong to no container.
     """
     named = {_name(result.namespace) for result in results if result.namespace}
-    return next((path for path in mounted if _name(path) not in named and not _DOCKER.search(path)), "")
+    unknown = (path for path in mounted if _name(path) not in named)
+    return next((path for path in unknown if not (docker_runs and _DOCKER.search(path))), "")
 
 
 _DOCKER: Final = re.compile(r"/docker[^/]*/netns/")

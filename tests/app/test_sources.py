@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,7 @@ def running_docker(tmp_path: Path) -> None:
     (tmp_path / "proc/stat").write_text("btime 1700000000\n")
     (tmp_path / "proc/7").mkdir()
     (tmp_path / "proc/7/stat").write_text(f"7 (dockerd) S {'0 ' * 18}50 0\n")
+    (tmp_path / "proc/7/mountinfo").touch()
 
 
 @pytest.fixture
@@ -103,6 +105,7 @@ def pinned(home: Path, place: str = "/run/netns/cni-9") -> None:
     (home / "cache" / f"kubenet-{ID}-eth0").write_text(json.dumps(result))
 
 
+@pytest.mark.usefixtures("running_docker")
 def test_a_mounted_namespace_of_the_sandbox_is_named(sources: Recheck, tmp_path: Path) -> None:
     pinned(tmp_path)
     assert sources.holder_of(ID, ["10.244.1.9"]) == "its network namespace is still mounted: /run/netns/cni-9"
@@ -114,9 +117,25 @@ def test_a_mounted_namespace_of_the_sandbox_is_named(sources: Recheck, tmp_path:
         sources.holder_of(ID, ["10.244.1.9"])
 
 
+@pytest.mark.usefixtures("running_docker")
 def test_mounted_namespaces_are_read_of_the_first_process(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
     pinned(tmp_path)
     assert wire().snapshot.readers["mounted_namespaces"](node()) == ("/run/netns/cni-9",)
+
+
+@pytest.mark.usefixtures("running_docker")
+def test_a_namespace_mounted_only_for_a_runtime_protects_its_sandbox(sources: Recheck, tmp_path: Path) -> None:
+    pinned(tmp_path)
+    table, own = tmp_path / "proc/1/mountinfo", tmp_path / "proc/8/mountinfo"
+    assert sources.holder_of(ID, ["10.244.1.9"])
+    shutil.copytree(tmp_path / "proc/7", tmp_path / "proc/8")  # it has started since
+    (tmp_path / "proc/8/stat").write_text(f"8 (containerd) S {'0 ' * 18}50 0\n")
+    own.write_text(table.read_text())
+    table.write_text("")
+    assert sources.holder_of(ID, ["10.244.1.9"]) == "its network namespace is still mounted: /run/netns/cni-9"
+    own.unlink()
+    with pytest.raises(SourceError, match=r"cannot read .*/proc/8/mountinfo: no such file or directory"):
+        sources.holder_of(ID, ["10.244.1.9"])
 
 
 def test_the_choice_of_docker_is_no_answer_about_other_runtimes(wire: Callable[..., NodeSources]) -> None:
@@ -152,6 +171,7 @@ def test_a_probe_needs_libcnis_cache(wire: Callable[..., NodeSources], tmp_path:
     }
 
 
+@pytest.mark.usefixtures("running_docker")
 @pytest.mark.parametrize(
     ("table", "objects"),
     [
@@ -173,6 +193,18 @@ def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(
             (result,) = wire(probe=probe).recheck.probe([reservation("203.0.113.9")], send=send).values()
             assert why in result.why
             assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
+
+
+@pytest.mark.usefixtures("running_docker")
+def test_a_namespace_of_docker_is_explained_only_while_docker_runs(
+    wire: Callable[..., NodeSources], tmp_path: Path
+) -> None:
+    pinned(tmp_path, "/run/docker/netns/a1")
+    write_sockets(tmp_path / "proc")
+    recheck, lost = wire(probe="off").recheck, reservation("203.0.113.9")
+    assert recheck.probe([lost])[lost.key].objection is None
+    (tmp_path / "proc/7/stat").write_text(f"7 (containerd) S {'0 ' * 18}50 0\n")
+    assert recheck.probe([lost])[lost.key].objection == Reason.PROBE_UNANSWERED
 
 
 def test_without_processes_addresses_are_never_treated_as_free(sources: Recheck) -> None:

@@ -15,6 +15,7 @@ from agent.cleanup.unlink import LockedNetwork, NodeFiles, OpenNetwork
 from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import Reservation, ReservationKey
 from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.processes import ProcessTable
 from agent.sources.source_error import SourceError
 
 
@@ -117,7 +118,7 @@ class Owners:
                 return owners.probe(reservations) if send else {}
 
         containers, checkpoints = self.containers.__contains__, self.checkpoints.__contains__
-        return Live(containers, checkpoints, CniResults([]), Path(), lambda *_: {})
+        return Live(containers, checkpoints, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {})
 
 
 class InMemoryJournal(JournalStore):

@@ -29,6 +29,7 @@ from agent.model.release import Limits, Outcome, ReleaseRequest
 from agent.model.snapshot import Reservation
 from agent.sources.host import reservations
 from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.processes import ProcessTable
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, GRACE, NOW
 from tests.wire import needs, only_with, run
@@ -70,7 +71,12 @@ class NoOwners(Recheck):
             return ask
 
         super().__init__(
-            answer("docker", container), answer("kubelet", checkpoint), CniResults([]), Path(), lambda *_: {}
+            answer("docker", container),
+            answer("kubelet", checkpoint),
+            CniResults([]),
+            Path(),
+            ProcessTable(Path()),
+            lambda *_: {},
         )
         self.__dict__["kernel"] = answer("kernel", holder)
 

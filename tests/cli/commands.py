@@ -61,6 +61,7 @@ class SmallNode:
             net.mkdir(parents=True)
             (net / "fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
             (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
+            (self.proc / f"{pid}/mountinfo").touch()
         # Nothing of the real machine is read: it may have the sockets of a kubelet.
         self.options = [
             *("--device-plugins-dir", str(self.home / "device-plugins"), "--state-dir", str(self.home / "state")),

@@ -84,6 +84,7 @@ class Node:
         (directory / f"task/{pid}/net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
         (directory / "stat").write_text(f"{pid} ({command}) S {'0 ' * 18}{start} 0\n")
         (directory / "comm").write_text(f"{command}\n")
+        (directory / "mountinfo").touch()
         (directory / "cmdline").write_text("".join(f"{word}\0" for word in words))
         (directory / "root").symlink_to(self.home)
 

@@ -201,6 +201,17 @@ def test_the_commands_of_the_runbook_end_the_namespaces_and_free_the_addresses(p
     assert pinned.clean("--apply")[0] == "released"
 
 
+def test_a_namespace_mounted_only_for_the_runtime_is_never_released(pinned: Pinned) -> None:
+    pinned.named_by_cache("/var/run/netns/cni-9")
+    (pinned.node.proc / "1/mountinfo").rename(pinned.node.proc / "7/mountinfo")
+    (pinned.node.proc / "1/mountinfo").touch()
+    verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
+    assert (verdict, pinned.reserved) == ("refused", True)
+    assert why.startswith("address_in_use: ")
+    (pinned.node.proc / "7/mountinfo").unlink()
+    assert "mounted_namespaces: cannot read" in pinned.run("scan").out
+
+
 def test_an_unreadable_mount_table_is_no_proof(pinned: Pinned) -> None:
     pinned.named_by_cache("/var/run/netns/cni-9")
     (pinned.node.proc / "1/mountinfo").unlink()

@@ -261,6 +261,7 @@ def _write_process(proc: Path, pid: int, command: str, seconds: float, ip: str, 
     fields = ["S", "1", str(pid), str(pid), *["0"] * 15, str(int(seconds * _TICKS)), *["0"] * 30]
     (proc / f"{pid}/stat").write_text(f"{pid} ({command}) {' '.join(fields)}\n")
     (proc / f"{pid}/comm").write_text(f"{command}\n")
+    (proc / f"{pid}/mountinfo").touch()
     net = proc / f"net-{namespace}"
     if not net.exists():
         net.mkdir()

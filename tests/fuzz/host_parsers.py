@@ -111,7 +111,7 @@ def _processes(proc: Path) -> Any:
 def _mounts(proc: Path) -> Any:
     kubelet = proc.parent / "kubelet"
     (kubelet / "plugins").mkdir(parents=True, exist_ok=True)
-    assert all(isinstance(path, str) for path in read_namespaces(proc))
+    assert all(isinstance(path, str) for path in read_namespaces(proc, ()))
     return read_mounts(proc, kubelet)
 
 

@@ -44,6 +44,7 @@ from agent.model.snapshot import (
 )
 from agent.sources.collector import Moment, Reader, Sources, take_snapshot
 from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.processes import ProcessTable
 from agent.sources.source_error import NotFound, SourceError
 from tests.proof.operations import (
     START,
@@ -248,7 +249,9 @@ class InMemory:
                 assert send
                 return node.probe(reservations)
 
-        return Live(self.has_container, self.has_checkpoint, CniResults([]), Path(), lambda *_: {})
+        return Live(
+            self.has_container, self.has_checkpoint, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {}
+        )
 
     # Files
 

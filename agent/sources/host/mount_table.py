@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,9 +26,9 @@ class MountEntry(NamedTuple):
     """The type of the file system."""
 
 
-def read_mount_table(proc: Path, process: str = "1") -> tuple[MountEntry, ...]:
+def read_mount_table(proc: Path, process: object = 1) -> tuple[MountEntry, ...]:
     """Return every mount; raises SourceError."""
-    table = proc / process / "mountinfo"
+    table = proc / f"{process}/mountinfo"
     try:
         content, _ = read_file(table, follow=True, largest=LARGEST_TABLE)
     except OSError as error:
@@ -44,14 +45,17 @@ def _unescaped(text: str) -> str:
     return _OCTAL.sub(lambda code: chr(int(code[1], 8)), text)
 
 
-def read_namespaces(proc: Path) -> tuple[str, ...]:
-    """Return where network namespaces are mounted; raises SourceError.
+def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
+    """Return where network namespaces are mounted, for the first process or for a runtime; raises SourceError.
+
+    A runtime may have mounts of its own, as on OpenShift. `runtimes`: their processes.
 
     A mount keeps a namespace, and its addresses, without any process: the kernel in it still answers for them. Below a
     shared directory, a namespace is listed more than once.
     """
-    mounted = (entry for entry in read_mount_table(proc) if entry.kind == "nsfs" and entry.root.startswith("net:["))
-    return tuple(dict.fromkeys(entry.point for entry in mounted))
+    entries = (entry for process in (1, *runtimes) for entry in read_mount_table(proc, process))
+    mounted = (entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:["))
+    return tuple(dict.fromkeys(mounted))
 
 
 def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -> bool:

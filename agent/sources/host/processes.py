@@ -102,6 +102,11 @@ class ProcessTable:
             raise SourceError(f"{runtime} was not asked, because it is unknown whether it runs: {error}") from error
         return any(process.command in _RUNTIMES[runtime] for process in self._known)
 
+    def runtimes(self) -> tuple[int, ...]:
+        """Search for the processes of all runtimes; raises SourceError if this is not the node's process table."""
+        self._search()
+        return tuple(process.pid for process in self._known if process.command in _ANY_RUNTIME)
+
     def require(self, runtime: str) -> None:
         """Raise SourceError unless a runtime runs at this moment: `docker`, `containerd` or `cri-o`."""
         if not self.runs(runtime):

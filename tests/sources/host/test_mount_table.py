@@ -35,21 +35,21 @@ def table(proc: Path, text: str) -> Path:
 
 
 def test_only_mounted_network_namespaces_are_listed(tmp_path: Path) -> None:
-    assert read_namespaces(table(tmp_path, TABLE)) == (
+    assert read_namespaces(table(tmp_path, TABLE), ()) == (
         "/run/netns/cni-1",
         "/run/containerd/io.containerd.grpc.v1.cri/netns/cni-2",
         "/run/netns/with space",
         "/run/netns/cni-6",
         "/run/netns/em\u2003space",
     )
-    assert read_namespaces(table(tmp_path, "22 1 254:0 / / rw - ext4 /dev/vda1 rw\n\nshort line\n")) == ()
+    assert read_namespaces(table(tmp_path, "22 1 254:0 / / rw - ext4 /dev/vda1 rw\n\nshort line\n"), ()) == ()
 
 
 def test_a_missing_or_endless_mount_table_is_unavailable_and_not_empty(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"cannot read {tmp_path}/1/mountinfo: no such file or directory"):
-        read_namespaces(tmp_path)
+        read_namespaces(tmp_path, ())
     with pytest.raises(SourceError, match="more than the limit"):
-        read_namespaces(table(tmp_path, TABLE * (16 * 1024 * 1024 // len(TABLE) + 1)))
+        read_namespaces(table(tmp_path, TABLE * (16 * 1024 * 1024 // len(TABLE) + 1)), ())
 
 
 def test_the_namespace_of_a_sandbox_is_found_below_any_directory() -> None:
@@ -65,11 +65,11 @@ def test_the_namespace_of_a_sandbox_is_found_below_any_directory() -> None:
 def test_a_real_namespace_is_listed_until_it_is_deleted(tmp_path: Path) -> None:
     with network() as net:
         (tmp_path / "1").symlink_to(f"/proc/{net.pid}")
-        others = read_namespaces(tmp_path)  # of this machine
+        others = read_namespaces(tmp_path, ())  # of this machine
         net.ip("netns add cni-9")
-        assert set(read_namespaces(tmp_path)) - set(others) == {"/run/netns/cni-9"}
+        assert set(read_namespaces(tmp_path, ())) - set(others) == {"/run/netns/cni-9"}
         net.ip("netns delete cni-9")
-        assert read_namespaces(tmp_path) == others
+        assert read_namespaces(tmp_path, ()) == others
 
 
 # What is missing on the node
