@@ -5,7 +5,6 @@ of them are asked, because any may own a reservation; one that should answer and
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -214,8 +213,7 @@ def _loaded(networks: Iterable[Configuration], others: Iterable[Path], directory
     read = partial(read_directory, directory)
     found = tuple(chain.from_iterable(networks_of(network, read) for network in networks))
     if not found:  # it cannot read the first file, perhaps
-        with suppress(NotConfigured):
-            found = default_networks(read())
+        found = default_networks(read())
     return (*found, *chain.from_iterable(default_networks(read_directory(other)) for other in others))
 
 

@@ -297,14 +297,14 @@ def test_a_runtime_alone_names_the_networks(machine: Machine) -> None:
     machine.run("containerd", listening=(SOCKET,))
     machine.serve(SOCKET, named=LOADED)
     assert machine.runtimes().networks() == CBR0
-    machine.serve(SOCKET, named=CniStatus(()))
-    assert machine.runtimes().networks() == ()
 
 
 def test_a_runtime_that_has_loaded_no_network_hides_none(machine: Machine, tmp_path: Path) -> None:
     """It cannot read the first file, and pods have addresses by another one."""
     machine.run("containerd", listening=(SOCKET,))
     machine.serve(SOCKET, named=CniStatus((), tmp_path))
+    with pytest.raises(SourceError, match="has no CNI configuration"):
+        machine.runtimes().networks()
     (tmp_path / "00-bad.conflist").write_text('{"cniVersion": "1.0.0", "name": "zz", "plugins": []}')
     with pytest.raises(SourceError, match=r"00-bad\.conflist"):
         machine.runtimes().networks()
