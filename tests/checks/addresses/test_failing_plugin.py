@@ -11,7 +11,7 @@ from agent.checks.addresses import failing_plugin, unexplained_exhaustion
 from agent.cleanup.guards import decide
 from agent.exporters.advice import advice
 from agent.model.release import Reason
-from agent.model.snapshot import Known, NotRequested, SandboxFailure, Snapshot
+from agent.model.snapshot import Known, NetworkStore, NotRequested, SandboxFailure, Snapshot
 from agent.sources.kube.client import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource, read_failure
 from tests.builders import (
@@ -150,6 +150,13 @@ def test_pods_that_find_the_range_full_contradict_an_ok() -> None:
     assert "but kubenet has" in finding.message
     assert findings_of(unexplained_exhaustion, saying(node(), waits("10.9.0.1-10.9.0.254", 9))) == []
     assert findings_of(failing_plugin, saying(node(), waits("10.9.0.1-10.9.0.254"))) == []
+
+
+def test_pods_that_find_the_range_full_contradict_an_ok_where_no_network_is_in_use() -> None:
+    unused = NetworkStore("kubenet", NotRequested("reservations", "network kubenet uses calico-ipam"))
+    snapshot = replace(saying(node(), waits("10.9.0.1-10.9.0.254")), reservations=(unused,))
+    (finding,) = findings_of(unexplained_exhaustion, snapshot)
+    assert "and no network that was checked has this range" in finding.message
 
 
 class Server:
