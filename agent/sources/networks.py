@@ -97,9 +97,17 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     if isinstance(snapshot.networks, NotRequested):
         kept = store.network == KUBENET or not store.discovered
         return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
+    if _is_failing(store, snapshot):
+        return store
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
     why = f"the pods of this node get their addresses from network {names}"
     return _not_in_use(store, why if names else "the kubelet uses no CNI network", snapshot)
+
+
+def _is_failing(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether it may be that of an attachment whose ADD never succeeds, so that libcni caches no result."""
+    newest = max((reservation.mtime_ns for reservation in known_or(store.reading, ())), default=0)
+    return newest > _since(snapshot) and _waits(snapshot)
 
 
 def _undecided(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkStore:

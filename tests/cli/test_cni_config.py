@@ -5,16 +5,19 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from agent.cli.exit_codes import DONE, UNAVAILABLE
 from tests.cli.commands import nodeleak
 from tests.cli.test_networks import (
     BRIDGE,
     CIDR,
     NINETY_DAYS_AGO,
+    NOW,
     Stand,
     a_node,
     every_address,
@@ -230,6 +233,19 @@ def test_the_results_of_multus_are_read_by_default(tmp_path: Path) -> None:
         options = [option for option in stand.options("off") if not option.startswith("--cni-cache-dir=")]
         done = nodeleak("scan", "-o", "json", *options, prefix=prefix)
         assert subjects(json.loads(done.out)) == ["leaked_reservation storage/10.99.0.5"], done
+
+
+def test_a_further_network_whose_add_fails_is_judged_while_a_pod_waits(tmp_path: Path) -> None:
+    for name, waiting in (("a", ()), ("b", (("shop", "web-1"),))):
+        with standing(tmp_path / name, on(CRI_O, pending=waiting)) as stand:
+            store = stand.host.networks / "storage"
+            leave_over(store, ["10.99.0.7", "10.99.0.8"])
+            os.utime(store / "10.99.0.8", ((NOW - timedelta(minutes=10)).timestamp(),) * 2)
+            expected = [f"leaked_reservation storage/10.99.0.{last}" for last in (7, 8)] if waiting else []
+            document = stand.scan(code=UNAVAILABLE if waiting else DONE)
+            assert sorted(leaks(document)) == expected, name
+            found = verdicts(stand)
+            assert (found["would_release"], found["refused"]) == (0, len(expected)), "no configuration names it"
 
 
 @pytest.mark.parametrize("api", ["on", "off"])

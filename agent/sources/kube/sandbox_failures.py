@@ -31,7 +31,8 @@ _PLUGIN: Final = re.compile(
 )
 # Before 1.0, libcni names a plugin only if it has no binary.
 _NO_BINARY: Final = re.compile(r'(?P<message>failed to find plugin "(?P<plugin>[^"\s]{1,100})" in path .+)', re.DOTALL)
-_CRI_O_NETWORK: Final = re.compile(r'(?:to|from) CNI network "([^"\s]{1,253})"')
+# In the words of CRI-O and of Multus.
+_NETWORK: Final = re.compile(r'(?:to|from) (?:CNI )?network "([^"\s]{1,253})"')
 _EXHAUSTED: Final = re.compile(r"no IP addresses available in range set: ([0-9A-Fa-f.:,-]{1,400})")
 
 _Failures = Reading[tuple[SandboxFailure, ...]]
@@ -83,15 +84,23 @@ def read_failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:
     times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("series") or {}).get("lastObservedTime"))
     words = str(event.get("message") or "")[:_LONGEST_READ]
     exhausted = _EXHAUSTED.search(words)
-    found = _PLUGIN.search(words) or _NO_BINARY.search(words)
+    found = _plugin(words) or _NO_BINARY.search(words)
     parts = found.groupdict() if found else {}
-    by_cri_o = _CRI_O_NETWORK.search(words)
+    network = _NETWORK.search(found.string if found else words)
     return SandboxFailure(
         pod=pod,
         at=max(filter(None, map(moment, times)), default=None),
         message=escape(truncate(parts.get("message") or words, 300)),
         plugin=escape(parts.get("plugin") or ""),
-        network=escape(parts.get("network") or (by_cri_o[1] if by_cri_o else "")),
+        network=escape(parts.get("network") or (network[1] if network else "")),
         operation=parts.get("operation") or "",
         exhausted=exhausted[1].rstrip(".:,-") if exhausted else "",
     )
+
+
+def _plugin(words: str) -> re.Match[str] | None:
+    """Return which plugin failed, by its match: of Multus, the one that it called."""
+    found = _PLUGIN.search(words)
+    if found and found["plugin"].startswith("multus"):
+        return _plugin(found["message"]) or found
+    return found

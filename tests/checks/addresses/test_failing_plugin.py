@@ -122,6 +122,16 @@ def test_the_advice_about_leaks_begins_with_the_plugin() -> None:
             'networkPlugin cni failed to set up pod "web_shop" network: failed to find plugin "portmap" in path [/a]',
             "portmap", "", "", 'failed to find plugin "portmap" in path [/a]',
         ),
+        (
+            ('failed to setup network for sandbox "7a": plugin type="multus" name="multus-cni-network" failed (add): '
+            '[default/s0/919b:storage]: error adding container to network "storage": plugin type="sbr" failed (add): '
+            'failed to find plugin "sbr" in path [/opt/cni/bin /opt/cni/bin]'),
+            "sbr", "storage", "add", 'failed to find plugin "sbr" in path [/opt/cni/bin /opt/cni/bin]',
+        ),
+        (
+            'plugin type="multus-shim" name="m" failed (add): CmdAdd (shim): timeout',
+            "multus-shim", "m", "add", "CmdAdd (shim): timeout",
+        ),
         ("anything\x1b[31m", "", "", "", "anything\\x1b[31m"),
     ],
 )  # fmt: skip
