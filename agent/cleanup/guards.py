@@ -89,6 +89,8 @@ class GuardContext:
     """Why cleanup halted; empty if it did not."""
     journal_trouble: str = ""
     """Why the journal cannot be used; empty if it can."""
+    journal_damage: Sequence[str] = ()
+    """The files of the journal that cannot be parsed."""
     spent: Mapping[str, int] = field(default_factory=dict)
     """How much of each allowance earlier syncs used, by setting."""
     paused: Collection[Reservation] = ()
@@ -404,9 +406,16 @@ def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     return Refusal(Reason.HOST_PORTS, why, "--release-host-ports=on")
 
 
-def journal_writable(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """No journal, no release: nor would it be known what was released before, and whether cleanup halted."""
-    return Refusal(Reason.JOURNAL_UNWRITABLE, context.journal_trouble) if context.journal_trouble else None
+def journal_usable(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """No journal, no release: nor would it be known what was released before, and whether cleanup halted.
+
+    A damaged file may say either. A person who releases is told of it.
+    """
+    if context.journal_trouble:
+        return Refusal(Reason.JOURNAL_UNWRITABLE, context.journal_trouble)
+    if context.limits.unattended and context.journal_damage:
+        return Refusal(Reason.JOURNAL_UNWRITABLE, f"{context.journal_damage[0]}; it may say that cleanup halted")
+    return None
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
@@ -424,7 +433,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     plausible_share,
     plugin_works,
     no_host_ports,
-    journal_writable,
+    journal_usable,
 )
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
 

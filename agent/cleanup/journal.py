@@ -30,7 +30,7 @@ from agent.sources.host.files import read_file
 from agent.sources.host.state_directory import unwritable
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
-from agent.state.atomic_file import make_directory, replace_file
+from agent.state.atomic_file import make_directory, remove_file, remove_temporary_files, replace_file
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 RESERVATION: Final = "reservation"
@@ -203,6 +203,7 @@ class JournalStore:
                 tries(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise Busy(f"another cleaner is running on this node (it holds {path})") from error
+            remove_temporary_files(self._directory)
             yield
         finally:
             os.close(lock)
@@ -252,7 +253,7 @@ class JournalStore:
         if why := self.full(entry.at):
             raise JournalFull(why)
         if oldest := self._to_drop():
-            oldest[0].unlink()
+            remove_file(oldest[0])
         document = {
             "schema": JOURNAL_SCHEMA,
             "entry": entry.name,

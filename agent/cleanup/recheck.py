@@ -48,7 +48,7 @@ class Recheck:
             return Refusal(Reason.ADDRESS_IN_USE, f"recheck: {holder}")
         answers.append("no process has the address configured")
         if container_id:
-            answers.append("no mounted network namespace is that of the sandbox, as far as libcni's cache names it")
+            answers.append("libcni's cache names no mounted network namespace of the sandbox")
         return answers
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:

@@ -121,6 +121,7 @@ class DryRun:
             spent=spent,
             halted=self.halted,
             journal_trouble=self._unreadable or self.journal.trouble(),
+            journal_damage=self._read.damage,
             paused={leak for leak, until in self._paused.items() if snapshot.uptime < until},
         )
 
@@ -227,7 +228,7 @@ class Apply(DryRun):
         return None
 
     def _release(self, request: ReleaseRequest, probed: Mapping[ReservationKey, ProbeResult]) -> Outcome:
-        evidence = [probed[leak.key].why for leak in request.reservations]
+        evidence = [probed[leak.key].why for leak in request.reservations if probed[leak.key].asked]
         return release(request, evidence, self.recheck, self.files, self.journal, by=self.by, at=self.now())
 
 

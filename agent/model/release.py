@@ -77,8 +77,10 @@ class Reason(StrEnum):
     they would lead to the next pod that gets it.
     Lifted by: --release-host-ports. A command by hand is not refused."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
-    """The journal cannot be written. Nothing is released without a journal entry.
-    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6."""
+    """The journal cannot be read or written. Nothing is released without a journal entry. Or a file of it is damaged,
+    which may say that cleanup halted: then only the daemon refuses.
+    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6. Move a damaged
+    file to another directory, after you have read what is left of it."""
     OVER_BUDGET = "over_budget"
     """The limit on releases is reached for now.
     Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself."""

@@ -5,7 +5,12 @@ The agent works without it: a directory that cannot be written is reported throu
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+_TEMPORARY: Final = ".nodeleak"
+"""The end of the name of a file that is not complete yet."""
 
 
 class StateFile:
@@ -32,7 +37,7 @@ class StateFile:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the file by a private one. After a power cut, either version is there and complete. Raises OSError."""
     make_directory(path.parent)
-    temporary = path.with_name(f".{path.name}.nodeleak")  # what a process leaves that is killed is used again
+    temporary = path.with_name(f".{path.name}{_TEMPORARY}")  # what a process leaves that is killed is used again
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -44,6 +49,18 @@ def replace_file(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove one file of the state directory. Raises OSError."""
+    path.unlink()
+
+
+def remove_temporary_files(directory: Path) -> None:
+    """Remove what processes left that were killed. The caller is the only writer of the directory."""
+    for path in directory.glob(f".*{_TEMPORARY}"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def make_directory(directory: Path) -> None:

@@ -144,6 +144,13 @@ SITUATIONS = (
     ),
     situation(Reason.IMPLAUSIBLE_SHARE, "50% of network kubenet looks leaked", node(*HALF_THE_RANGE)),
     situation(Reason.JOURNAL_UNWRITABLE, "read-only", node(LEAK), journal_trouble="/x is mounted read-only"),
+    situation(
+        Reason.JOURNAL_UNWRITABLE,
+        "/x/torn.json: no entry; it may say that cleanup halted",
+        node(LEAK),
+        limits=make_limits(unattended=True, release_host_ports=True),
+        journal_damage=("/x/torn.json: no entry",),
+    ),
     *(
         situation(
             Reason.OVER_BUDGET,

@@ -183,6 +183,14 @@ def test_what_another_process_wrote_is_read(journal: JournalStore, file: Path) -
     assert journal.read() == Journal()
 
 
+def test_what_a_killed_process_left_is_removed_by_the_next_cleaner(journal: JournalStore, file: Path) -> None:
+    journal.begin(ENTRY, ())
+    left = file.with_name(f".{file.name}x.nodeleak")
+    left.write_text("{")
+    with journal.exclusive(0):
+        assert (left.exists(), journal.read()) == (False, Journal((ENTRY,)))
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("elsewhere"), os.mkfifo])
 def test_a_journal_that_is_no_file_is_unavailable_without_waiting(
     journal: JournalStore, file: Path, make: Callable[[Path], None]

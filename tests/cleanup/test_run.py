@@ -371,6 +371,18 @@ def test_without_a_journal_nothing_is_released(tmp_path: Path, damage: str) -> N
     assert disk.reserved == [THE_IP]
 
 
+def test_with_a_damaged_journal_only_a_person_releases(tmp_path: Path) -> None:
+    disk, torn = Disk(tmp_path, LEAK), tmp_path / "state" / "journal" / "torn.json"
+    torn.parent.mkdir(parents=True)
+    torn.write_text('{"schema": "nodeleak.jou')
+    unattended = make_limits(unattended=True, release_host_ports=True)
+    cleaning = disk.clean(Apply(unattended, *disk.session[1:], now=lambda: NOW, lock_timeout=0.05))
+    assert (reasons_of(cleaning), disk.reserved) == ([[Reason.JOURNAL_UNWRITABLE]], [THE_IP])
+    cleaning = disk.apply()
+    assert (verdicts_of(cleaning), disk.reserved) == ([(THE_IP, Verdict.RELEASED)], [])
+    assert [warning for warning in cleaning.warnings if str(torn) in warning]
+
+
 def test_a_journal_that_is_readable_again_ends_the_refusals_and_a_full_disk_refuses_each_release() -> None:
     class Full(InMemoryJournal):
         """It fails only when it is written."""

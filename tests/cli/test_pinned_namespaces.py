@@ -119,7 +119,7 @@ def test_without_the_probe_nothing_is_sent_and_a_namespace_of_nobody_keeps_the_a
     pinned.named_by_cache("/run/netns/cni-2", ID)
     assert pinned.clean("--probe=off")[:2] == ("would_release", "not probed: --probe=off")
     assert pinned.clean("--probe=off", "--apply")[0] == "released"
-    assert pinned.evidence[-1] == "not probed: --probe=off"
+    assert not any("probe" in answer for answer in pinned.evidence), "nothing was asked"
     assert "the kubelet has no checkpoint of the sandbox" in pinned.evidence
 
 
@@ -169,7 +169,7 @@ def test_an_address_on_no_link_is_released_if_it_is_known_whose_each_namespace_i
         assert (dry, why) == ("would_release", f"{IP} cannot be probed: the node has it on no link")
         verdict = pinned.clean("--apply")[0]
     assert (verdict, arrived) == ("released", [0])
-    assert pinned.evidence[-1] == f"{IP} cannot be probed: the node has it on no link"
+    assert not any("probe" in answer for answer in pinned.evidence), "nothing was asked"
 
 
 # What libcni's cache and the mount table show, without a probe

@@ -116,7 +116,7 @@ COVERED: Final[dict[str, Covered]] = {
     "no_plugin_at_work": Covered(_guard("no_plugin_at_work", CRI_SURVIVED)),
     "plugin_works": Covered(_guard("plugin_works", UNRECOGNIZED)),
     "no_host_ports": Covered(_guard("no_host_ports", UNRECOGNIZED)),
-    "journal_writable": Covered(_guard("journal_writable", DISK)),
+    "journal_usable": Covered(_guard("journal_usable", DISK)),
     "reservations before their owners": Covered(_part(mutants.OwnersFirst, SMALL), _UNORDERED),
     "the second snapshot": Covered(Without(scenario=ONE_SNAPSHOT), _UNORDERED),
     "the recheck of docker": Covered(_part(mutants.DockerNotRechecked, SMALL), _UNORDERED),
