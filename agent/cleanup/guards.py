@@ -19,6 +19,7 @@ from agent.model.index import mounted_by_sandbox
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
+from agent.model.runtime import CRI_O
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import (
     InsufficientData,
@@ -393,11 +394,15 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 
 
 def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """A release leaves the rules that forward them, and they would lead to the next pod. Unknown is not none."""
+    """A release leaves the rules that forward them, and they would lead to the next pod.
+
+    CRI-O's rules are in no record that outlives the pod, so there unknown is not none.
+    """
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
     found = {reservation.ip: context.host_ports[reservation] for reservation in request.reservations}
-    if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded != ()}):
+    hidden = CRI_O in runtimes.names(context.snapshot)
+    if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded or (hidden and forwarded is None)}):
         return None
     why = host_ports.describe_rules(ports)
     if not any(ports.values()):
