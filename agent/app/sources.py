@@ -72,8 +72,7 @@ def node_sources(
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
-    networks = partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
-    last = LastNetworks(networks)
+    last = LastNetworks(partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config))
     host = {
         "networks": lambda _: last.read(),
         "reservations": _reservations(config, is_missing),

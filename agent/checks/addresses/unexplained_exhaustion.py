@@ -30,8 +30,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if isinstance(snapshot.sandbox_failures, Unavailable):
         snapshot.sandbox_failures.known()
     waiting = {failure.exhausted: failure for failure in _recent(snapshot) if failure.exhausted}
-    used = [store.network for store in snapshot.reservations if not isinstance(store.reading, NotRequested)]
-    left = {network: _free(assessment, network) for network in used} if waiting else {}
+    left = {network: _free(assessment, network) for network in _used(snapshot)} if waiting else {}
     if 0 in left.values():
         return
     for ranges, failure in waiting.items():
@@ -43,6 +42,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         )
         message = f"pod {failure.pod} waits: no IP addresses available in range set {ranges}, {contradicted}"
         yield Finding(NAME, ranges, message, Severity.WARNING, network, failure.pod)
+
+
+def _used(snapshot: Snapshot) -> list[str]:
+    return [store.network for store in snapshot.reservations if not isinstance(store.reading, NotRequested)]
 
 
 def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:

@@ -73,10 +73,7 @@ class _Case:
         start = self.run.start
         if start.boot_id and start.boot_id == self.view.boot_id and not self.view.in_this_boot(start.at):
             return _unverified("the node's clock was set since: times cannot be compared")
-        changes = [*self._changes()]
-        before = [change for change, window in changes if window.precedes(self.window)]
-        after = [change for change, window in changes if self.window.precedes(window)]
-        during = [change for change, _ in changes if change not in before and change not in after]
+        before, during, after = self._sides()
         registration = self.run.first_registration(self.resource)
         if registration not in before:
             return self._race(registration, certain=registration not in during)
@@ -85,6 +82,13 @@ class _Case:
         if losses:
             return self._outage(losses, [*during, *after], certain=not during)
         return self._while_registered()
+
+    def _sides(self) -> tuple[list[DeviceTransition], list[DeviceTransition], list[DeviceTransition]]:
+        """Return the changes before the rejection, those that may have been at that moment, and those after it."""
+        changes = [*self._changes()]
+        before = [change for change, window in changes if window.precedes(self.window)]
+        after = [change for change, window in changes if self.window.precedes(window)]
+        return before, [change for change, _ in changes if change not in before and change not in after], after
 
     def _changes(self) -> Iterator[tuple[DeviceTransition, Window]]:
         """Yield what happened to the resource in this run, and when."""
