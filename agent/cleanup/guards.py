@@ -132,6 +132,17 @@ class GuardContext:
         return frozenset(configured | checkpointed | mounted_by_sandbox(results, mounted).keys())
 
     @cached_property
+    def unread(self) -> Mapping[str, str]:
+        """The directory of an address of a sandbox that is not read: of an attachment with its own dataDir."""
+        read = {store.network for store in self.snapshot.reservations}
+        results = known_or(self.snapshot.cni_results, ())
+        return {
+            result.container_id: f"{result.data_dir}/{result.network}"
+            for result in results
+            if result.data_dir and result.network not in read
+        }
+
+    @cached_property
     def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:
         """What each network allocates from, or why that is not known."""
         return {store.network: self._ranges(store.network) for store in self.snapshot.reservations}
@@ -324,6 +335,11 @@ def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 
 def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """No component expects a sandbox with only some of its addresses."""
+    if request.container_id in context.unread:
+        elsewhere = context.unread[request.container_id]
+        return Refusal(
+            Reason.PARTIAL_SANDBOX, f"libcni's cache has another address of it, in {elsewhere}, which is not read"
+        )
     only = context.limits.only
     if only is None or not (others := sorted({*request.ips} - only)):
         return None

@@ -51,8 +51,8 @@ class Reason(StrEnum):
     """The network does not allocate this address on this node.
     Lifted by: --ip, for an address that you have checked yourself: it may belong to another program."""
     PARTIAL_SANDBOX = "partial_sandbox"
-    """The sandbox has another address that was not requested. All addresses of a sandbox are released together.
-    Lifted by: --ip, with all of them."""
+    """The sandbox has another address that was not requested. All addresses of a sandbox are released together,
+    and none where another one is in a directory that is not read. Lifted by: --ip, with all of them."""
     RUNTIME_DOUBTFUL = "runtime_doubtful"
     """The list of containers is not trusted: it lacks running pods, or most of it has just disappeared.
     Lifted by: nothing. It passes with time after a restart. If not, compare the runtime's list (`docker ps`,

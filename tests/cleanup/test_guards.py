@@ -520,6 +520,17 @@ def test_a_share_equal_to_the_limit_is_plausible(most: float, refused: bool) -> 
     }
 
 
+def test_no_sandbox_is_released_in_part_where_a_directory_is_not_read() -> None:
+    primary = cni_result(THE_ID, "shop/gone", CIDR)
+    attached = replace(primary, network="storage", ifname="net1", data_dir="/data/ipam")
+    (refusal,) = refusals(node(LEAK, primary, attached))
+    assert (refusal.reason, refusal.setting) == (Reason.PARTIAL_SANDBOX, "")
+    assert "another address of it, in /data/ipam/storage, which is not read" in refusal.why
+    assert refusals(node(LEAK, primary, replace(attached, container_id="e" * 64))) == ()
+    read = replace(LEAK, network="storage", ip="10.9.0.2")
+    assert all(one.reason is not Reason.PARTIAL_SANDBOX for one in refusals(node(LEAK, read, primary, attached)))
+
+
 def test_what_a_share_is_one_of() -> None:
     assert share(*leaks(8), node=[], cni_results=[]) == 8 / 10, "the reservations, where the range is not known"
     assert share(*leaks(31), node=[Node("worker-1", ("10.250.0.0/29",), 110)]) == 1, "at most 1"
