@@ -1,7 +1,7 @@
 """Settings: how each is named, read from text, and explained. Options win over the environment, that over defaults."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +13,6 @@ ENV_PREFIX: Final = "NODELEAK_"
 
 BUG: Final = 70
 """Exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)."""
-
-RENAMED: Final = {"confirm": "confirm_after", "max_per_round": "max_per_sync"}
-"""Settings under names that they had before."""
 
 
 class UsageError(Exception):
@@ -37,7 +34,7 @@ class Setting:
     metavar: str
     help: str
     """Sentences without a final period. `--help` shows the first one, `--help-all` all of them."""
-    commands: frozenset[str] = frozenset({"run", "scan", "record", "clean"})
+    commands: frozenset[str] = frozenset({"run", "scan", "timeline", "record", "clean"})
     many: bool = False
     """Whether it is a list."""
     common: bool = False
@@ -49,26 +46,25 @@ DETECTION, CLEANUP, DAEMON = "detection", "cleanup", "daemon"
 _RUN = frozenset({"run"})
 _CLEANING = frozenset({"run", "clean"})
 _WRITING = frozenset({"run", "clean", "restore", "resume"})
-_STATE = _WRITING | {"journal", "scan", "record"}
+_STATE = _WRITING | {"journal", "scan", "timeline", "record"}
 _LISTEN = frozenset({"run", "status"})
-_EVERYWHERE = frozenset({"run", "scan", "record", "clean", "restore"})
+_EVERYWHERE = frozenset({"run", "scan", "timeline", "record", "clean", "restore"})
 
 
 def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str, **more: Any) -> Any:
     return field(metadata={"setting": Setting(parse, default, group, metavar, **more)})
 
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_DURATIONS = re.compile(rf"(?:{_DURATION.pattern})+")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 
 def duration(text: str) -> timedelta:
     """Read `90s`, `5m` or `1h30m`. A number without a unit is an error."""
-    if not _DURATIONS.fullmatch(text):  # the time to search a long number for a unit would be quadratic
+    if not re.fullmatch(f"(?:{_PART})+", text):  # the time to search a long number for a unit would be quadratic
         raise ValueError("expected a duration such as 90s or 5m")
     try:
-        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text)))
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text)))
     except OverflowError as error:
         raise ValueError("duration is too long") from error
 
@@ -97,11 +93,7 @@ def optional_path(text: str) -> Path | None:
 
 
 def path_or_off(text: str) -> Path | None:
-    if text == "off":
-        return None
-    if not text.startswith("/"):
-        raise ValueError("expected an absolute path, or off")
-    return Path(text)
+    return None if text == "off" else path(text)
 
 
 def network_name(text: str) -> str:
@@ -119,10 +111,10 @@ def node_name(text: str) -> str:
 
 def endpoint(text: str) -> Path | None:
     """Read the URL or path of a unix socket; empty: none."""
-    path = text.removeprefix("unix://")
-    if text and not path.startswith("/"):
+    socket = text.removeprefix("unix://")
+    if text and not socket.startswith("/"):
         raise ValueError("expected unix:// and the absolute path of a socket")
-    return Path(path) if text else None
+    return Path(socket) if text else None
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -275,7 +267,7 @@ class Config:
     # fmt: on
 
 
-DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "record": "5ms", "clean": "3s"}
+DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "timeline": "5ms", "record": "5ms", "clean": "3s"}
 
 
 def settings_of(command: str) -> dict[str, Setting]:
@@ -284,7 +276,7 @@ def settings_of(command: str) -> dict[str, Setting]:
 
 
 def all_settings() -> dict[str, Setting]:
-    return {one.name: one.metadata["setting"] for one in fields(Config)}
+    return {setting.name: setting.metadata["setting"] for setting in fields(Config)}
 
 
 def option(name: str) -> str:
@@ -306,12 +298,7 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
             values[name] = _parse(setting, text)
         except ValueError as error:
             mistakes.append(invalid(source, text if isinstance(text, str) else ",".join(text), error))
-    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
-        mistakes.append(
-            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
-            f"or {option('api')}=off to run without the API server"
-        )
-    mistakes += _unchecked_cleanup(command, values) + _state_below_networks(values) + _condition_without_api(values)
+    mistakes += _contradictions(command, values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return Config(**values)
@@ -327,28 +314,31 @@ def quote(text: str) -> str:
     return f'"{repr(text)[1:-1]}"'
 
 
-def _unchecked_cleanup(command: str, values: Mapping[str, Any]) -> list[str]:
-    """Report networks that may be cleaned and are not checked."""
-    allowed, read = values.get("cleanup_network", ()), values.get("network", ())
-    if "cleanup_network" not in settings_of(command) or not allowed or AUTO in read or {AUTO, *read} & set(allowed):
-        return []
-    names = ",".join(allowed)
-    return [f"{option('cleanup_network')}={names}: network is not checked: add {option('network')}={allowed[0]}"]
-
-
-def _state_below_networks(values: Mapping[str, Any]) -> list[str]:
+def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what does not fit together; `values`: those that are valid by themselves."""
+    yield from _missing_node(command, values)
+    yield from _unchecked_network(command, values)
     state_dir, networks_dir = values.get("state_dir"), values.get("cni_networks_dir")
-    if state_dir is None or networks_dir is None or not state_dir.is_relative_to(networks_dir):
-        return []
-    return [
-        f"{option('state_dir')}={state_dir}: host-local reads every file below {networks_dir}: use another directory"
-    ]
+    if state_dir and networks_dir and state_dir.is_relative_to(networks_dir):
+        where = f"{option('state_dir')}={state_dir}"
+        yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
+    if values.get("node_condition") == "on" and values.get("api") == "off":
+        yield f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"
 
 
-def _condition_without_api(values: Mapping[str, Any]) -> list[str]:
-    if values.get("node_condition") != "on" or values.get("api") != "off":
-        return []
-    return [f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"]
+def _missing_node(command: str, values: Mapping[str, Any]) -> Iterator[str]:
+    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
+        yield (
+            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
+            f"or {option('api')}=off to run without the API server"
+        )
+
+
+def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]:
+    allowed, read = values.get("cleanup_network", ()), values.get("network", ())
+    if "cleanup_network" in settings_of(command) and allowed and AUTO not in read and not {AUTO, *read} & set(allowed):
+        names = f"{option('cleanup_network')}={','.join(allowed)}"
+        yield f"{names}: network is not checked: add {option('network')}={allowed[0]}"
 
 
 def _text(
@@ -369,7 +359,7 @@ def _parse(setting: Setting, text: str | list[str]) -> Any:
         return setting.parse(given[-1])
     if not any(given) and not setting.default:
         return ()
-    return tuple(dict.fromkeys(setting.parse(part.strip()) for one in given for part in one.split(",")))
+    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in ",".join(given).split(",")))
 
 
 _SERVICE_LINK = re.compile(
@@ -382,7 +372,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Report misspelled variables, which would otherwise be ignored."""
     known = {variable(name) for name in all_settings()}
     return [
-        f"{name}: unknown setting: did you mean {_nearest(name, known)}?"
+        f"{name}: unknown setting{did_you_mean(name, known)}"
         for name in sorted(environment)
         if name.startswith(ENV_PREFIX)
         and name not in known
@@ -390,9 +380,9 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _nearest(name: str, known: set[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a suggestion to end an error with; empty if nothing is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
 
-    if renamed := RENAMED.get(name.removeprefix(ENV_PREFIX).lower()):
-        return variable(renamed)
-    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0)), "")
+    found = get_close_matches(word, sorted(known), n=1)
+    return f": did you mean {quote(found[0])}?" if found else ""

@@ -10,26 +10,26 @@ import tempfile
 from pathlib import Path
 
 import agent
+from agent.app import loop
 from agent.sources.kube.client import Api
+from agent.sources.kube.server import ServerInfo
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
 
-CLOSED_PORT = "https://127.0.0.1:9"
-KUBECONFIG = f"""
-current-context: here
-contexts: [{{name: here, context: {{cluster: here, user: us}}}}]
-clusters: [{{name: here, cluster: {{server: "{CLOSED_PORT}"}}}}]
-users: [{{name: us, user: {{token: none}}}}]
+KUBECONFIG = """current-context: here
+contexts: [{name: here, context: {cluster: here, user: us}}]
+clusters: [{name: here, cluster: {server: "https://127.0.0.1:9"}}]
+users: [{name: us, user: {token: none}}]
 """
 
-for module in pkgutil.walk_packages(agent.__path__, "agent."):
-    if module.name != "agent.__main__":
-        importlib.import_module(module.name)
+for name in sorted({module.name for module in pkgutil.walk_packages(agent.__path__, "agent.")} - {"agent.__main__"}):
+    importlib.import_module(name)
 
 with tempfile.TemporaryDirectory() as directory:
     kubeconfig = Path(directory, "kubeconfig")
     kubeconfig.write_text(KUBECONFIG)
-    for request in (lambda: Api(kubeconfig, 1).get("/"), Docker(f"unix://{directory}/docker.sock", 1).containers):
+    api = Api(kubeconfig, 1, ServerInfo(loop.now))
+    for request in (lambda: api.get("/"), Docker(f"unix://{directory}/docker.sock", 1).containers):
         try:
             request()
         except SourceError as expected:

@@ -15,8 +15,7 @@ from agent.checks.addresses.classify import classify
 from agent.checks.devices.history import with_history
 from agent.checks.registry import Detector
 from agent.cleanup import guards
-from agent.cleanup.guard_context import GuardContext
-from agent.cleanup.runtime_history import RuntimeHistory, watch
+from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
 from agent.model.finding import Finding
@@ -125,7 +124,7 @@ def pod(
 
 def cni_result(
     container_id: str,
-    pod_name: str,
+    pod_name: str | None,
     *subnets: str,
     network: str = "kubenet",
     age: timedelta = OLD,
@@ -521,8 +520,7 @@ def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: A
     limits = limits or make_limits()
     runtime_history = RuntimeHistory()
     for snapshot in snapshots:
-        runtime_history = watch(runtime_history, snapshot)
-    known = {"journal_room": 1000, **known}
+        runtime_history = runtime_history.after(snapshot)
     return GuardContext(
         report=scanned(*snapshots, grace=limits.grace), runtime_history=runtime_history, limits=limits, **known
     )

@@ -1,4 +1,4 @@
-"""Test settings: hypothesis profiles, the garbage collector, and signals.
+"""Test settings: hypothesis profiles, the garbage collector, signals, and what did not run.
 
 `make check` uses the profile "quick". HYPOTHESIS_PROFILE=deep tries twenty times as many examples.
 """
@@ -6,7 +6,9 @@
 import gc
 import os
 import signal
+from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The proof keeps hundreds of thousands of small tuples alive; frequent collections of them take 15 % of its time.
@@ -24,6 +26,16 @@ settings.register_profile(
 )
 settings.register_profile("deep", parent=settings.get_profile("quick"), max_examples=500, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line what could not run on this machine."""
+    reasons = (report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
+    missing = Counter(reason.partition("DID NOT RUN: ")[2] for reason in reasons if "DID NOT RUN: " in reason)
+    if missing:
+        texts = "; ".join(f"{reason} ({count})" for reason, count in missing.most_common())
+        terminalreporter.write_line(f"DID NOT RUN: {missing.total()} tests: {texts}", red=True, bold=True)
+
 
 # A shell ignores SIGINT in a job that it starts in the background, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

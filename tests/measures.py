@@ -13,29 +13,29 @@ from typing import Final, NamedTuple
 from radon.complexity import cc_visit  # type: ignore[import-untyped]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-DESTROYING: Final = ("blockers", "cleaner", "files", "guard_context", "guards", "journal", "journal_store", "release")
-"""With `restore` and `session`: from `clean --apply` to unlink."""
+DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
+"""From `clean --apply` to unlink."""
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (6_674, 4_300),
-    "agent/exporters: lines": (3_676, 2_400),
-    "agent/checks: lines": (4_105, 2_100),
-    "agent/model: lines": (2_696, 1_500),
-    "agent/cleanup: lines": (2_478, 1_000),
-    "agent/fleet: lines": (1_911, 1_250),
-    "agent/cli: lines": (1_815, 950),
-    "agent/kube_events: lines": (724, 400),
-    "agent/app, state and others: lines": (1_589, 1_050),
-    "agent: lines": (25_668, 15_000),
-    "agent: modules": (232, 150),
-    "the destroying path: lines": (2_368, 1_000),
+    "agent/sources: lines": (5_802, 4_300),
+    "agent/exporters: lines": (2_993, 2_400),
+    "agent/checks: lines": (3_625, 2_100),
+    "agent/model: lines": (2_690, 1_500),
+    "agent/cleanup: lines": (1_895, 1_000),
+    "agent/fleet: lines": (1_545, 1_250),
+    "agent/cli: lines": (1_375, 950),
+    "agent/kube_events: lines": (599, 400),
+    "agent/app, state and others: lines": (1_485, 1_050),
+    "agent: lines": (22_009, 15_000),
+    "agent: modules": (195, 150),
+    "the destroying path: lines": (1_727, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (12, 10),
-    "tests: lines": (67_006, 40_000),
-    "names that tests import from agent": (533, 250),
-    "words in *.md": (60_449, 30_000),
-    "words in README.md": (4_301, 1_300),
-    "hack: lines": (7_643, 2_600),
+    "tests: lines": (52_496, 40_000),
+    "names that tests import from agent": (449, 250),
+    "words in *.md": (27_000, 30_000),
+    "words in README.md": (1_300, 1_300),
+    "hack: lines": (7_641, 2_600),
 }
 """The budget of today, and the goal."""
 
@@ -73,7 +73,7 @@ def measured(tree: Path) -> Iterator[Figure]:
     for path, count in lines.items():
         package = f"agent/{path.parts[1]}: lines"
         found[package if package in found else "agent/app, state and others: lines"] += count
-        if path.parts[1] == "cleanup" and path.stem in {*DESTROYING, "restore", "session"}:
+        if path.parts[1] == "cleanup" and path.stem in DESTROYING:
             found["the destroying path: lines"] += count
     found["agent: lines"], found["agent: modules"] = sum(lines.values()), len(lines)
     functions = [block for path in agent for block in cc_visit((tree / path).read_text()) if block.letter in "FM"]

@@ -9,24 +9,21 @@ from agent.app import loop
 from agent.app.sources import NodeSources, displayed_name, mounted_path
 from agent.checks import engine
 from agent.cleanup import restore as restoring
-from agent.cleanup.blockers import find_blockers
-from agent.cleanup.cleaner import ApplyingCleaner, Cleaner, DisabledCleaner, DryRunCleaner
-from agent.cleanup.files import NodeFiles
-from agent.cleanup.guard_context import GuardContext
-from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.journal_store import Busy, JournalStore
-from agent.cleanup.release import describe_error
+from agent.cleanup.guards import GuardContext, RuntimeHistory
+from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
+from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import Restoration
-from agent.cleanup.session import Budget, CleanupSession
-from agent.cleanup.signals import deferred
+from agent.cleanup.run import Apply, Budget, DryRun
+from agent.cleanup.signals import held_signals
+from agent.cleanup.summary import find_blockers
+from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
-from agent.model.release import Cleaning, CleanupStatus, Limits
+from agent.model.release import Blocker, Cleaning, CleanupStatus, Limits
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.host.reservations import describe_networks
 from agent.sources.os_error import describe_os_error
-from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
 
 
@@ -34,29 +31,27 @@ def cleaner(
     config: Config,
     mode: str,
     by: str,
-    recheck: NodeRecheck,
+    recheck: Recheck,
     limits: Limits,
     budget: Budget,
-    beat: Callable[[], None] = lambda: None,
-) -> Cleaner:
-    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `beat`: see ApplyingCleaner."""
-    journal_store = JournalStore(config.state_dir)
-    session = CleanupSession(limits, budget, journal_store, by)
+    heartbeat: Callable[[], None] = lambda: None,
+) -> DryRun | None:
+    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `heartbeat`: see Apply."""
+    journal = JournalStore(config.state_dir)
+    session = limits, budget, by, journal, recheck, node_files(config)
     match mode:
         case "off":
-            return DisabledCleaner()
+            return None
         case "dry-run":
-            file_ops, no_network = node_files(config), _no_network(config)
-            return DryRunCleaner(
-                session,
-                lambda known: find_blockers(known, file_ops.check_writable, no_network),
-                partial(recheck.probe, send=False),
-            )
+            return DryRun(*session, partial(_blockers, config, journal))
         case _:
             lock_timeout = config.lock_timeout.total_seconds()
-            return ApplyingCleaner(
-                session, recheck, lambda: node_files(config), journal_store, loop.wall, lock_timeout, beat
-            )
+            return Apply(*session, now=loop.wall, lock_timeout=lock_timeout, heartbeat=heartbeat)
+
+
+def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> tuple[Blocker, ...]:
+    writable, full = node_files(config).check_writable, journal.full(context.snapshot.taken_at)
+    return tuple(find_blockers(context, writable, no_network=_no_network(config), journal_full=full))
 
 
 def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Limits:
@@ -94,7 +89,7 @@ def _no_network(config: Config) -> str:
 def node_files(config: Config) -> NodeFiles:
     mounted = partial(mounted_path, run_dir=config.run_dir)
     lock_timeout = config.lock_timeout.total_seconds()
-    return NodeFiles(config.cni_networks_dir, config.cni_cache_dir, lock_timeout, loop.clock, mounted)
+    return NodeFiles(config.cni_networks_dir, tuple(config.cni_cache_dir), lock_timeout, loop.clock, mounted)
 
 
 def clean_once(
@@ -112,44 +107,46 @@ def clean_once(
     """
     budget = Budget(per_sync=None if most is None else ("--max", most))
     once = cleaner(config, mode, "clean", sources.recheck, limits(config, mode, only), budget)
+    if once is None:
+        raise ValueError(mode)
     once.before_snapshot(loop.wall())
     snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
-    until_reported.enter_context(deferred())
-    cleaning = once.after_snapshot(
+    until_reported.enter_context(held_signals())
+    return once.after_snapshot(
         snapshots, engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
     )
-    if cleaning is None:
-        raise ValueError(mode)
-    return cleaning
 
 
 def cleanup_status(config: Config, report: Report) -> CleanupStatus:
     """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
-    context = _context(config, report, JournalStore(config.state_dir))
-    blockers = find_blockers(context, node_files(config).check_writable, _no_network(config))
-    obstacles = [one.why for one in blockers if not one.network]
+    journal = JournalStore(config.state_dir)
+    context = _context(config, report, journal)
+    obstacles = [blocker.why for blocker in _blockers(config, journal, context) if not blocker.network]
     if missing := dict.fromkeys(one.source for one in context.snapshot.unavailable_about_addresses()):
         obstacles.append(f"unavailable sources: {', '.join(missing)}")
     unknown = [why] if (why := _unknown_networks(config, context)) else []
     return CleanupStatus(
         mode=config.cleanup,
-        networks=tuple(sorted(context.allowed_networks)) if config.cleanup_network else (),
+        networks=tuple(sorted(context.networks)) if config.cleanup_network else (),
         release_possible=None if unknown and not obstacles else not obstacles,
         why_not=tuple(obstacles or unknown),
     )
 
 
-def _context(config: Config, report: Report, journal_store: JournalStore) -> GuardContext:
-    """Return what a dry run would ask of this place. The history of the runtime is the cleaner's, and not here."""
-    session = CleanupSession(limits(config, "dry-run"), Budget(), journal_store, "clean")
-    session.read_journal(report.assessment.snapshot.taken_at)
-    context = session.context(report)
-    return replace(context, halted=report.cleaning.halted if report.cleaning else context.halted)
+def _context(config: Config, report: Report, journal: JournalStore) -> GuardContext:
+    """Return what a dry run would ask of this place."""
+    trouble, halted = journal.trouble(), report.cleaning.halted if report.cleaning else ""
+    try:
+        halted = next((entry.reappearance for entry in journal.read().halted()), halted)
+    except SourceError as error:
+        trouble = str(error)
+    history, limited = RuntimeHistory(), limits(config, "dry-run")
+    return GuardContext(report=report, runtime_history=history, limits=limited, halted=halted, journal_trouble=trouble)
 
 
 def _unknown_networks(config: Config, context: GuardContext) -> str:
     """Return why it is not known what would be released from; empty if it is."""
-    allowed = context.allowed_networks
+    allowed = context.networks
     if not allowed:
         return "no network is known that the pods of this node use"
     existing = {store.network for store in context.snapshot.reservations if not store.absent}
@@ -178,7 +175,7 @@ def restore_entry(config: Config, entry: Entry) -> Restoration:
     """Recover what is unfinished, then restore an entry, under the cleaner's lock."""
     journal_store = JournalStore(config.state_dir)
     try:
-        with journal_store.exclusive(config.lock_timeout.total_seconds()), deferred():
+        with journal_store.exclusive(config.lock_timeout.total_seconds()), held_signals():
             return restoring.recover_and_restore(entry.name, node_files(config), journal_store, loop.wall())
     except (Busy, OSError, restoring.RestoreError, SourceError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
@@ -191,7 +188,7 @@ def resume(config: Config) -> tuple[Entry, ...]:
         with journal_store.exclusive(config.lock_timeout.total_seconds()):
             halted = journal_store.read().halted()
             for entry in halted:
-                journal_store.resumed(entry.name, loop.wall())
+                journal_store.update(replace(entry, resumed=loop.wall()), loop.wall())
     except (Busy, OSError, SourceError) as error:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {describe_error(error)}") from error
     return halted
@@ -201,7 +198,8 @@ def try_restore(config: Config, entry: Entry) -> Restoration:
     """Return what a restoration would do, and change nothing."""
     try:
         restoring.check_last(read_journal(config), entry)
-        restoring.missing_of(entry, node_files(config))
+        with node_files(config).opened(entry.directories) as networks:
+            restoring.missing_of(entry, networks)
     except (restoring.RestoreError, OSError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
     return Restoration(entry, done=True)

@@ -1,6 +1,5 @@
 """The daemon: wires sources, cleaner and exporters together, and runs the loop until the process is told to end."""
 
-import gc
 import os
 import threading
 import traceback
@@ -12,17 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from agent.app import api_server, cleaning, loop
 from agent.app.build import commit
 from agent.app.sources import NodeSources, displayed_name, node_sources
-from agent.cleanup.cleaner import Cleaner
-from agent.cleanup.session import Budget
+from agent.cleanup.run import Budget, DryRun
 from agent.config import BUG, Config, UsageError, option, variable
 from agent.model.setting_values import AUTO
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from agent.exporters.json.status import StatusExporter
-    from agent.exporters.web.server import HttpExporter
-    from agent.kube_events.queue import DeliveryQueue
+    from agent.exporters.web.server import Document, HttpExporter
+    from agent.kube_events.delivery import DeliveryQueue
     from agent.sources.kube.list_watch import Reflector
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
@@ -51,17 +48,14 @@ def run_daemon(config: Config) -> int:
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
-    status = _status(config, heartbeat)
-    http = http_exporter(config, registry, heartbeat, status)
+    http = http_exporter(config, registry, heartbeat, _status(config, heartbeat))
     queue, cluster_exporters = _cluster_exporters(config, registry, log)
     exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), history]
-    exporters += [status, http]
-    exporters += cluster_exporters
+    exporters += [http, *cluster_exporters]
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
     mode = MODES[config.cleanup]
     log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
-    _enable_garbage_collection()
     try:
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
@@ -80,7 +74,7 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
     return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
 
 
-def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner:
+def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> DryRun | None:
     budget = Budget(
         per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
     )
@@ -88,17 +82,18 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
     return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat)
 
 
-def _status(config: Config, heartbeat: loop.Heartbeat) -> "StatusExporter":
+def _status(config: Config, heartbeat: loop.Heartbeat) -> "Document":
     from importlib.metadata import version
 
-    from agent.exporters.json.status import StatusExporter
+    from agent.exporters.json.status import status_document
 
-    return StatusExporter(
+    return lambda report, age: status_document(
+        report,
+        cleaning.cleanup_status(config, report),
         version("nodeleak"),
-        config.interval.total_seconds(),
-        lambda report: cleaning.cleanup_status(config, report),
-        lambda: heartbeat.alive,
-        loop.clock,
+        age=age,
+        interval=config.interval.total_seconds(),
+        alive=heartbeat.alive,
     )
 
 
@@ -106,7 +101,7 @@ def http_exporter(
     config: Config,
     registry: "CollectorRegistry",
     heartbeat: loop.Heartbeat,
-    status: "StatusExporter | None" = None,
+    status: "Document | None" = None,
 ) -> "HttpExporter":
     from importlib.metadata import version
 
@@ -127,7 +122,7 @@ def http_exporter(
 def _exporters(
     config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger
 ) -> Sequence[loop.Exporter]:
-    from agent.cleanup.journal_store import JournalStore
+    from agent.cleanup.journal import JournalStore
     from agent.exporters.metrics import MetricsExporter
     from agent.state.last_seen import LastSeenExporter
 
@@ -149,21 +144,20 @@ def _cluster_exporters(
 ) -> tuple["DeliveryQueue", Sequence[loop.Exporter]]:
     """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
     from agent.kube_events.condition import ConditionExporter
+    from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
     from agent.kube_events.events import EventExporter
-    from agent.kube_events.metrics import DeliveryMetrics
-    from agent.kube_events.queue import DeliveryQueue
     from agent.kube_events.writer import Writer
 
     def warn(what: str, cause: str, why: str) -> None:
         log.warning("delivery.failed", what=what, cause=cause, why=why)
 
-    metrics = DeliveryMetrics(registry)
-    queue = DeliveryQueue(lambda: Writer(config.kubeconfig, config.api_timeout.total_seconds()), metrics, warn)
+    writer = Writer(config.kubeconfig, config.api_timeout.total_seconds())
+    queue = DeliveryQueue(writer, DeliveryMetrics(registry), warn)
     exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
-        exporters.append(EventExporter(queue.put, metrics.failed))
+        exporters.append(EventExporter(queue))
     if config.node_condition == "on":
-        exporters.append(ConditionExporter(queue.put))
+        exporters.append(ConditionExporter(queue))
     return queue, exporters
 
 
@@ -174,18 +168,11 @@ def _start_threads(watches: "Sequence[Reflector[Any]]", queue: "DeliveryQueue | 
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
 
 
-def _enable_garbage_collection() -> None:
-    """Enable it again (see `agent.cli.main`). What was imported stays, and is not examined again."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-
-
 def _run_loop(
     config: Config,
     sources: NodeSources,
     exporters: Sequence[loop.Exporter],
-    cleaner: Cleaner,
+    cleaner: DryRun | None,
     heartbeat: loop.Heartbeat,
     stop: threading.Event,
 ) -> None:

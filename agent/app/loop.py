@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
-from agent.cleanup.signals import deferred
+from agent.cleanup.signals import held_signals
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources.collector import Moment, Sources, take_snapshot
 
 if TYPE_CHECKING:  # a scan cleans nothing
-    from agent.cleanup.cleaner import Cleaner
+    from agent.cleanup.run import DryRun
 
 clock: Callable[[], float] = time.monotonic
 """Seconds that never jump, to measure durations."""
@@ -73,7 +73,7 @@ def run_loop(
     sources: Sources,
     node: str,
     exporters: Sequence[Exporter],
-    cleaner: "Cleaner",
+    cleaner: "DryRun | None",
     *,
     grace: timedelta,
     confirm_after: timedelta,
@@ -85,12 +85,13 @@ def run_loop(
     state: ConfirmationState | None = None
     while not stop.is_set():
         started = clock()
-        cleaner.before_snapshot(now().wall)
+        if cleaner:
+            cleaner.before_snapshot(now().wall)
         snapshot = snapshot_node(sources, node)
         report, state = engine.run(snapshot, state, grace=grace, confirm_after=confirm_after)
-        with deferred():
-            # Releases are exported before the process ends.
-            report = replace(report, cleaning=cleaner.after_snapshot((snapshot,), report))
+        with held_signals(deliver=True):  # releases are exported before the process ends
+            if cleaner:
+                report = replace(report, cleaning=cleaner.after_snapshot((snapshot,), report))
             for exporter in exporters:
                 exporter.export(report, clock() - started)
         heartbeat.beat()

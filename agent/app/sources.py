@@ -9,26 +9,36 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from agent.app import api_server, loop
+from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
-from agent.model.device_history import StoredHistory
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration
 from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER, RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import CniResult, NetworkStore, NotRequested, Reading, Snapshot, known_or
+from agent.model.snapshot import (
+    CniResult,
+    NetworkStore,
+    NotRequested,
+    Reading,
+    Reservation,
+    ReservationKey,
+    Snapshot,
+    known_or,
+)
+from agent.model.state_files import StoredHistory
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, has_unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, flannel, mounts, namespaces, network_directories, probe
+from agent.sources.host import addresses, mounts, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.cni_config import with_subnet
 from agent.sources.host.device_plugins import DeviceManager
-from agent.sources.host.mount_table import is_missing_on_node
+from agent.sources.host.mount_table import is_missing_on_node, read_namespaces
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.host.state_directory import read_disk
-from agent.sources.recheck import NodeRecheck
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.runtime import Runtime
 from agent.sources.source_error import SourceError
@@ -39,7 +49,7 @@ class NodeSources(NamedTuple):
     """What a node is read from, and where one sandbox is asked about again."""
 
     snapshot: Sources
-    recheck: NodeRecheck
+    recheck: Recheck
 
 
 def displayed_name(config: Config) -> str:
@@ -55,17 +65,17 @@ def node_sources(
     config: Config, api: Sources, history: Callable[[], StoredHistory], *, keeps_state: bool = False
 ) -> NodeSources:
     """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
-    runtimes, only_docker = _runtimes(config), config.runtime == DOCKER
+    processes = ProcessTable(config.proc)
+    runtimes, only_docker = _runtimes(config, processes), config.runtime == DOCKER
     # A little more than the timeout of one answer, which bounds silence and has the better message.
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(is_missing_on_node, proc=config.proc)
-    results, processes = CniResults(config.cni_cache_dir, is_missing), ProcessTable(config.proc)
-    networks = partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
-    last = LastNetworks(networks, _reservations(config, is_missing))
+    results = CniResults(config.cni_cache_dir, is_missing)
+    last = LastNetworks(partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config))
     host = {
-        "networks": last.read_networks,
-        "reservations": last.read_reservations,
+        "networks": lambda _: last.read(),
+        "reservations": _reservations(config, is_missing),
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
         ),
@@ -77,16 +87,17 @@ def node_sources(
         "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot), plugins=_plugins(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
-        "mounted_namespaces": lambda _: namespaces.read_namespaces(config.proc),
+        "mounted_namespaces": lambda _: read_namespaces(config.proc, processes.runtimes()),
         "mounts": _mounts(config.kubelet_dir, config.proc),
         "state": lambda _: read_disk(config.state_dir) if keeps_state else NotRequested("state", "no daemon"),
         "registration": _registration(config, api, processes),
     }
-    recheck = NodeRecheck(
+    recheck = Recheck(
         lambda container_id: in_time(lambda: runtimes.has(container_id)),
         lambda container_id: checkpoints.has(container_id) if runtimes.asks_docker else None,
         results,
         config.proc,
+        processes,
         _probe(config, results, last),
     )
     return NodeSources(replace(api, readers={**host, **api.readers}, damaged_results=lambda: results.damaged), recheck)
@@ -102,9 +113,8 @@ def _registration(config: Config, api: Sources, processes: ProcessTable) -> Call
     return lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at)
 
 
-def _runtimes(config: Config) -> NodeRuntimes:
-    # A process table of its own: runtimes are asked in another thread.
-    processes, timeout = ProcessTable(config.proc), config.docker_timeout.total_seconds()
+def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
+    timeout = config.docker_timeout.total_seconds()
 
     @cache
     def docker() -> Runtime:
@@ -150,61 +160,44 @@ def _on_node(docker_host: str, run_dir: Path) -> Path | None:
 
 def _probe(
     config: Config, results: CniResults, last: "LastNetworks"
-) -> Callable[[Sequence[str], bool], Mapping[str, ProbeResult]]:
-    def ask(ips: Sequence[str], send: bool) -> Mapping[str, ProbeResult]:
+) -> Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]:
+    def ask(reservations: Sequence[Reservation], send: bool) -> Mapping[ReservationKey, ProbeResult]:
         if config.probe == "off":
-            return dict.fromkeys(ips, ProbeResult("not probed: --probe=off")) if send else {}
-        cached = results.read()
-        if not send:
-            return probe.known_unasked(ips, config.proc, cached)
-        found = probe.probe(ips, loop.clock, config.proc, cached)
-        return {ip: last.qualified(ip, one, cached) for ip, one in found.items()}
+            not_probed = ProbeResult("not probed: --probe=off", asked=False)
+            return {reservation.key: not_probed for reservation in reservations}
+        networks, cached = {reservation.network for reservation in reservations}, results.read()
+        plugins = {network: last.plugins_of(network, cached) for network in networks}
+        return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
 
     return ask
 
 
 class LastNetworks:
-    """The networks of the last snapshot, and what is reserved in them."""
+    """The networks of the last snapshot."""
 
-    def __init__(
-        self,
-        networks: Callable[[], tuple[RuntimeNetwork, ...] | NotRequested],
-        reservations: Callable[[Snapshot], tuple[NetworkStore, ...]],
-    ) -> None:
-        self._of_networks, self._of_reservations = networks, reservations
+    def __init__(self, read: Callable[[], tuple[RuntimeNetwork, ...] | NotRequested]) -> None:
+        self._read = read
         self._networks: tuple[RuntimeNetwork, ...] = ()
-        self._stores: tuple[NetworkStore, ...] = ()
 
-    def read_networks(self, _: Snapshot) -> tuple[RuntimeNetwork, ...] | NotRequested:
+    def read(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
         self._networks = ()
-        found = self._of_networks()
+        found = self._read()
         self._networks = () if isinstance(found, NotRequested) else found
         return found
 
-    def read_reservations(self, snapshot: Snapshot) -> tuple[NetworkStore, ...]:
-        self._stores = self._of_reservations(snapshot)
-        return self._stores
-
-    def qualified(self, ip: str, found: ProbeResult, cached: Iterable[CniResult]) -> ProbeResult:
-        """Return the result of a probe: silence proves nothing if the node may not reach the pods of the network."""
-        plugins = self._plugins_of(ip, cached)
-        if found.objection or (plugins and plugins <= probe.REACHED):
-            return found
-        which = ", ".join(sorted(plugins)) or "a plugin that is not known"
-        return replace(found, why=f"{found.why}, which proves nothing for pods of {which}", asked=False)
-
-    def _plugins_of(self, ip: str, cached: Iterable[CniResult]) -> set[str]:
-        """Return the plugins that make the interfaces in the networks in which an address is reserved."""
-        names = {one.network for one in self._stores if any(each.ip == ip for each in known_or(one.reading, ()))}
-        configured = {one.plugins[0] for one in self._networks if one.name in names and one.plugins}
-        return configured | {one.plugin for one in cached if one.network in names and one.plugin}
+    def plugins_of(self, network: str, cached: Iterable[CniResult]) -> set[str]:
+        """Return what may make the interfaces of a network: the first plugin of its chain, and any that isolates."""
+        plugins = {result.plugin for result in cached if result.network == network and result.plugin}
+        for chain in (configured.plugins for configured in self._networks if configured.name == network):
+            plugins |= {*chain[:1], *probe.ISOLATING.intersection(chain)}
+        return plugins
 
 
 def _networks(
     read: Callable[[], tuple[RuntimeNetwork, ...]], config: Config
 ) -> tuple[RuntimeNetwork, ...] | NotRequested:
     try:
-        return flannel.with_subnet(read(), config.run_dir)
+        return with_subnet(read(), config.run_dir)
     except SourceError as error:
         if AUTO in config.network:
             raise

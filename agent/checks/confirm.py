@@ -1,26 +1,22 @@
 """A finding is confirmed when it lasts. Pure: earlier observations and a snapshot in, new observations out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple
 
-from agent.model.assessment import ClassifiedReservation
-from agent.model.finding import Finding, Gap, TrackedFinding
-from agent.model.leak import Leaks
-from agent.model.snapshot import Reservation, Snapshot
+from agent.model.finding import Finding, Key, SkippedCheck, TrackedFinding
+from agent.model.snapshot import PortMapping, Reservation, Snapshot, UnrecognizedEntry
 
 CLOCK_STEP = timedelta(seconds=5)
 """A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
-
-Key: TypeAlias = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One finding, kept from snapshot to snapshot."""
 
-    detector: str
+    first: Finding
     first_seen: datetime
     first_uptime: timedelta
     confirmed: bool = False
@@ -34,52 +30,69 @@ class ConfirmationState:
     uptime: timedelta
     observations: Mapping[Key, Observation]
     pods: Mapping[str, str] = field(default_factory=dict)
-    """The pod of each container id that has a reservation: every other record of a leak's owner is gone."""
+    """The pod of each container ID that has a reservation: every other record of a leak's owner is gone."""
     pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
     """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
-    leaks: Leaks = field(default_factory=dict)
-    """The reservations without an owner, and those that were confirmed leaks before their detector had a gap."""
-    reservations: Sequence[ClassifiedReservation] = ()
-    """Those of the report: the next one has to know which had an owner."""
+    owned: frozenset[Reservation | UnrecognizedEntry] = frozenset()
+    """The reservations that had an owner."""
+    host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
+    """Those of the pod of each container ID that has a reservation (`Assessment.host_ports`)."""
 
 
-def clock_stepped(before: ConfirmationState | None, taken_at: datetime, uptime: timedelta) -> bool:
+class Detected(NamedTuple):
+    """What detectors found in one snapshot."""
+
+    findings: tuple[Finding, ...]
+    gaps: tuple[SkippedCheck, ...]
+
+
+class Confirmed(NamedTuple):
+    findings: tuple[TrackedFinding, ...]
+    observations: Mapping[Key, Observation]
+
+
+def clock_stepped(before: ConfirmationState | None, snapshot: Snapshot) -> bool:
     """Return whether the wall clock was set since the last snapshot."""
     if before is None:
         return False
-    return abs((taken_at - before.taken_at) - (uptime - before.uptime)) > CLOCK_STEP
+    return abs((snapshot.taken_at - before.taken_at) - (snapshot.uptime - before.uptime)) > CLOCK_STEP
 
 
 def confirm(
-    findings: Iterable[Finding],
-    gaps: Iterable[Gap],
+    detected: Detected,
     before: ConfirmationState | None,
     snapshot: Snapshot,
     confirm_after: timedelta,
-) -> tuple[tuple[TrackedFinding, ...], Mapping[Key, Observation]]:
+    ended: Collection[Key] = (),
+) -> Confirmed:
     """Confirm each finding that the last snapshot had too and that has lasted for `confirm_after`, or is urgent.
 
     Durations are measured by the boot clock. Where a detector had a gap, its confirmed findings stay known, so that
-    they do not count as new afterwards; its candidates start over. All candidates start over when the clock was set.
+    they do not count as new afterwards, except those that are certain to have `ended`; its candidates start over. All
+    candidates start over when the clock was set.
     """
     known = before.observations if before else {}
-    confirmed_before = {key: one for key, one in known.items() if one.confirmed}
-    if clock_stepped(before, snapshot.taken_at, snapshot.uptime):
+    confirmed_before = {key: observation for key, observation in known.items() if observation.confirmed}
+    if clock_stepped(before, snapshot):
         known = confirmed_before
-    with_gap = {gap.detector for gap in gaps}
-    observations = {key: one for key, one in confirmed_before.items() if one.detector in with_gap}
+    with_gap = {gap.detector for gap in detected.gaps}
+    observations = {
+        key: observation
+        for key, observation in confirmed_before.items()
+        if observation.first.detector in with_gap and key not in ended
+    }
     tracked: list[TrackedFinding] = []
-    for finding in findings:
+    for finding in detected.findings:
         observation = _observe(finding, known.get(finding.key), snapshot, confirm_after)
         observations[finding.key] = observation
         tracked.append(TrackedFinding(finding, observation.first_seen, observation.confirmed))
-    return tuple(tracked), observations
+    return Confirmed(tuple(tracked), observations)
 
 
 def _observe(
     finding: Finding, earlier: Observation | None, snapshot: Snapshot, confirm_after: timedelta
 ) -> Observation:
     if earlier is None:
-        return Observation(finding.detector, snapshot.taken_at, snapshot.uptime)
+        return Observation(finding, snapshot.taken_at, snapshot.uptime)
     lasted = finding.urgent or snapshot.uptime - earlier.first_uptime >= confirm_after
     return replace(earlier, confirmed=earlier.confirmed or lasted)

@@ -1,24 +1,20 @@
 """One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
-from agent.checks.addresses import leaked_reservation
-from agent.checks.addresses.classify import ProvisionalStates, provisional_states
-from agent.checks.addresses.leak_cause import LeakEvidence
-from agent.checks.addresses.pending_teardown import pending_since, with_durations
-from agent.checks.confirm import ConfirmationState, clock_stepped, confirm
-from agent.checks.confirm_leaks import LeakObserver
+from agent.checks import runtime as runtimes
+from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
+from agent.checks.addresses.classify import classify
+from agent.checks.confirm import ConfirmationState, Confirmed, Detected, clock_stepped, confirm
 from agent.checks.devices.history import with_history
 from agent.checks.registry import DETECTORS, Detector
-from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.finding import Finding, Gap, LeakCause, TrackedFinding
-from agent.model.leak import Leaks
-from agent.model.ranges import free, usable
+from agent.model.assessment import Assessment, State
+from agent.model.finding import Finding, Key, LeakCause, SkippedCheck
+from agent.model.ranges import usable
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import (
     InsufficientData,
@@ -26,11 +22,15 @@ from agent.model.snapshot import (
     NetworkStore,
     NotRequested,
     Reservation,
+    ReservationKey,
     Snapshot,
     SourceDisabled,
 )
 
 _OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
+_OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
+_SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
+"""A leak that is not confirmed: between two reads of one snapshot a pod can vanish."""
 
 
 def run(
@@ -49,128 +49,137 @@ def run(
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     `pods`: names of pods by container ID, for the first snapshot. They name, and change no state.
     """
-    provisional = provisional_states(snapshot, grace, before.pods if before else pods)
-    assessment, observed = _with_confirmed_leaks(provisional, before, confirm_after)
-    pending = pending_since(assessment, before.pending if before else {})
-    assessment = with_durations(assessment, pending)
-    leaks = list[TrackedFinding]()
-    with _noting_gaps(leaked_reservation, observed.gaps):
-        leaks += leaked_reservation.find_tracked(assessment)
-    found, gaps = detect(assessment, _OTHERS)
-    others, observations = confirm(found, gaps, before, snapshot, confirm_after)
+    suspected = _with_memory(classify(snapshot, grace, before.pods if before else pods), before)
+    suspects = detect(suspected, (leaked_reservation,))
+    leaks = _as_first_seen(confirm(suspects, before, snapshot, confirm_after, _ended(suspected, before)))
+    assessment = _with_leaks(suspected, leaks)
+    detected = detect(assessment, _OTHERS)
+    others = confirm(detected, before, snapshot, confirm_after)
     report = Report(
         assessment=assessment,
         networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
-        findings=(*leaks, *others),
-        gaps=(*observed.gaps, *gaps),
-        newly_confirmed=observed.newly_confirmed,
-        clock_stepped=clock_stepped(before, snapshot.taken_at, snapshot.uptime),
+        findings=(*leaked_reservation.summarized(leaks.findings, runtimes.name_of(snapshot)), *others.findings),
+        gaps=(*suspects.gaps, *detected.gaps),
+        leak_causes=_known_causes(assessment, leaks),
+        newly_confirmed=_newly_confirmed(leaks, before),
+        clock_stepped=clock_stepped(before, snapshot),
     )
-    state = ConfirmationState(snapshot.taken_at, snapshot.uptime, observations, _pods(assessment, before), pending)
-    return report, replace(state, leaks=observed.remembered, reservations=assessment.reservations)
+    return report, ConfirmationState(
+        snapshot.taken_at,
+        snapshot.uptime,
+        {**leaks.observations, **others.observations},
+        _pods(assessment, before),
+        assessment.pending,
+        frozenset(entry.entry for entry in assessment.reservations if entry.state in _OWNED),
+        assessment.host_ports,
+    )
 
 
-def detect(assessment: Assessment, detectors: Iterable[Detector]) -> tuple[tuple[Finding, ...], tuple[Gap, ...]]:
+def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
     """Run each detector. One that lacks data leaves a gap beside what it could still find."""
     findings: list[Finding] = []
-    gaps: list[Gap] = []
+    gaps: list[SkippedCheck] = []
     for detector in detectors:
-        with _noting_gaps(detector, gaps):
+        try:
             for finding in detector.find(assessment):
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
-    return tuple(findings), tuple(gaps)
+        except InsufficientData as missing:
+            gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
+        except Exception as error:  # noqa: BLE001 (one broken detector must not silence the others; it is logged as a gap)
+            gaps.append(SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
+    return Detected(tuple(findings), tuple(gaps))
 
 
-@contextmanager
-def _noting_gaps(detector: Detector, gaps: list[Gap]) -> Iterator[None]:
-    try:
-        yield
-    except InsufficientData as missing:
-        gaps.append(Gap(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
-    except Exception as error:  # noqa: BLE001 (one broken detector must not silence the others; it is logged as a gap)
-        gaps.append(Gap(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
+def _with_memory(assessment: Assessment, before: ConfirmationState | None) -> Assessment:
+    """Add what earlier snapshots know of the reservations."""
+    pending = stuck_teardown.pending_since(assessment, before.pending if before else {})
+    ports = host_ports.in_specs(assessment, before.host_ports if before else {})
+    assessment = replace(assessment, pending=pending, host_ports=ports)
+    if before is None or clock_stepped(before, assessment.snapshot):
+        return assessment
+    return replace(assessment, last_owned={leak: before.taken_at for leak in assessment.leaked if leak in before.owned})
 
 
-_SEEN_ONCE: Final = State.CANDIDATE, "no owner of any kind, but seen in one snapshot only"
-"""A leak that is not confirmed: between two reads of one snapshot a pod can vanish."""
+def _ended(suspected: Assessment, before: ConfirmationState | None) -> frozenset[Key]:
+    """Return the leaks that have ended, even if their detector has a gap: the file is gone, or has an owner."""
+    leaks = {key: observation.first for key, observation in (before.observations if before else {}).items()}
+    read = {store.network for store in suspected.snapshot.reservations if isinstance(store.reading, Known)}
+    undecided = (entry.entry for entry in suspected.reservations if entry.state in {State.UNKNOWN, State.LEAKED})
+    return frozenset(
+        key for key, leak in leaks.items() if leak.detector == leaked_reservation.NAME and leak.network in read
+    ).difference(leaked_reservation.key(entry) for entry in undecided if isinstance(entry, Reservation))
 
 
-@dataclass(frozen=True, slots=True)
-class _ObservedLeaks:
-    remembered: Leaks
-    """For the next snapshot."""
-    newly_confirmed: Mapping[tuple[str, LeakCause], int]
-    gaps: list[Gap]
+def _as_first_seen(leaks: Confirmed) -> Confirmed:
+    """Return the confirmed ones with the cause that was seen first: a later restart did not cause an earlier leak."""
+    confirmed = (leak for leak in leaks.findings if leak.confirmed)
+    findings = (replace(leak, finding=leaks.observations[leak.finding.key].first) for leak in confirmed)
+    return Confirmed(tuple(findings), leaks.observations)
 
 
-def _with_confirmed_leaks(
-    provisional: ProvisionalStates, before: ConfirmationState | None, confirm_after: timedelta
-) -> tuple[Assessment, _ObservedLeaks]:
+def _with_leaks(suspected: Assessment, leaks: Confirmed) -> Assessment:
     """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
-    snapshot, gaps = provisional.snapshot, list[Gap]()
-    observer = LeakObserver(before, snapshot, confirm_after)
-    states = [_SEEN_ONCE if one[0] is State.LEAKED else one for one in provisional.states]
-    with _noting_gaps(leaked_reservation, gaps):
-        evidence = LeakEvidence.of(snapshot, (one for _, one in provisional.suspects()))
-        for place, reservation in provisional.suspects():
-            if observer.observe(reservation, evidence):
-                states[place] = provisional.states[place]
-        leaked_reservation.check_sources(snapshot)
-    remembered = observer.remembered(_undecided(provisional) if gaps else lambda _: False)
-    leaks = {one: leak for one, leak in observer.seen.items() if leak.confirmed}
-    return provisional.assessment(states, leaks), _ObservedLeaks(remembered, observer.newly_confirmed, gaps)
+    keys = {leak.finding.key for leak in leaks.findings}
+    seen_once = {leak for leak in suspected.leaked if leaked_reservation.key(leak) not in keys}
+    if not seen_once:
+        return suspected
+    reservations = (
+        replace(entry, state=State.CANDIDATE, why=_SEEN_ONCE) if entry.entry in seen_once else entry
+        for entry in suspected.reservations
+    )
+    return replace(suspected, reservations=tuple(reservations))
 
 
-def _undecided(provisional: ProvisionalStates) -> Callable[[Reservation], bool]:
-    """Return whether a reservation that leaked before may leak still: it was not read, or nothing else was found."""
-    judged = {one: state for one, (state, _) in zip(provisional.reservations, provisional.states, strict=True)}
-    read = {store.network for store in provisional.snapshot.reservations if isinstance(store.reading, Known)}
-    undecided = {State.UNKNOWN, State.LEAKED}
-    return lambda one: judged[one] in undecided if one in judged else one.network not in read
+def _known_causes(assessment: Assessment, leaks: Confirmed) -> dict[ReservationKey, LeakCause]:
+    causes = {leak.finding.key: leak.finding.cause for leak in leaks.findings}
+    found = ((leak.key, causes[leaked_reservation.key(leak)]) for leak in assessment.leaked)
+    return {key: cause for key, cause in found if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN}
 
 
-def _pods(assessment: Assessment, before: ConfirmationState | None) -> dict[str, str]:
-    """Return the pods of the reserved ids; the earlier ones where no reservation was read."""
+def _newly_confirmed(leaks: Confirmed, before: ConfirmationState | None) -> Counter[tuple[str, LeakCause]]:
+    """Count by network and cause."""
+    known = {key for key, observation in before.observations.items() if observation.confirmed} if before else set()
+    new = (leak.finding for leak in leaks.findings if leak.finding.key not in known)
+    return Counter((leak.network, leak.cause) for leak in new if isinstance(leak.cause, LeakCause))
+
+
+def _pods(assessment: Assessment, before: ConfirmationState | None) -> Mapping[str, str]:
+    """Return the pods of the reserved IDs; the earlier ones where no reservation was read."""
     if before is not None and not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
-        return dict(before.pods)
-    return {one.container_id: one.pod for one in assessment.reservations if one.container_id and one.pod}
+        return before.pods
+    return {entry.container_id: entry.pod for entry in assessment.reservations if entry.container_id and entry.pod}
 
 
 def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
     network = store.network
     if isinstance(store.reading, NotRequested):
         return NetworkSummary(network, None, None, None, None, None, not_in_use=store.reading.why)
-    try:
-        entries = assessment.of(network)
-    except InsufficientData:
-        entries = None
-    try:
-        ranges = assessment.ranges(network)
-    except InsufficientData:
-        ranges = None
+    entries, ranges = _or_none(assessment.of, network), _or_none(assessment.ranges, network)
+    states = None if entries is None else Counter(classified.state for classified in entries)
     return NetworkSummary(
         name=network,
         ranges=ranges,
         usable=None if ranges is None else usable(ranges),
-        reserved=None if entries is None else sum(one.blocks for one in entries),
-        free=None if ranges is None or entries is None else free(ranges, (one.name for one in entries if one.blocks)),
-        states=None if entries is None else _tally(entries),
+        reserved=None if entries is None else sum(entry.blocks for entry in entries),
+        free=_or_none(assessment.free, network),
+        states=None if states is None else {state: states[state] for state in State},
     )
 
 
-def _tally(entries: Iterable[ClassifiedReservation]) -> dict[State, int]:
-    counted = Counter(classified.state for classified in entries)
-    return {state: counted[state] for state in State}
+_T = TypeVar("_T")
+
+
+def _or_none(known: Callable[[str], _T], network: str) -> _T | None:
+    try:
+        return known(network)
+    except InsufficientData:
+        return None
 
 
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
     """Return whether a snapshot leaves anything to confirm."""
-    provisional = provisional_states(snapshot, grace)
-    if any(provisional.suspects()):
-        return True
-    assessment = provisional.assessment(provisional.states)
-    findings, _ = detect(with_durations(assessment, pending_since(assessment, {})), _OTHERS)
-    return bool(findings)
+    assessment = _with_memory(classify(snapshot, grace), None)
+    return bool(assessment.leaked or detect(assessment, _OTHERS).findings)
 
 
 def replay(
@@ -187,4 +196,4 @@ def replay(
         report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after, pods=pods)
     if report is None:
         raise ValueError("no snapshot to assess")
-    return replace(report, findings=tuple(one for one in report.findings if one.confirmed))
+    return replace(report, findings=tuple(finding for finding in report.findings if finding.confirmed))

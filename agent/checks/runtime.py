@@ -4,6 +4,7 @@ The kubelet's flags and configuration say it, and `nodeInfo` of its Node object.
 the runtime that they name was not asked, nobody knows whose pods run here.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from agent.model.runtime import DOCKER, ContainerRuntime, endpoint_path, record_before_address, version_numbers
@@ -27,22 +28,22 @@ def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     if contradiction(snapshot):
         return ()
     named, reported = _named(snapshot), _reported(snapshot)
-    return tuple(one for one in asked(snapshot) if _is(one, named, reported))
+    return tuple(runtime for runtime in asked(snapshot) if _is_kubelets(runtime, named, reported))
 
 
-def _is(runtime: ContainerRuntime, named: str, reported: str) -> bool:
-    if not named:
-        if not reported:
-            return runtime.chosen
+def _is_kubelets(runtime: ContainerRuntime, named: str, reported: str) -> bool:
+    if named:
+        return named == runtime.name or (runtime.endpoint != "" and endpoint_path(named) == runtime.endpoint)
+    if reported:
         name, _, version = reported.partition("://")
         versions = {version_numbers(version), version_numbers(runtime.version)} - {None}
         return name == runtime.name and len(versions) <= 1
-    return named == runtime.name or (runtime.endpoint != "" and endpoint_path(named) == runtime.endpoint)
+    return runtime.chosen
 
 
 def names(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the name of the kubelet's runtime, or, where that is not known, of each that was asked."""
-    return tuple(dict.fromkeys(one.name for one in of_the_kubelet(snapshot) or asked(snapshot)))
+    return tuple(dict.fromkeys(runtime.name for runtime in of_the_kubelet(snapshot) or asked(snapshot)))
 
 
 def name_of(snapshot: Snapshot) -> str:
@@ -56,49 +57,48 @@ def keeps_checkpoints(snapshot: Snapshot) -> bool:
 
     Where its runtime is not known, it may have some if docker was asked, or if there are some.
     """
-    if other_than_docker(snapshot):
-        return any(one.name == DOCKER for one in of_the_kubelet(snapshot))
-    runtimes, reading = asked(snapshot), snapshot.checkpoints
-    if not runtimes or any(one.name == DOCKER for one in runtimes) or contradiction(snapshot) or not_asked(snapshot):
+    told, disputed = _named(snapshot) or _reported(snapshot), contradiction(snapshot)
+    if told and not disputed and not _is_docker(told):
+        return _any_docker(of_the_kubelet(snapshot))
+    if disputed or not asked(snapshot) or _any_docker(asked(snapshot)) or not_asked(snapshot):
         return True
+    reading = snapshot.checkpoints
     return bool(known_or(reading, ())) or (isinstance(reading, Unavailable) and not is_missing(reading))
+
+
+def _any_docker(runtimes: Iterable[ContainerRuntime]) -> bool:
+    return any(runtime.name == DOCKER for runtime in runtimes)
+
+
+def _is_docker(told: str) -> bool:
+    return told == DOCKER or told.startswith(f"{DOCKER}://")
 
 
 def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtimes whose list may lack a sandbox that has an address already."""
-    return tuple(one for one in of_the_kubelet(snapshot) or asked(snapshot) if not _keeps_order(one))
-
-
-def _keeps_order(runtime: ContainerRuntime) -> bool:
-    return runtime.name == DOCKER or record_before_address(runtime.name, runtime.version)
+    return tuple(
+        runtime
+        for runtime in of_the_kubelet(snapshot) or asked(snapshot)
+        if runtime.name != DOCKER and not record_before_address(runtime.name, runtime.version)
+    )
 
 
 def deletes_at_start(snapshot: Snapshot) -> bool:
     """Return whether the kubelet's runtime completes the teardown of a leak whose result is in libcni's cache."""
     runtimes = of_the_kubelet(snapshot)
-    return bool(runtimes) and all(one.deletes_at_start for one in runtimes)
+    return bool(runtimes) and all(runtime.deletes_at_start for runtime in runtimes)
 
 
 def contradiction(snapshot: Snapshot) -> str:
     """Say who contradicts whom about which runtime it is. Anyone can name a process kubelet."""
-    named, reported = known_or(snapshot.processes, None), _reported(snapshot)
-    if not named or not named.runtime:
+    processes, reported = known_or(snapshot.processes, None), _reported(snapshot)
+    if not processes or not processes.runtime:
         return ""
-    if named.runtime_disputed:
-        return f"processes named kubelet name different runtimes, such as {named.runtime}"
-    if not reported or (named.runtime == DOCKER) == reported.startswith(f"{DOCKER}://"):
+    if processes.runtime_disputed:
+        return f"processes named kubelet name different runtimes, such as {processes.runtime}"
+    if not reported or (processes.runtime == DOCKER) == _is_docker(reported):
         return ""
-    return f"the kubelet names {named.runtime} as runtime, and its Node names {reported}"
-
-
-def other_than_docker(snapshot: Snapshot) -> str:
-    """Return the runtime by the kubelet of this moment or by the Node, unless it is docker; empty: none is known."""
-    if contradiction(snapshot):
-        return ""
-    named, reported = _named(snapshot), _reported(snapshot)
-    if named:
-        return "" if named == DOCKER else named
-    return "" if reported.startswith(f"{DOCKER}://") else reported
+    return f"the kubelet names {processes.runtime} as runtime, and its Node names {reported}"
 
 
 def not_asked(snapshot: Snapshot) -> str:
@@ -113,7 +113,7 @@ def is_named(snapshot: Snapshot) -> bool:
     if of_the_kubelet(snapshot):
         return True
     # A checkpoint directory is one of docker, and may be a remnant: it counts where the kubelet cannot be asked.
-    if not any(one.name == DOCKER for one in asked(snapshot)):
+    if not _any_docker(asked(snapshot)):
         return False
     processes = known_or(snapshot.processes, None)
     return isinstance(snapshot.checkpoints, Known) and not (processes and processes.runtime is not None)

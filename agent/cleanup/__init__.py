@@ -1,4 +1,4 @@
-"""Cleanup, from decision to removal: session and guards, release, journal, files.
+"""Cleanup, in the order of a release: `run` asks the `guards`, and for what passes `recheck`, `journal` and `unlink`.
 
-Only `files.py` changes files of host-local and libcni. The journal is written beside it, by `journal_store.py`.
+Only `unlink.py` changes files of host-local and libcni.
 """

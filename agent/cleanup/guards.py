@@ -1,112 +1,252 @@
 """Which addresses may be released, and why not the others. Pure: no guard knows of files, sockets or clocks.
 
-An address is released if no guard objects. Classification (`checks/addresses/classify.py`) has already checked for
-owners; the guards check again, on the snapshot itself, so that no single mistake is enough.
+An address is released if no guard objects. Who owns it was asked for its state (`checks/addresses/classify.py`), and
+the runtime, the kubelet and the kernel are asked once more, live, right before the release (`recheck.py`).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from ipaddress import ip_address
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses import leaked_reservation
-from agent.checks.addresses.classify import made_at
-from agent.checks.addresses.leaked_reservation import describe_rules
-from agent.cleanup.guard_context import GuardContext
-from agent.cleanup.runtime_history import FEWEST_CONTAINERS, MOST
+from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.ranges import RangeSets
-from agent.model.release import PassedOver, Reason, Refusal, ReleaseRequest
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, ReservationKey, Unavailable
+from agent.model.index import mounted_by_sandbox
+from agent.model.ranges import RangeSets, usable
+from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
+from agent.model.report import Report
+from agent.model.runtime import CRI_O
+from agent.model.setting_values import AUTO
+from agent.model.snapshot import (
+    InsufficientData,
+    Known,
+    NotRequested,
+    PortMapping,
+    Reservation,
+    ReservationKey,
+    Snapshot,
+    known_or,
+)
 from agent.model.text import count_of
+from agent.sources.networks import cleanable
+
+OWNED: Final = {State.TEARDOWN_PENDING: Reason.TEARDOWN_PENDING, State.UNMANAGED: Reason.ADDRESS_IN_USE}
+"""The states in which somebody has an address although no runtime lists its container, and the reason of a refusal."""
+_REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
+
+MOST: Final = 2
+"""More than one in this many is most."""
+FEWEST_CONTAINERS: Final = 4
+"""To lose most of fewer containers than this is normal."""
+MIN_SUSPECTS: Final = 8
+"""With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
+MANY_SUSPECTS: Final = 32
+NEARLY_ALL: Final = 0.9
+"""Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
+_CLOCK_ERROR: Final = timedelta(seconds=2)
+"""Of the start of a process: the kernel tells when the node booted to the second."""
+_LONGEST_ADD: Final = timedelta(minutes=1)
+"""No plugin that works well takes longer. One that does objects whatever the clock says, which may have been moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeHistory:
+    """What earlier snapshots said of the container runtime."""
+
+    running: int | None = None
+    """How many containers ran. Stopped ones do not count: on a full range each try to start a pod leaves another."""
+    start: timedelta | None = None
+    """Of the runtime, after boot."""
+    suspect_since: timedelta | None = None
+    """The uptime at which the runtime was last seen to have restarted, or to have lost most of its containers."""
+    why: str = ""
+
+    def after(self, snapshot: Snapshot) -> "RuntimeHistory":
+        """Add a snapshot. Data that is unavailable changes nothing."""
+        name, running, start, why = runtimes.name_of(snapshot), self.running, self.start, ""
+        if isinstance(snapshot.containers, Known):
+            running = sum(container.running for container in snapshot.containers.value)
+            if self.running and self.running >= FEWEST_CONTAINERS and running * MOST < self.running:
+                why = f"{name} listed {self.running} running containers, then {running} in the next snapshot"
+        processes = known_or(snapshot.processes, None)
+        if processes and (started := processes.start_of(name)):
+            start = started - processes.booted
+            why = f"{name} restarted between two snapshots" if self.start not in {None, start} else why
+        return RuntimeHistory(running, start, snapshot.uptime if why else self.suspect_since, why or self.why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardContext:
+    """Everything the guards may know. Each fact is computed once, and serves all requests of a sync."""
+
+    report: Report
+    runtime_history: RuntimeHistory
+    limits: Limits
+    halted: str = ""
+    """Why cleanup halted; empty if it did not."""
+    journal_trouble: str = ""
+    """Why the journal cannot be used; empty if it can."""
+    journal_damage: Sequence[str] = ()
+    """The files of the journal that cannot be parsed."""
+    spent: Mapping[str, int] = field(default_factory=dict)
+    """How much of each allowance earlier syncs used, by setting."""
+    paused: Collection[Reservation] = ()
+    """The leaks whose release has just failed: they are left alone for a while."""
+
+    @property
+    def assessment(self) -> Assessment:
+        return self.report.assessment
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.report.assessment.snapshot
+
+    @cached_property
+    def classified(self) -> Mapping[Reservation, ClassifiedReservation]:
+        entries = self.assessment.reservations
+        return {entry.entry: entry for entry in entries if isinstance(entry.entry, Reservation)}
+
+    @cached_property
+    def networks(self) -> frozenset[str]:
+        """The networks that may be cleaned: those of the settings; for `auto`, what is certain to be the pods'."""
+        named = self.limits.networks
+        return (named - {AUTO}) | cleanable(self.snapshot) if AUTO in named else named
+
+    @cached_property
+    def claims(self) -> Mapping[str, str]:
+        """The pods that have an address of their own, by address. Raises InsufficientData."""
+        pods = (pod for pod in self.snapshot.pods.known() if pod.live and not pod.host_network)
+        return {ip: pod.name for pod in pods for ip in pod.ips}
+
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """The addresses that a process has, and the sandboxes that have a mounted network namespace or a checkpoint."""
+        snapshot = self.snapshot
+        results, mounted = known_or(snapshot.cni_results, ()), known_or(snapshot.mounted_namespaces, ())
+        configured = {address.ip for address in known_or(snapshot.addresses, ())}
+        checkpointed = {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
+        return frozenset(configured | checkpointed | mounted_by_sandbox(results, mounted).keys())
+
+    @cached_property
+    def unread(self) -> Mapping[str, str]:
+        """The directory of an address of a sandbox that is not read: of an attachment with its own dataDir."""
+        read = {store.network for store in self.snapshot.reservations}
+        results = known_or(self.snapshot.cni_results, ())
+        return {
+            result.container_id: f"{result.data_dir}/{result.network}"
+            for result in results
+            if result.data_dir and result.network not in read
+        }
+
+    @cached_property
+    def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:
+        """What each network allocates from, or why that is not known."""
+        return {store.network: self._ranges(store.network) for store in self.snapshot.reservations}
+
+    def _ranges(self, network: str) -> RangeSets | InsufficientData:
+        try:
+            return self.assessment.ranges(network)
+        except InsufficientData as missing:
+            return missing
+
+    @cached_property
+    def running(self) -> tuple[int, int]:
+        """How many pods run according to the API server, and of how many of them no runtime lists a container."""
+        running = {pod.name for pod in self.snapshot.pods.known() if pod.has_sandbox}
+        return len(running), len(running.difference(container.pod for container in self.snapshot.containers.known()))
+
+    @cached_property
+    def treadmills(self) -> Mapping[str, failing_plugin.Treadmill]:
+        """The networks in which each retry of a pod takes another address."""
+        return failing_plugin.treadmills(self.assessment)
+
+    @cached_property
+    def host_ports(self) -> Mapping[Reservation, tuple[PortMapping, ...] | None]:
+        """The ports of the node that may still be forwarded to each address; None: not known."""
+        return host_ports.forwarded(self.assessment, self.classified)
+
+    @cached_property
+    def shares(self) -> Mapping[str, float]:
+        """How much of each network looks leaked, from 0 to 1."""
+        return {network: self._share(network) for network in {reservation.network for reservation in self.classified}}
+
+    def _share(self, network: str) -> float:
+        entries = self.assessment.of(network)
+        leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
+        if leaked < MIN_SUSPECTS:
+            return 0.0
+        reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
+        only_runtime = isinstance(self.snapshot.pods, NotRequested)
+        if only_runtime and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
+            # The range may be far larger than what was ever allocated from it.
+            return leaked / reserved
+        sets = self.ranges[network]
+        size = len(entries) if isinstance(sets, InsufficientData) else usable(sets)
+        return min(1.0, leaked / max(1, size))
+
+
+def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:
+    """Count the sandboxes with a reservation in one of these states. An empty file counts as one."""
+    return len({entry.container_id or entry.name for entry in entries if entry.state in states})
+
 
 Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
 Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 """A request and every objection to it; it may be released if there is none."""
 
-_CLOCK_ERROR: Final = timedelta(seconds=2)
-"""Of the start of a process: the kernel tells when the node booted to the second."""
-_LONGEST_ADD: Final = timedelta(minutes=1)
-"""No plugin that works well takes longer. One that does objects whatever the clock says, which may have been moved."""
-_WITHOUT_CONTAINER: Final = {State.LEAKED, State.CANDIDATE, State.UNMANAGED, State.TEARDOWN_PENDING, State.UNKNOWN}
-
 
 def decide(context: GuardContext) -> tuple[Decision, ...]:
-    """Ask every guard about every request. Oldest first, and requests that failed before go last."""
-    requests = sorted(
-        release_requests(context.assessment, context.limits.only), key=lambda request: _turn(request, context)
+    """Ask every guard about every request, the oldest first. What passes and is paused is left out."""
+    requests = release_requests(context.assessment, context.limits.only)
+    ordered = sorted(requests, key=_sort_key)
+    decisions = ((request, tuple(_objections(request, context))) for request in ordered)
+    due = (
+        (request, refusals)
+        for request, refusals in decisions
+        if refusals or not {*request.reservations}.intersection(context.paused)
     )
-    return tuple(_within_budget([(request, _objections(request, context)) for request in requests], context))
+    return tuple(_within_budget(due, context))
 
 
-def release_requests(assessment: Assessment, only: frozenset[str] | None = None) -> tuple[ReleaseRequest, ...]:
+def _sort_key(request: ReleaseRequest) -> tuple[int, ReservationKey]:
+    return min(reservation.mtime_ns for reservation in request.reservations), request.reservations[0].key
+
+
+def release_requests(assessment: Assessment, only: Collection[str] | None = None) -> tuple[ReleaseRequest, ...]:
     """Group the reservations that no runtime lists by sandbox. Empty if the list is not available.
 
     `only`: the sandboxes with one of these addresses.
     """
     if not isinstance(assessment.snapshot.containers, Known):
         return ()
-    listed = {container.id for container in assessment.snapshot.containers.value}
     sandboxes: defaultdict[tuple[str, ...], list[ClassifiedReservation]] = defaultdict(list)
-    for one in assessment.reservations:
-        if one.state in _WITHOUT_CONTAINER and one.container_id not in listed:
-            sandbox = (one.container_id,) if one.container_id else ("", one.network, one.name)
-            sandboxes[sandbox].append(one)
+    for entry in assessment.reservations:
+        if entry.state in _REQUESTED:
+            sandbox = (entry.container_id,) if entry.container_id else ("", entry.network, entry.name)
+            sandboxes[sandbox].append(entry)
     keeps_results = runtimes.deletes_at_start(assessment.snapshot)
-    requests = (request for entries in sandboxes.values() if (request := _request(entries, keeps_results)))
-    return tuple(request for request in requests if _selected(request, only))
+    requests = [_request(entries, keeps_results) for entries in sandboxes.values()]
+    return tuple(request for request in requests if only is None or {*request.ips}.intersection(only))
 
 
-def _selected(request: ReleaseRequest, only: frozenset[str] | None) -> bool:
-    return only is None or any(reservation.ip in only for reservation in request.reservations)
-
-
-def _request(entries: Iterable[ClassifiedReservation], keeps_results: bool) -> ReleaseRequest | None:
-    reservations = [one.entry for one in entries if isinstance(one.entry, Reservation)]
-    if not reservations:
-        return None
+def _request(entries: Sequence[ClassifiedReservation], keeps_results: bool) -> ReleaseRequest:
+    reservations = [entry.entry for entry in entries if isinstance(entry.entry, Reservation)]
     ordered = sorted(reservations, key=lambda reservation: reservation.key)
-    return ReleaseRequest(tuple(ordered), next((one.pod for one in entries if one.pod), ""), keeps_results)
+    return ReleaseRequest(tuple(ordered), next((entry.pod for entry in entries if entry.pod), ""), keeps_results)
 
 
-def passed_over(assessment: Assessment, only: frozenset[str] | None) -> tuple[PassedOver, ...]:
-    """Return the addresses that were requested by name and have nothing to release, with the reason."""
-    if only is None:
-        return ()
-    requested = {one.ip for request in release_requests(assessment, only) for one in request.reservations}
-    return tuple(passed for ip in sorted(only - requested) for passed in _nothing_to_release(assessment, ip))
-
-
-def _nothing_to_release(assessment: Assessment, ip: str) -> Iterator[PassedOver]:
-    found = [one for one in assessment.reservations if one.name == ip]
-    for one in found:
-        yield PassedOver(ip, f"{one.state.value.replace('_', ' ')}: {one.why}", one.network)
-    if not found:
-        stores = assessment.snapshot.reservations
-        unread = [store.network for store in stores if isinstance(store.reading, Unavailable)]
-        unused = [store.network for store in stores if isinstance(store.reading, NotRequested)]
-        not_read = f" (network {', '.join(unused)} is not in use)" if unused else ""
-        yield PassedOver(
-            ip, f"not known: cannot read network {', '.join(unread)}" if unread else f"not reserved{not_read}"
-        )
-
-
-def _turn(request: ReleaseRequest, context: GuardContext) -> tuple[int, int, ReservationKey]:
-    failed = max(context.failures.get(one, 0) for one in request.reservations)
-    return failed, request.oldest_ns, request.reservations[0].key
-
-
-def _objections(request: ReleaseRequest, context: GuardContext) -> tuple[Refusal, ...]:
-    return tuple(refusal for guard in GUARDS if (refusal := _ask(guard, request, context)))
-
-
-def _ask(guard: Guard, request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    try:
-        return guard(request, context)
-    except InsufficientData as missing:
-        return Refusal(Reason.SOURCE_UNAVAILABLE, str(missing))
+def _objections(request: ReleaseRequest, context: GuardContext) -> Iterator[Refusal]:
+    for guard in GUARDS:
+        try:
+            refusal = guard(request, context)
+        except InsufficientData as missing:
+            refusal = Refusal(Reason.SOURCE_UNAVAILABLE, str(missing))
+        if refusal:
+            yield refusal
 
 
 def not_halted(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
@@ -117,51 +257,21 @@ def not_halted(_request: ReleaseRequest, context: GuardContext) -> Refusal | Non
 def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """One unavailable source is enough to release nothing."""
     if unavailable := context.snapshot.unavailable_about_addresses():
-        return Refusal(Reason.SOURCE_UNAVAILABLE, "; ".join(f"{one.source}: {one.why}" for one in unavailable))
+        return Refusal(Reason.SOURCE_UNAVAILABLE, "; ".join(f"{source.source}: {source.why}" for source in unavailable))
     return None
 
 
 def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """The IDs of another network may belong to another runtime. They would all look leaked."""
-    if others := [name for name in request.networks if name not in context.allowed_networks]:
-        allowed = sorted(context.limits.networks.union(others))
-        return Refusal(
-            Reason.NETWORK_NOT_ALLOWED,
-            f"cleanup is not allowed in network {', '.join(others)}",
-            f"--cleanup-network={','.join(allowed)}",
-        )
-    return None
-
-
-def no_container(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """In any state: a stopped sandbox still owns its address."""
-    if request.container_id in context.listed:
-        return Refusal(Reason.CONTAINER_EXISTS, f"{context.runtime} lists the container")
-    return None
-
-
-def no_checkpoint(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """The kubelet still knows the sandbox and will release the address itself."""
-    if request.container_id in context.checkpointed:
-        return Refusal(
-            Reason.TEARDOWN_PENDING, "the kubelet has a checkpoint of the sandbox and will retry its teardown"
-        )
-    return None
-
-
-def no_configured_address(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """The kernel's evidence, independent of the runtime and the API server."""
-    for one in request.reservations:
-        if address := context.configured.get(one.ip):
-            return Refusal(Reason.ADDRESS_IN_USE, f"process {address.pid} ({address.command}) has {one.ip} configured")
-    if place := context.mounted(request.container_id):
-        return Refusal(Reason.ADDRESS_IN_USE, f"its network namespace is still mounted: {place}")
+    if others := [name for name in request.networks if name not in context.networks]:
+        setting = f"--cleanup-network={','.join(sorted(context.limits.networks.union(others)))}"
+        return Refusal(Reason.NETWORK_NOT_ALLOWED, f"cleanup is not allowed in network {', '.join(others)}", setting)
     return None
 
 
 def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """An ADD may outlive its runtime, and then give the address to a sandbox that nobody lists."""
-    written = max(made_at(reservation) for reservation in request.reservations)
+    written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
         if plugin.started <= written + _CLOCK_ERROR or age >= _LONGEST_ADD:
@@ -171,13 +281,19 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     return None
 
 
-def no_pod_claim(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """Pod status can prove that an address is in use, never that it is leaked. It is optional (`--api=off`)."""
-    if isinstance(context.snapshot.pods, NotRequested):
-        return None
-    for one in request.reservations:
-        if one.ip in context.claimed:
-            return Refusal(Reason.CLAIMED_BY_POD, f"pod {context.claimed[one.ip]} has {one.ip}")
+def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """A live pod, the kubelet or something on the node still has an address of the sandbox.
+
+    Pod status can prove that an address is in use, never that it is leaked. It is optional (`--api=off`).
+    """
+    claims = {} if isinstance(context.snapshot.pods, NotRequested) else context.claims
+    for reservation in request.reservations:
+        classified, claimed = context.classified[reservation], reservation.ip in claims
+        held = context.held.intersection((reservation.ip, reservation.container_id))
+        if classified.state in OWNED and (held or not claimed):
+            return Refusal(OWNED[classified.state], classified.why)
+        if claimed:
+            return Refusal(Reason.CLAIMED_BY_POD, f"pod {claims[reservation.ip]} has {reservation.ip}")
     return None
 
 
@@ -185,7 +301,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """Older than the grace period by the file's mtime, and the same leak in two snapshots."""
     now, grace = context.snapshot.taken_at, context.limits.grace
     for reservation in request.reservations:
-        age = now - made_at(reservation)
+        age = now - reservation.mtime
         if age < timedelta(0):
             return Refusal(Reason.NOT_CONFIRMED, f"the file is {-age.total_seconds():.0f} s newer than the snapshot")
         if age < grace:
@@ -203,38 +319,32 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
 
 def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """An address outside the range belongs to an earlier pod CIDR or to another program."""
+    lift, named = " ".join(f"--ip={ip}" for ip in request.ips), context.limits.only or ()
     for reservation in request.reservations:
-        if context.limits.only and reservation.ip in context.limits.only:
+        if reservation.ip in named:
             continue
-        lift = _each("--ip=", request)
         sets = context.ranges[reservation.network]
         if isinstance(sets, InsufficientData):
             return Refusal(Reason.OUTSIDE_RANGE, str(sets), lift)
-        if not _allocates(sets, reservation.ip):
-            listed = ", ".join(str(one) for ranges in sets for one in ranges)
-            return Refusal(Reason.OUTSIDE_RANGE, f"{reservation.ip} is not allocated from {listed}", lift)
+        address, ranges = ip_address(reservation.ip), [allocated for each in sets for allocated in each]
+        if not any(address in allocated and address != allocated.gateway for allocated in ranges):
+            why = f"{reservation.ip} is not allocated from {', '.join(map(str, ranges))}"
+            return Refusal(Reason.OUTSIDE_RANGE, why, lift)
     return None
-
-
-def _each(option: str, request: ReleaseRequest) -> str:
-    return " ".join(f"{option}{reservation.ip}" for reservation in request.reservations)
-
-
-def _allocates(sets: RangeSets, ip: str) -> bool:
-    address = ip_address(ip)
-    return any(address in one and address != one.gateway for ranges in sets for one in ranges)
 
 
 def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """No component expects a sandbox with only some of its addresses."""
+    if request.container_id in context.unread:
+        elsewhere = context.unread[request.container_id]
+        return Refusal(
+            Reason.PARTIAL_SANDBOX, f"libcni's cache has another address of it, in {elsewhere}, which is not read"
+        )
     only = context.limits.only
-    if only is None or not (others := sorted(one.ip for one in request.reservations if one.ip not in only)):
+    if only is None or not (others := sorted({*request.ips} - only)):
         return None
-    return Refusal(
-        Reason.PARTIAL_SANDBOX,
-        f"the sandbox also has {', '.join(others)}; all its addresses are released together",
-        _each("--ip=", request),
-    )
+    why = f"the sandbox also has {', '.join(others)}; all its addresses are released together"
+    return Refusal(Reason.PARTIAL_SANDBOX, why, " ".join(f"--ip={ip}" for ip in request.ips))
 
 
 def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
@@ -247,20 +357,15 @@ def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
 
 def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """A runtime can return an incomplete list, mostly after a restart. Trusting it could cost every address."""
-    since = context.runtime_history.suspect_since
-    if since is not None and context.snapshot.uptime - since <= context.limits.settle:
-        return Refusal(
-            Reason.RUNTIME_DOUBTFUL, f"{context.runtime_history.why}; its list is trusted again after --settle"
-        )
-    if isinstance(context.snapshot.pods, NotRequested):
+    history, snapshot = context.runtime_history, context.snapshot
+    if history.suspect_since is not None and snapshot.uptime - history.suspect_since <= context.limits.settle:
+        return Refusal(Reason.RUNTIME_DOUBTFUL, f"{history.why}; its list is trusted again after --settle")
+    if isinstance(snapshot.pods, NotRequested):
         return None
-    missing, running = len(context.unlisted), len(context.running)
+    running, missing = context.running
     if running and (missing == running or (running >= FEWEST_CONTAINERS and missing * MOST > running)):
-        return Refusal(
-            Reason.RUNTIME_DOUBTFUL,
-            f"{context.runtime} lists no container of {missing} of the {running} pods that run according to the API "
-            "server",
-        )
+        who = f"{missing} of the {running} pods that run according to the API server"
+        return Refusal(Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}")
     return None
 
 
@@ -270,8 +375,7 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     No setting is offered, because without this guard an address in use can be lost (docs/proof.md). The
     runtime has answered, so one without a start time runs and was not recognized.
     """
-    settle = context.limits.settle
-    if not settle:
+    if not (settle := context.limits.settle):
         return None
     now, processes = context.snapshot.taken_at, context.snapshot.processes.known()
     starts = {"the kubelet": processes.kubelet, "the node": processes.booted}
@@ -282,18 +386,15 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         if start is None:
             return Refusal(Reason.UNSETTLED, f"it is not known when {name} started: its process was not found")
         if now - start < settle:
-            ago = max((now - start).total_seconds(), 0)
-            return Refusal(
-                Reason.UNSETTLED, f"{name} started {ago:.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
-            )
+            ago = f"{name} started {max((now - start).total_seconds(), 0):.0f} s ago"
+            return Refusal(Reason.UNSETTLED, f"{ago}, and --settle is {settle.total_seconds():.0f} s")
     return None
 
 
 def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """If more than this share of a range looks leaked, assume a faulty reading and release nothing."""
     for network in request.networks:
-        share = context.shares[network]
-        if share > context.limits.max_share:
+        if (share := context.shares[network]) > context.limits.max_share:
             why = f"{share:.0%} of network {network} looks leaked, and --max-share is {context.limits.max_share:.0%}"
             return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")
     return None
@@ -301,9 +402,7 @@ def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal |
 
 def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """While each retry of a pod takes another address, automatic releases only feed it."""
-    if not context.limits.unattended:
-        return None
-    for network in request.networks:
+    for network in request.networks if context.limits.unattended else ():
         if treadmill := context.treadmills.get(network):
             why = f"a CNI plugin of network {network} fails ({treadmill}): mend it first"
             return Refusal(Reason.PLUGIN_FAILING, why)
@@ -311,27 +410,41 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 
 
 def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """A release leaves the rules that forward them, and they would lead to the next pod."""
+    """A release leaves the rules that forward them, and they would lead to the next pod.
+
+    CRI-O's rules are in no record that outlives the pod, so there unknown is not none.
+    """
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
-    ports = {one.ip: ports for one in request.reservations if (ports := context.host_ports.get(one))}
-    return Refusal(Reason.HOST_PORTS, describe_rules(ports), "--release-host-ports=on") if ports else None
+    found = {reservation.ip: context.host_ports[reservation] for reservation in request.reservations}
+    hidden = CRI_O in runtimes.names(context.snapshot)
+    if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded or (hidden and forwarded is None)}):
+        return None
+    why = host_ports.describe_rules(ports)
+    if not any(ports.values()):
+        record = f"the spec of its pod {request.pod} was not seen" if request.pod else "no record says whose it was"
+        why = f"{record}, and {why}"
+    return Refusal(Reason.HOST_PORTS, why, "--release-host-ports=on")
 
 
-def journal_writable(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """No journal, no release."""
-    return Refusal(Reason.JOURNAL_UNWRITABLE, context.journal_trouble) if context.journal_trouble else None
+def journal_usable(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """No journal, no release: nor would it be known what was released before, and whether cleanup halted.
+
+    A damaged file may say either. A person who releases is told of it.
+    """
+    if context.journal_trouble:
+        return Refusal(Reason.JOURNAL_UNWRITABLE, context.journal_trouble)
+    if context.limits.unattended and context.journal_damage:
+        return Refusal(Reason.JOURNAL_UNWRITABLE, f"{context.journal_damage[0]}; it may say that cleanup halted")
+    return None
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
     not_halted,
     sources_available,
     allowed_network,
-    no_container,
-    no_checkpoint,
-    no_configured_address,
+    without_owner,
     no_plugin_at_work,
-    no_pod_claim,
     confirmed,
     inside_range,
     whole_sandbox,
@@ -341,40 +454,25 @@ GUARDS: Final[tuple[Guard, ...]] = (
     plausible_share,
     plugin_works,
     no_host_ports,
-    journal_writable,
+    journal_usable,
 )
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
 
 
 def _within_budget(decisions: Iterable[Decision], context: GuardContext) -> Iterator[Decision]:
-    """Let as many addresses pass as the allowances permit and the journal can hold, in the order of their turn."""
+    """Let as many addresses pass as the allowances permit, in their order."""
     passed = queued = 0
     for request, refusals in decisions:
-        objections = refusals
-        if not refusals:
-            wanted = len(request.reservations)
-            queued += wanted
-            over = _over_budget, _over_room
-            objections = tuple(refusal for one in over for refusal in one(passed + wanted, queued, context))
-            passed += 0 if objections else wanted
-        yield request, objections
+        wanted = 0 if refusals else len(request.reservations)
+        queued += wanted
+        over = wanted and any(passed + wanted > left for _, left in context.limits.allowances)
+        passed += 0 if over else wanted
+        yield request, (_over_budget(queued, context),) if over else refusals
 
 
-def _over_budget(wanted: int, queued: int, context: GuardContext) -> tuple[Refusal, ...]:
+def _over_budget(queued: int, context: GuardContext) -> Refusal:
     """Name the allowances that are too small, and the values that would admit all `queued` addresses so far."""
-    allowances = context.limits.allowances
-    if all(wanted <= left for _, left in allowances):
-        return ()
-    short = [(setting, left) for setting, left in allowances if queued > left]
+    short = [(setting, left) for setting, left in context.limits.allowances if queued > left]
     why = ", ".join(f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left in short)
     lift = " ".join(f"{setting}={queued + context.spent.get(setting, 0)}" for setting, _ in short)
-    return (Refusal(Reason.OVER_BUDGET, f"{why}; this is number {queued} in line", lift),)
-
-
-def _over_room(wanted: int, queued: int, context: GuardContext) -> tuple[Refusal, ...]:
-    """Without its entry, a release can be neither restored nor found wrong."""
-    if wanted <= context.journal_room:
-        return ()
-    room = count_of(context.journal_room, "address", "addresses")
-    why = f"the journal has room for {room} until its oldest entry is 24 hours old; this is number {queued} in line"
-    return (Refusal(Reason.JOURNAL_FULL, why),)
+    return Refusal(Reason.OVER_BUDGET, f"{why}; this is number {queued} in line", lift)

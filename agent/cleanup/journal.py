@@ -2,31 +2,77 @@
 
 A release is in the journal, on disk, before anything is removed, and its outcome is added at the end; so it is with a
 restoration. An entry that has begun and not ended is unfinished: the agent died. Then either the file is in place or
-the journal has what restores it. `journal_store.py` reads and writes the files.
+the journal has what restores it. Each file is replaced as a whole: after a power cut, the old or the new one is there.
+They are outside host-local's directories, because host-local reads every file in its own.
 """
 
 import base64
+import errno
+import fcntl
 import json
 import os
-import platform
+import posixpath
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
-from ipaddress import ip_address
+from pathlib import Path
+from platform import python_version, release
 from typing import Any, Final
 
-from agent.cleanup.release import RESERVATION, FileImage
+import tenacity
+
 from agent.model.release import ReleaseRequest, Verdict
-from agent.model.text import truncate
-from agent.model.times import from_mtime
+from agent.model.snapshot import from_mtime
+from agent.sources.host.files import read_file
+from agent.sources.host.state_directory import unwritable
+from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
+from agent.state.atomic_file import make_directory, remove_file, remove_temporary_files, replace_file
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
-
-DAMAGE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+RESERVATION: Final = "reservation"
+MAX_ENTRIES: Final = 2000
+"""What `run` releases in a day by default has room."""
+RETENTION: Final = timedelta(hours=24)
+"""Where there is no room, the oldest entries go, if nothing was written to them for so long."""
+_MAX_BYTES: Final = 16 * 1024 * 1024
+_DAMAGE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading anything but an entry raises."""
-_LARGEST_ID, _LATEST_NS = 2**32 - 2, 2**63 * 10**9 - 1
+_TIMES: Final = ("restored", "restoring", "halted", "resumed")
+
+
+class Busy(Exception):
+    """Another cleaner is running on this node."""
+
+
+class JournalFull(OSError):
+    """The journal would have to drop an entry that may still be needed; the text says until when."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileImage:
+    """One file of the node: enough to recognize it, and to put it back byte for byte."""
+
+    place: str
+    """`RESERVATION`, or its directory in libcni's cache."""
+    network: str
+    name: str
+    content: bytes
+    mode: int
+    uid: int
+    gid: int
+    inode: int
+    mtime_ns: int
+    data_dir: str = ""
+    """Of a reservation (`Reservation.data_dir`)."""
+
+    @property
+    def directory(self) -> str:
+        """The directory of a reservation (`Reservation.directory`)."""
+        return posixpath.join(self.data_dir, self.network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +94,7 @@ class Entry:
     restoring: datetime | None = None
     """When a restoration began that is unfinished."""
     restorations: int = 0
-    """How many began. One that failed may have been seen half done."""
+    """How many began: each is activity, whatever came of it."""
     halted: datetime | None = None
     """When a record of its container reappeared, which halted cleanup."""
     resumed: datetime | None = None
@@ -61,6 +107,10 @@ class Entry:
     @property
     def reservations(self) -> tuple[FileImage, ...]:
         return tuple(image for image in self.files if image.place == RESERVATION)
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        return tuple(sorted({image.directory for image in self.reservations}))
 
     @property
     def released(self) -> bool:
@@ -78,8 +128,6 @@ class Entry:
             f"(its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back)"
         )
 
-    # What may happen to it.
-
     def ended(self, verdict: Verdict, why: str) -> "Entry":
         """End a release, or a restoration that restored nothing."""
         return replace(self, verdict=verdict, why=why, restored=None, restoring=None)
@@ -87,11 +135,13 @@ class Entry:
     def restoration_began(self, at: datetime) -> "Entry":
         return replace(self, restoring=at, restorations=self.restorations + 1)
 
-    def restoration_ended(self, at: datetime) -> "Entry":
-        return replace(self, restored=at, restoring=None)
 
-    def halting(self, at: datetime) -> "Entry":
-        return replace(self, halted=at, resumed=None)
+def new_entry(request: ReleaseRequest, files: Sequence[FileImage], by: str, at: datetime) -> Entry:
+    """Return an entry whose name sorts by time, is easy to type, and is unique for two sandboxes at the same time."""
+    first = request.reservations[0]
+    sandbox = request.container_id[:12] or f"{first.network[:100]}-{first.ip}"
+    name = f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{re.sub(r'[^A-Za-z0-9.:_-]', '_', sandbox)}"
+    return Entry(name, at, by, request.container_id, request.pod, tuple(files))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +149,11 @@ class Journal:
     entries: tuple[Entry, ...] = ()
     """Oldest first."""
     damage: tuple[str, ...] = ()
-    """Files that are no entry, and why. They are kept."""
+    """Files that are no entry. They are kept."""
 
     def released_from(self) -> dict[str, Entry]:
         """Return the last release of each sandbox, by container ID. No record of these must ever reappear."""
         return {entry.container_id: entry for entry in self.entries if entry.released and entry.container_id}
-
-    def released_again(self, entry: Entry) -> Entry | None:
-        """Return a later release of the same sandbox, which has to be restored instead."""
-        if entry.released or not entry.container_id:
-            return None
-        return self.released_from().get(entry.container_id)
 
     def unfinished(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.unfinished)
@@ -125,142 +169,190 @@ class Journal:
         """Count addresses. Entries in the future count too: the clock was set back."""
         return sum(len(entry.ips) for entry in self.entries if entry.released and entry.by == by and entry.at > since)
 
+    def active_since(self, before: "Journal") -> frozenset[str]:
+        """Return the sandboxes that were released or restored since the journal was read, or still are being."""
+        settled = {entry for entry in before.entries if not entry.unfinished}
+        return frozenset(entry.container_id for entry in self.entries if entry not in settled) - {""}
 
-def timestamp(at: datetime) -> str:
+
+class JournalStore:
+    """The journal in `journal/` of the agent's state directory, and the lock that admits one cleaner at a time.
+
+    Only the holder of that lock writes.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state, self._directory = state_dir, state_dir / "journal"
+        self._parsed: dict[tuple[Path, int, int, int], Entry | None] = {}
+        """By path, inode, size and modification time: an entry is never changed in place."""
+
+    @contextmanager
+    def exclusive(self, seconds: float) -> Iterator[None]:
+        """Hold the cleaner's lock; raises Busy if another cleaner holds it for so long, and OSError."""
+        tries = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(seconds),
+            wait=tenacity.wait_random(0.01, 0.05),
+            retry=tenacity.retry_if_exception_type(BlockingIOError),
+            reraise=True,
+        )
+        make_directory(self._state)
+        path = self._state / "cleaner.lock"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                tries(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Busy(f"another cleaner is running on this node (it holds {path})") from error
+            remove_temporary_files(self._directory)
+            yield
+        finally:
+            os.close(lock)
+
+    def trouble(self) -> str:
+        """Return why the journal cannot be written; empty if it can. Changes nothing."""
+        return unwritable(self._directory)
+
+    def full(self, now: datetime) -> str:
+        """Return until when no entry can begin, because the oldest may still be needed; empty if one can."""
+        try:
+            oldest = self._to_drop()
+        except OSError:
+            return ""  # `trouble` tells
+        if oldest is None or now - from_mtime(oldest[1].st_mtime_ns) > RETENTION:
+            return ""
+        return f"the journal is full until {oldest[0]} is {RETENTION.total_seconds() / 3600:.0f} hours old"
+
+    def size(self) -> int | None:
+        """Return the bytes of all files; None if there is none, or if that cannot be told."""
+        try:
+            return sum(found.st_size for _, found in self._listed()) or None
+        except OSError:
+            return None
+
+    def read(self) -> Journal:
+        """Read all entries; raises SourceError if one cannot be read. A journal that does not exist is empty."""
+        parsed: dict[tuple[Path, int, int, int], Entry | None] = {}
+        try:
+            for path, found in self._listed():
+                version = (path, found.st_ino, found.st_size, found.st_mtime_ns)
+                known = version in self._parsed
+                parsed[version] = (
+                    self._parsed[version] if known else parse_entry(read_file(path, largest=_MAX_BYTES)[0])
+                )
+        except OSError as error:
+            raise SourceError(cannot_read(error.filename or self._directory, error)) from error
+        self._parsed = parsed
+        damaged = "no entry of this version's journal (it is skipped and kept; all other entries are used)"
+        return Journal(
+            tuple(entry for entry in parsed.values() if entry),
+            tuple(f"{path}: {damaged}" for (path, *_), entry in parsed.items() if not entry),
+        )
+
+    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
+        """Begin an entry, on disk before this returns. Raises OSError, such as JournalFull."""
+        if why := self.full(entry.at):
+            raise JournalFull(why)
+        if oldest := self._to_drop():
+            remove_file(oldest[0])
+        document = {
+            "schema": JOURNAL_SCHEMA,
+            "entry": entry.name,
+            "began": _timestamp(entry.at),
+            "by": entry.by,
+            "container_id": entry.container_id,
+            "pod": entry.pod,
+            "evidence": list(evidence),
+            "versions": {"nodeleak": version("nodeleak"), "python": python_version(), "kernel": release()},
+            "files": [file_document(image) for image in entry.files],
+        }
+        self._write(entry.name, document)
+
+    def update(self, entry: Entry, at: datetime) -> None:
+        """Record what has become of an entry, on disk before this returns. Raises OSError."""
+        path = self._path(entry.name)
+        try:
+            document = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise OSError(errno.EINVAL, "damaged", str(path)) from error
+        times = {name: found and _timestamp(found) for name in _TIMES for found in [getattr(entry, name)]}
+        outcome = {"outcome": entry.verdict, "why": entry.why, "restorations": entry.restorations}
+        ended = {"ended": _timestamp(at)} if entry.verdict and "ended" not in document else {}
+        self._write(entry.name, document | outcome | times | ended)
+
+    def _listed(self) -> list[tuple[Path, os.stat_result]]:
+        """Return the files of the entries, oldest first. Raises OSError."""
+        try:
+            names = sorted(name for name in os.listdir(self._directory) if name.endswith(".json"))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [(path, path.lstat()) for path in map(self._directory.joinpath, names)]
+
+    def _to_drop(self) -> tuple[Path, os.stat_result] | None:
+        """Return what has to go before another entry can begin: what nothing was written to for the longest time."""
+        files = self._listed()
+        return min(files, key=lambda file: file[1].st_mtime_ns) if len(files) >= MAX_ENTRIES else None
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.json"
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        path = self._path(name)
+        try:
+            replace_file(path, f"{json.dumps(document, indent=1)}\n".encode())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _timestamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def entry_name(at: datetime, request: ReleaseRequest) -> str:
-    """Return a name that sorts by time, is easy to type, and is unique for two sandboxes at the same time."""
-    first = request.reservations[0]
-    sandbox = request.container_id[:12] or f"{first.network[:100]}-{first.ip}"
-    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{re.sub(r'[^A-Za-z0-9.:_-]', '_', sandbox)}"
-
-
-def beginning(entry: Entry, evidence: Sequence[str]) -> dict[str, Any]:
-    return {
-        "schema": JOURNAL_SCHEMA,
-        "entry": entry.name,
-        "began": timestamp(entry.at),
-        "by": entry.by,
-        "container_id": entry.container_id,
-        "pod": entry.pod,
-        "evidence": list(evidence),
-        "versions": {
-            "nodeleak": version("nodeleak"),
-            "python": platform.python_version(),
-            "kernel": platform.release(),
-        },
-        "files": [file_document(image) for image in entry.files],
-    }
-
-
-def progress(entry: Entry) -> dict[str, Any]:
-    """Return what changes in the document of an entry after its beginning."""
-    times = {"restored": entry.restored, "restoring": entry.restoring, "halted": entry.halted, "resumed": entry.resumed}
-    return {
-        "outcome": entry.verdict and entry.verdict.value,
-        "why": entry.why,
-        "restorations": entry.restorations,
-        **{name: at and timestamp(at) for name, at in times.items()},
-    }
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)  # or an OverflowError here: the year 10000 cannot be shown
 
 
 def file_document(image: FileImage) -> dict[str, Any]:
-    """Return one file as the journal stores it."""
-    return {
-        "place": image.place,
-        "network": image.network,
-        **({"data_dir": image.data_dir} if image.data_dir else {}),
-        "name": image.name,
-        **_content(image.content),
-        "mode": f"{image.mode:04o}",
-        "uid": image.uid,
-        "gid": image.gid,
-        "inode": image.inode,
-        "mtime": _readable(image.mtime_ns),
-        "mtime_ns": image.mtime_ns,
-    }
+    """Return one file as the journal stores it: UTF-8 as text, for people, and anything else as base64."""
+    document = {name: value for name, value in asdict(image).items() if name != "content" and value != ""}
+    document |= {"mode": f"{image.mode:04o}", "mtime": _readable(image.mtime_ns)}
+    try:
+        return document | {"text": image.content.decode()}
+    except UnicodeDecodeError:
+        return document | {"base64": base64.b64encode(image.content).decode()}
 
 
 def _readable(mtime_ns: int) -> str:
     try:
-        return timestamp(from_mtime(mtime_ns))
+        return _timestamp(from_mtime(mtime_ns))
     except OverflowError:
         return "out of range"
 
 
-def _content(content: bytes) -> dict[str, str]:
-    """Encode UTF-8 as text, for people, and anything else as base64."""
+def _file_image(document: dict[str, Any]) -> FileImage:
+    """Return one file. Raises ValueError where its name would lead to another directory."""
+    content = document["text"].encode() if "text" in document else base64.b64decode(document["base64"])
+    if any("/" in document[part] or document[part] in {"", ".", ".."} for part in ("network", "name")):
+        raise ValueError(f"{document['name']} in {document['network']}")
+    fields = {name: document[name] for name in ("place", "network", "name", "uid", "gid", "inode", "mtime_ns")}
+    return FileImage(**fields, content=content, mode=int(document["mode"], 8), data_dir=document.get("data_dir", ""))
+
+
+def parse_entry(content: bytes) -> Entry | None:
+    """Return an entry; None for anything else."""
     try:
-        return {"text": content.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(content).decode()}
-
-
-def why_damaged(error: Exception) -> str:
-    if isinstance(error, _UnknownSchema):
-        return str(error)
-    not_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError, RecursionError))
-    return "incomplete, or not JSON" if not_json else "not a valid entry"
-
-
-class _UnknownSchema(ValueError):
-    """The file is of another version, or of another program."""
-
-
-def parse_entry(tree: dict[str, Any]) -> Entry:
-    """Return an entry; raises one of `DAMAGE` for anything else."""
-    if tree["schema"] != JOURNAL_SCHEMA:
-        raise _UnknownSchema(f"schema {truncate(tree['schema'], 40)} is not {JOURNAL_SCHEMA}")
-    outcome = tree.get("outcome")
-    return Entry(
-        name=str(tree["entry"]),
-        at=_time(tree["began"]),
-        by=str(tree["by"]),
-        container_id=str(tree["container_id"]),
-        pod=str(tree["pod"]),
-        files=tuple(map(_file_image, tree["files"])),
-        verdict=None if outcome is None else Verdict(outcome),
-        why=str(tree.get("why", "")),
-        restorations=int(tree.get("restorations", 0)),
-        **{name: _time(tree[name]) for name in ("restored", "restoring", "halted", "resumed") if tree.get(name)},
-    )
-
-
-def _time(text: str) -> datetime:
-    parsed = datetime.fromisoformat(text)
-    if parsed.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone")
-    return parsed.astimezone(UTC)  # or an OverflowError here: the year 10000 cannot be shown
-
-
-def _file_image(file: dict[str, Any]) -> FileImage:
-    content = file["text"].encode() if "text" in file else base64.b64decode(file["base64"], validate=True)
-    for part in ("network", "name"):
-        if "/" in file[part] or b"\0" in os.fsencode(file[part]) or file[part] in {"", ".", ".."}:
-            raise ValueError(f"{file[part]!r} is not a file name")
-    if file["place"] == RESERVATION:
-        ip_address(file["name"])
-    data_dir = str(file.get("data_dir", ""))
-    if data_dir and (not data_dir.startswith("/") or ".." in data_dir.split("/") or "\0" in data_dir):
-        raise ValueError(f"{data_dir!r} is not a directory's path")
-    return FileImage(
-        place=str(file["place"]),
-        network=str(file["network"]),
-        name=str(file["name"]),
-        content=content,
-        mode=_number(int(file["mode"], 8), 0o7777),
-        uid=_number(int(file["uid"]), _LARGEST_ID),
-        gid=_number(int(file["gid"]), _LARGEST_ID),
-        inode=int(file["inode"]),
-        mtime_ns=_number(int(file["mtime_ns"]), _LATEST_NS, -_LATEST_NS),
-        data_dir=data_dir,
-    )
-
-
-def _number(number: int, most: int, least: int = 0) -> int:
-    """Reject what the system calls cannot take. Python would raise an OverflowError instead of an OSError."""
-    if not least <= number <= most:
-        raise ValueError(f"{number} is not between {least} and {most}")
-    return number
+        document = json.loads(content)
+        if document["schema"] != JOURNAL_SCHEMA:
+            return None
+        known: dict[str, Any] = {name: document[name] for name in ("by", "container_id", "pod")}
+        known |= {name: _time(at) for name in _TIMES if (at := document.get(name))}
+        return Entry(
+            name=document["entry"],
+            at=_time(document["began"]),
+            files=tuple(map(_file_image, document["files"])),
+            verdict=Verdict(outcome) if (outcome := document.get("outcome")) else None,
+            why=document.get("why", ""),
+            restorations=document.get("restorations", 0),
+            **known,
+        )
+    except _DAMAGE:
+        return None

@@ -4,39 +4,30 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
-TERMINATING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-_pending: list[int] = []
-"""Signal handlers belong to the process, and so does this list."""
+_held: list[int] = []
+"""The signals that wait. Their handlers belong to the process, and so does this list."""
 
 
 def interrupted() -> bool:
-    """Tell whether a signal is held back: nothing new must begin."""
-    return bool(_pending)
-
-
-def forget() -> None:
-    """Drop the signals held back. The caller ends by itself, with an exit code that says so."""
-    _pending.clear()
+    """Return whether a signal waits: nothing new must begin."""
+    return bool(_held)
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
-    """Hold back terminating signals and deliver the first one afterwards. Has no effect outside the main thread."""
+def held_signals(*, deliver: bool = False) -> Iterator[None]:
+    """Let what is being released be released and reported. `deliver`: afterwards, the signal ends the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {one: signal.getsignal(one) for one in TERMINATING if signal.getsignal(one) is not signal.SIG_IGN}
-    for one in before:
-        signal.signal(one, lambda number, _frame: _pending.append(number))
+    numbers = signal.SIGTERM, signal.SIGINT
+    before = {number: signal.signal(number, lambda number, _: _held.append(number)) for number in numbers}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        first = _pending[:1]
-        _pending.clear()
-        for number in first:
-            signal.raise_signal(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        first = _held[:1] if deliver else []
+        _held.clear()
+        for waiting in first:
+            signal.raise_signal(waiting)

@@ -1,25 +1,7 @@
-"""explain: what a word that nodeleak prints means, and what to do about it."""
+"""Explain a word that nodeleak prints, such as a finding or an alert.
 
-import argparse
-import re
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Final
+It says what to do about it, too. Without a word it lists all of them.
 
-from agent.cli.exit_codes import DONE
-from agent.cli.output import reflow, write
-from agent.config import UsageError, quote
-
-if TYPE_CHECKING:
-    from agent.cli.glossary import Term
-
-SUMMARY: Final = "explain a word that nodeleak prints, such as a finding or an alert"
-OPERANDS: Final = "[WORD]"
-SETTINGS: Final = ""
-DESCRIPTION: Final = (
-    "Explains a word that nodeleak prints, and what to do about it. Without a word it lists all of them.\n"
-)
-EPILOG: Final = """\
 examples:
   nodeleak explain leaked_reservation      a finding
   nodeleak explain not_confirmed           why an address is not released
@@ -31,30 +13,40 @@ exit codes:
   2  there is no such word
 """
 
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from agent.cli.exit_codes import DONE
+from agent.cli.glossary import FINDING, SETTING, Term, entries
+from agent.cli.output import reflow, write
+from agent.config import UsageError, did_you_mean, quote
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "nodeleak explain [WORD]"
     parser.add_argument("word", nargs="?", metavar="WORD", help="what to explain")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.cli.glossary import entries
-
     known = entries()
     if arguments.word is None:
         write("\n".join(_list(known)) + "\n")
         return DONE
-    found = _find(arguments.word, known)
-    if not found:
-        raise _unknown(arguments.word, known)
+    if not (found := _find(arguments.word, known)):
+        suggestion = did_you_mean(arguments.word, {entry.word for entry in known})
+        hint = "run 'nodeleak explain' for a list of all words"
+        raise UsageError(f"unknown word {quote(arguments.word)}{suggestion}", hint)
     write("\n\n".join(f"{entry.word} ({entry.kind})\n\n{reflow(entry.text)}" for entry in found) + "\n")
     return DONE
 
 
-def _find(word: str, known: Sequence["Term"]) -> list["Term"]:
+def _find(word: str, known: Sequence[Term]) -> list[Term]:
     """Find a word however it is written: a setting as option or variable, a metric by one of its samples."""
     plain = _plain(word)
-    for one in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
-        if found := [entry for entry in known if _plain(entry.word) == one]:
+    for spelling in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
+        if found := [entry for entry in known if _plain(entry.word) == spelling]:
             return found
     return []
 
@@ -63,16 +55,7 @@ def _plain(word: str) -> str:
     return re.sub(r"[-_]", "", word.lower())
 
 
-def _unknown(word: str, known: Sequence["Term"]) -> UsageError:
-    from agent.cli.parser import did_you_mean
-
-    suggestion = did_you_mean(word, (entry.word for entry in known))
-    return UsageError(f"unknown word {quote(word)}{suggestion}", "run 'nodeleak explain' for a list of all words")
-
-
-def _list(known: Sequence["Term"]) -> Iterator[str]:
-    from agent.cli.glossary import FINDING, SETTING
-
+def _list(known: Sequence[Term]) -> Iterator[str]:
     for kind, group in groupby(known, key=lambda entry: entry.kind):
         yield f"{kind}:"
         if kind == FINDING:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from agent.config import all_settings, option, variable
+from agent.exporters.metric_help import HELP, PREFIX
 from agent.exporters.text.clean import WHEN_HALTED
 
 if TYPE_CHECKING:
     from enum import StrEnum
-
-    from agent.config import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,41 +202,10 @@ ALERTS: Final = {
     "Run: kubectl get pods -A -l app.kubernetes.io/name=nodeleak -o wide",
 }
 
-METRICS: Final = {
-    "nodeleak_build_info": "Always 1; the labels have the version, the commit and Python's version.",
-    "nodeleak_mode_info": "Always 1; `mode` is observe, dry-run or clean, as set by --cleanup.",
-    "nodeleak_reservations": "Reservations by network and state.",
-    "nodeleak_range_addresses": "Addresses that the network can assign on this node.",
-    "nodeleak_range_free_addresses": "Addresses of the range that are not reserved.",
-    "nodeleak_leaks_confirmed_total": "Leaks confirmed since the agent started, by likely cause.",
-    "nodeleak_findings": "Current findings by detector, severity and phase; absent if the detector lacks data.",
-    "nodeleak_oldest_finding_timestamp_seconds": "When the oldest confirmed finding of a detector began; absent if "
-    "there is none.",
-    "nodeleak_device_plugin_registered": "1 if the kubelet has healthy devices of the resource, 0 if it has none.",
-    "nodeleak_device_plugin_socket_present": "1 if the socket of the device plugin exists; absent if it is not known.",
-    "nodeleak_device_plugin_registration_delay_seconds": "Time from the last start of the kubelet to the registration "
-    "of the resource.",
-    "nodeleak_rejected_pods": "Rejected pods that still exist, by resource, cause and outcome.",
-    "nodeleak_kubelet_start_timestamp_seconds": "When the kubelet started.",
-    "nodeleak_source_up": "1 if the source was read in the last sync, 0 if not; absent if it was not requested.",
-    "nodeleak_source_last_read_timestamp_seconds": "When a source that is unavailable was last read.",
-    "nodeleak_source_read_seconds_total": "Time spent reading a source since the agent started.",
-    "nodeleak_sync_seconds": "Number of syncs, and the time that they took.",
-    "nodeleak_sync_failures_total": "Syncs in which a source was unavailable or a detector failed.",
-    "nodeleak_last_sync_timestamp_seconds": "When the last sync began.",
-    "nodeleak_releases_total": "Addresses released since the agent started.",
-    "nodeleak_releases_refused_total": "Addresses that a guard refused to release, by reason, counted once per sync.",
-    "nodeleak_release_failures_total": "Releases that passed every guard but failed, by reason.",
-    "nodeleak_lock_wait_seconds": "Time until a release got host-local's lock.",
-    "nodeleak_lock_held_seconds": "Time for which a release held host-local's lock and new pods had to wait.",
-    "nodeleak_journal_bytes": "Size of the journal of releases; absent if nothing was ever released.",
-    "nodeleak_cleanup_halted": "1 if cleanup has halted because a released container reappeared.",
+METRICS: Final = {f"{PREFIX}{name}": text for name, text in HELP.items()} | {
     "nodeleak_events_sent_total": "Kubernetes Events created or updated, by reason.",
     "nodeleak_events_dropped_total": "Kubernetes Events that were due and not sent, by cause.",
     "nodeleak_node_condition_patches_total": "Patches of the node condition, by result.",
-    "nodeleak_watch_restarts_total": "Watches of the API server that were started again, by cause.",
-    "nodeleak_watch_regressions_total": "Object versions received from the API server that were older than the ones "
-    "before.",
 }
 
 
@@ -254,7 +222,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     from agent.model.finding import Severity
     from agent.model.release import BlockedBy, Reason, Verdict
     from agent.model.status import NodeState
-    from agent.model.volumes import Strength
+    from agent.model.volumes import Confidence
 
     yield FINDING, {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
     yield "severity of a finding", _documented(Severity)
@@ -268,7 +236,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "result of clean for an address", _documented(Verdict)
     yield "likely cause of a pod rejection", REJECTION_CAUSES
     yield "outcome of a rejected pod", POD_OUTCOMES
-    yield "evidence that a volume is lost", _documented(Strength)
+    yield "evidence that a volume is lost", _documented(Confidence)
     yield SOURCE, _SOURCES
     yield "Kubernetes condition or Event", CLUSTER
     yield ALERT, ALERTS
@@ -282,30 +250,16 @@ def _setting(name: str) -> str:
         [
             f"{setting.help[0].upper()}{setting.help[1:]}.",
             f"Default: {setting.default}" if setting.default else "",
-            f"Option: {option(name)}={setting.metavar} ({', '.join(_taking(setting))})",
+            f"Option: {option(name)}={setting.metavar} ({', '.join(sorted(setting.commands))})",
             f"Environment variable: {variable(name)}",
         ]
     ).replace("\n\n", "\n")
 
 
-def _taking(setting: "Setting") -> list[str]:
-    from agent.cli.parser import COMMANDS
-
-    return [name for name, command in COMMANDS.items() if command.SETTINGS in setting.commands]
-
-
 def _documented(kind: "type[StrEnum]") -> dict[str, str]:
     """Return the text below each member of an enum. Python does not keep it, so it is read from the source."""
-    import ast
     import inspect
-    from itertools import pairwise
+    import re
 
-    (tree,) = ast.parse(inspect.getsource(kind)).body
-    texts = {}
-    for member, text in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
-        match member, text:
-            case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(page))):
-                texts[name] = inspect.cleandoc(page)
-            case _:
-                pass
-    return texts
+    members = re.findall(r'^    \w+ = "(\w+)"\n    """(.*?)"""$', inspect.getsource(kind), re.MULTILINE | re.DOTALL)
+    return {name: inspect.cleandoc(text) for name, text in members}

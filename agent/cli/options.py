@@ -2,34 +2,27 @@
 
 import argparse
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from agent.cli.output import terminal_columns
-from agent.config import Config, Setting, UsageError, load, option, settings_of, variable
-
-if TYPE_CHECKING:
-    from agent.exporters.text.addresses import TableView
+from agent.config import Config, Setting, UsageError, load, option, quote, settings_of, variable
+from agent.exporters.text.addresses import TableView
 
 
 def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -> None:
     """Add the settings of a command. Without `full`, the help shows only the common ones."""
-    for name, setting in settings_of(command).items():
-        _group(parser, setting.group if full else "").add_argument(
+    settings = settings_of(command)
+    titles = dict.fromkeys(setting.group for setting in settings.values())
+    groups = {title: parser.add_argument_group(title) if full else parser for title in titles}
+    for name, setting in settings.items():
+        groups[setting.group].add_argument(
             option(name),
             dest=name,
             metavar=setting.metavar,
             action="append" if setting.many else "store",
             help=_help(name, setting, full=full).replace("%", "%%") if full or setting.common else argparse.SUPPRESS,
         )
-
-
-def _group(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:
-    """Return the group of options with a title; without a title, the parser itself."""
-    if not title:
-        return parser
-    groups = {group.title: group for group in parser._action_groups}  # noqa: SLF001 (argparse has no way to ask)
-    return groups.get(title) or parser.add_argument_group(title)
 
 
 def _help(name: str, setting: Setting, *, full: bool) -> str:
@@ -39,29 +32,38 @@ def _help(name: str, setting: Setting, *, full: bool) -> str:
     return f"{setting.help.partition('. ')[0]}{default}"
 
 
-def config_of(command: str, arguments: argparse.Namespace) -> Config:
+def config_of(arguments: argparse.Namespace) -> Config:
     """Combine options, environment and defaults; raises UsageError with every mistake."""
+    command = arguments.command
     return load(command, {name: getattr(arguments, name) for name in settings_of(command)}, os.environ)
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    text = "output format (default: table)"
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", metavar="table|json", help=text)
+def value(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make a type for argparse, whose errors say what was expected."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"invalid value {quote(text)}: {error}") from error
+
+    return read
+
+
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json")) -> None:
+    text = f"output format: {', '.join(formats[:-1])} or {formats[-1]} (default: table)"
+    parser.add_argument("-o", "--output", choices=formats, default="table", metavar="FORMAT", help=text)
 
 
 def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) -> None:
     """Add the options of a table of addresses. `orders`: the columns that it can be sorted by."""
-    formats = ("table", "wide", "name", "json")
-    text = "table, wide (nothing cut), name (for scripts) or json (default: table)"
-    parser.add_argument("-o", "--output", choices=formats, default="table", metavar="FORMAT", help=text)
+    add_output(parser, ("table", "wide", "name", "json"))
     text = f"sort the addresses by {', '.join(orders[:-1])} or {orders[-1]} (default: {orders[0]})"
     parser.add_argument("--sort-by", choices=orders, metavar="COLUMN", help=text)
 
 
-def view_of(arguments: argparse.Namespace) -> "TableView":
+def view_of(arguments: argparse.Namespace) -> TableView:
     """Return how the table of addresses shall look."""
-    from agent.exporters.text.addresses import TableView
-
     if arguments.sort_by and arguments.output == "json":
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"

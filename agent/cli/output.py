@@ -1,9 +1,13 @@
 """Output shared by the commands."""
 
+import json
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shutil import get_terminal_size
 
 from agent.model.text import escape
 
@@ -16,45 +20,44 @@ def write(text: str) -> None:
         discard_output()
 
 
-def warn(*lines: str) -> None:
-    """Write to standard error what the output has no place for."""
-    for line in lines:
-        print(f"nodeleak: {escape(line)}", file=sys.stderr)
-
-
 def write_json(document: object) -> None:
-    import json
-
     write(f"{json.dumps(document, indent=1)}\n")
+
+
+def warn(*lines: str, hint: str = "", prefix: str = "nodeleak: ") -> None:
+    """Write to standard error what the output has no place for."""
+    text = "".join(f"{prefix}{escape(line)}\n" for line in lines) + (f"{hint}\n" if hint else "")
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def discard_output() -> None:
+    """Send remaining output to /dev/null, so that the interpreter does not try to flush it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show_progress(text: str) -> None:
+    """Replace the line on a terminal that says what takes a moment; empty: remove it."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    show_progress(f"{text} …")
+    try:
+        yield
+    finally:
+        show_progress("")
 
 
 def width() -> int:
     """Return the columns of the terminal, 80 without one; longer lines than 100 are hard to read."""
-    from shutil import get_terminal_size
-
     return max(40, min(100, get_terminal_size().columns))
 
 
 def terminal_columns() -> int | None:
     """Return the columns of the terminal; None where the output goes elsewhere, and nothing may be cut."""
     return os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout.isatty() else None
-
-
-def reflow(text: str, indent: str = "") -> str:
-    """Fill paragraphs to the width of the terminal. A blank line, or a line such as `Do: ...`, begins another one."""
-    import re
-    import textwrap
-
-    joined = re.sub(r"(?<!\n)\n(?!\n|[A-Z][a-z ]*: |$)", " ", text)
-    return "\n".join(
-        textwrap.fill(line, width(), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-        for line in joined.splitlines()
-    )
-
-
-def discard_output() -> None:
-    """Send remaining output to /dev/null, so that the interpreter does not try to flush it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def has_color() -> bool:
@@ -66,14 +69,10 @@ def has_unicode() -> bool:
     return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
-@contextmanager
-def progress(text: str) -> Iterator[None]:
-    """Show on a terminal what takes a moment, and remove it at the end."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    print(f"{text} …", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+def reflow(text: str, indent: str = "") -> str:
+    """Fill paragraphs to the width of the terminal. A blank line, or a line such as `Do: ...`, begins another one."""
+    joined = re.sub(r"(?<!\n)\n(?!\n|[A-Z][a-z ]*: |$)", " ", text)
+    return "\n".join(
+        textwrap.fill(line, width(), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+        for line in joined.splitlines()
+    )

@@ -1,21 +1,8 @@
-"""record: write a snapshot of the node as JSON."""
+"""Write a snapshot of this node as JSON, to scan it elsewhere.
 
-import argparse
-from typing import Final
+It writes to standard output and changes nothing. 'nodeleak scan --recording FILE' reports on it, on
+any machine. With --anonymous, only listed words are kept (docs/reference.md).
 
-from agent.cli.exit_codes import DONE
-from agent.cli.options import config_of
-from agent.cli.output import write
-from agent.cli.snapshot import record_node
-
-SUMMARY: Final = "write a snapshot of this node as JSON, to scan it elsewhere"
-OPERANDS: Final = ""
-SETTINGS: Final = "record"
-DESCRIPTION: Final = """\
-Writes a snapshot of the node to standard output. 'nodeleak scan --recording FILE' reports on it, on
-any machine. It changes nothing. With --anonymous, only listed words are kept (docs/reference.md).
-"""
-EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak record > node.json
   nodeleak record --node worker-1 --kubeconfig kubeconfig > node.json
@@ -27,16 +14,22 @@ exit codes:
   2  wrong usage or configuration
 """
 
+import argparse
+
+from agent.cli.exit_codes import DONE
+from agent.cli.node import record_node
+from agent.cli.options import config_of
+from agent.cli.output import write
+from agent.model import recording
+from agent.model.anonymize import anonymous
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--anonymous", action="store_true", help="replace all names and addresses by others")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.model import recording
-    from agent.model.anonymize import anonymous
-
-    recorded = record_node(config_of("record", arguments))
+    recorded = record_node(config_of(arguments))
     text = recording.dumps(anonymous(recorded) if arguments.anonymous else recorded)
     write(f"{text}\n")
     return DONE

@@ -1,26 +1,8 @@
-"""restore: put a released address back."""
+"""Undo a release: reserve the address again.
 
-import argparse
-from typing import TYPE_CHECKING, Final
-
-from agent.cli.exit_codes import DONE, FAILED
-from agent.cli.options import add_apply, config_of
-from agent.cli.output import write
-from agent.config import UsageError, quote
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from agent.cleanup.journal import Entry, Journal
-
-SUMMARY: Final = "undo a release: reserve the address again"
-OPERANDS: Final = "(ADDRESS | ENTRY | --last)"
-SETTINGS: Final = "restore"
-DESCRIPTION: Final = """\
-Puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
+It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
 the address has been reserved again, or if the container has another address now.
-"""
-EPILOG: Final = """\
+
 examples:
   nodeleak restore 10.244.1.9             check whether it can be undone
   nodeleak restore 10.244.1.9 --apply     undo it
@@ -32,39 +14,46 @@ exit codes:
   4  it cannot be, or was not, restored; the message says why
 """
 
+import argparse
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from agent.app import cleaning
+from agent.cleanup.journal import Entry, Journal
+from agent.cli.exit_codes import DONE, FAILED
+from agent.cli.options import add_apply, config_of
+from agent.cli.output import write
+from agent.config import UsageError, quote
+from agent.exporters.text.clean import restoration_text
+from agent.model.release import Verdict
+from agent.model.text import count_of
+
+_LIST: Final = "run 'nodeleak journal' for a list of releases"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "nodeleak restore (ADDRESS | ENTRY | --last) [options]"
     which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "entry", nargs="?", metavar="ADDRESS|ENTRY", help="an address (its last release), or an entry of the journal"
-    )
+    text = "an address (its last release), or an entry of the journal"
+    which.add_argument("entry", nargs="?", metavar="ADDRESS|ENTRY", help=text)
     which.add_argument("--last", action="store_true", help="the last release that was not restored")
     add_apply(parser, "put it back")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.app import cleaning
-    from agent.exporters.text.clean import restoration_text
-
     if arguments.entry is None and not arguments.last:
         raise UsageError("no release given: expected an address, an entry of the journal, or --last", _LIST)
-    config = config_of("restore", arguments)
+    config = config_of(arguments)
     journal = cleaning.read_journal(config)
-    entry = _find(journal, arguments, config.state_dir)
+    entry = _last(journal, config.state_dir) if arguments.last else _named(journal, arguments.entry, config.state_dir)
     done = cleaning.restore_entry(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
     write(restoration_text(done, journal, applied=arguments.apply))
     return DONE if done.done else FAILED
 
 
-_LIST: Final = "run 'nodeleak journal' for a list of releases"
-
-
-def _find(journal: "Journal", arguments: argparse.Namespace, state_dir: "Path") -> "Entry":
-    """Find the entry of the journal; an address or `--last` means the last release that was not restored."""
-    from agent.model.release import Verdict
-
-    if not arguments.last:
-        return _find_named(journal, arguments.entry, state_dir)
+def _last(journal: Journal, state_dir: Path) -> Entry:
+    """Return the last release that was not restored."""
     released = [entry for entry in journal.entries if _restorable(entry)]
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
@@ -74,33 +63,30 @@ def _find(journal: "Journal", arguments: argparse.Namespace, state_dir: "Path") 
     return last
 
 
-def _find_named(journal: "Journal", name: str, state_dir: "Path") -> "Entry":
-    ip = _canonical(name)
-    of_address = [entry for entry in journal.entries if ip in entry.ips]
-    named = [entry for entry in journal.entries if entry.name == name]
-    if found := named or [entry for entry in of_address if _restorable(entry)]:
-        return found[-1]
-    if restored := [entry for entry in of_address if entry.restored]:
-        raise _not_found(f"{ip} is already restored, by entry {restored[-1].name}", journal)
+def _named(journal: Journal, name: str, state_dir: Path) -> Entry:
+    """Find an entry of the journal; an address means its last release that was not restored."""
+    ip, newest_first = _canonical(name), journal.entries[::-1]
+    for entry in newest_first:
+        if entry.name == name or (ip in entry.ips and _restorable(entry)):
+            return entry
+    for entry in newest_first:
+        if ip in entry.ips and entry.restored:
+            raise _not_found(f"{ip} is already restored, by entry {entry.name}", journal)
     raise _not_found(f"the journal in {state_dir} has no release of {quote(name)}", journal)
 
 
-def _restorable(entry: "Entry") -> bool:
+def _restorable(entry: Entry) -> bool:
     """An unfinished entry counts: without it, an older one would be restored that nobody means."""
     return entry.released or entry.unfinished
 
 
-def _not_found(why: str, journal: "Journal") -> UsageError:
-    from agent.model.text import count_of
-
+def _not_found(why: str, journal: Journal) -> UsageError:
     damage = f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)" if journal.damage else ""
     return UsageError(f"{why}{damage}", _LIST)
 
 
 def _canonical(text: str) -> str:
     """Write an address as host-local does; empty if it is none."""
-    from ipaddress import ip_address
-
     try:
         return str(ip_address(text))
     except ValueError:

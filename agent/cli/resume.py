@@ -1,21 +1,8 @@
-"""resume: let cleanup go on after a wrong release halted it."""
+"""Let cleanup go on after it halted.
 
-import argparse
-from typing import Final
-
-from agent.cli.exit_codes import DONE
-from agent.cli.options import config_of
-from agent.cli.output import write
-from agent.config import UsageError
-
-SUMMARY: Final = "let cleanup go on after it halted"
-OPERANDS: Final = ""
-SETTINGS: Final = "resume"
-DESCRIPTION: Final = """\
 Cleanup halts on a node when a released container reappears, until this command. It is recorded in
 the journal. Cleanup halts again while a record of the container exists that was not restored.
-"""
-EPILOG: Final = """\
+
 examples:
   kubectl exec -n kube-system POD -- nodeleak resume
 
@@ -24,14 +11,17 @@ exit codes:
   2  wrong usage or configuration; or cleanup is not halted
 """
 
+import argparse
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None: ...
+from agent.app.cleaning import resume
+from agent.cli.exit_codes import DONE
+from agent.cli.options import config_of
+from agent.cli.output import write
+from agent.config import UsageError
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from agent.app.cleaning import resume
-
-    config = config_of("resume", arguments)
+    config = config_of(arguments)
     if not (resumed := resume(config)):
         raise UsageError(f"cleanup is not halted, according to the journal in {config.state_dir}")
     write("".join(f"resumed: {entry.reappearance}\n" for entry in resumed))

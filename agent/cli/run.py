@@ -1,19 +1,9 @@
-"""run: the daemon."""
+"""Run the agent: check the node continuously, serve metrics.
 
-import argparse
-from typing import Final
-
-from agent.cli.options import config_of
-
-SUMMARY: Final = "run the agent, a daemon: check the node continuously, serve metrics"
-OPERANDS: Final = ""
-SETTINGS: Final = "run"
-DESCRIPTION: Final = """\
-Checks the node every --interval, logs changes, and serves metrics and a status page. The DaemonSet
+It checks the node every --interval, logs changes, and serves metrics and a status page. The DaemonSet
 runs this command: the agent of a node is this daemon. It releases leaked addresses only with
 --cleanup=auto.
-"""
-EPILOG: Final = """\
+
 examples:
   nodeleak run --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak run --node worker-1 --cleanup=dry-run      log what would be released
@@ -23,12 +13,16 @@ exit codes:
   2  wrong usage or configuration
 """
 
+import argparse
+import signal
+import sys
 
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """It has settings only."""
+from agent.cli.options import config_of
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    # First of all: the first process of a container ignores SIGTERM unless it has a handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from agent.app import daemon
 
-    return daemon.run_daemon(config_of("run", arguments))
+    return daemon.run_daemon(config_of(arguments))

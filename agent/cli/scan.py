@@ -1,30 +1,8 @@
-"""scan: take a snapshot of the node and report what is wrong."""
+"""Report leaked addresses and other problems of this node.
 
-import argparse
-import sys
-from contextlib import nullcontext
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
-from agent.cli.options import add_address_table, config_of, view_of
-from agent.cli.output import has_color, has_unicode, warn, write, write_json
-from agent.cli.owners import assess
-from agent.cli.snapshot import record_node
-from agent.config import UsageError, duration, invalid, option, quote, settings_of
-
-if TYPE_CHECKING:
-    from agent.model.recording import Recording
-
-SUMMARY: Final = "report leaked addresses and other problems of this node"
-OPERANDS: Final = ""
-SETTINGS: Final = "scan"
-DESCRIPTION: Final = """\
-Takes a snapshot of the node, reports what is wrong, and says what to do. It changes nothing.
+It takes a snapshot of the node, reports what is wrong, and says what to do. It changes nothing.
 If something has to be confirmed, it takes a second snapshot.
-"""
-EPILOG: Final = """\
+
 examples:
   kubectl exec -n kube-system POD -- nodeleak scan
   nodeleak scan --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
@@ -39,9 +17,27 @@ exit codes:
   3  incomplete: some checks could not run
 """
 
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
-MAX_RECORDING: Final = 64 * 1024 * 1024
-"""Characters. A recording of 10,000 reservations has a third of that."""
+from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
+from agent.cli.node import assess, record_node
+from agent.cli.options import add_address_table, config_of, view_of
+from agent.cli.output import has_color, has_unicode, warn, write, write_json
+from agent.config import UsageError, duration, invalid, option, quote, settings_of
+from agent.exporters.headline import incomplete
+from agent.exporters.json.scan import scan_document
+from agent.exporters.text.addresses import TableView
+from agent.exporters.text.map import map_table
+from agent.exporters.text.scan import scan_names, scan_table
+from agent.model.codec import Damaged
+from agent.model.recording import Recording, loads
+from agent.model.report import Report
+from agent.sources.os_error import describe_os_error
+
 SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
 
 
@@ -57,26 +53,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.map:
         _require_alone(arguments)
     view = view_of(arguments)
-    config = config_of("scan", arguments) if arguments.recording is None else None
+    config = config_of(arguments) if arguments.recording is None else None
     report = assess(_load(arguments) if config is None else record_node(config), config)
-    if arguments.output == "json":
-        from agent.exporters.json.scan import scan_document
-
-        write_json(scan_document(report))
-    elif arguments.map:
-        from agent.exporters.text.map import map_table
-
-        write(map_table(report, color=has_color(), unicode=has_unicode()))
-    elif arguments.output == "name":
-        from agent.exporters.headline import incomplete
-        from agent.exporters.text.scan import scan_names
-
-        write(scan_names(report, view))
-        warn(*filter(None, [incomplete(report)]))
-    else:
-        from agent.exporters.text.scan import scan_table
-
-        write(scan_table(report, verbose=arguments.verbose, view=view))
+    _print(report, view, arguments)
     if not report.complete:
         return UNAVAILABLE
     return FOUND if arguments.exit_code and report.problems else DONE
@@ -90,43 +69,39 @@ def _require_alone(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--map and {other} cannot be combined: remove one of them")
 
 
-def _why_unreadable(error: Exception) -> str:
-    from agent.sources.os_error import describe_os_error
-
-    if isinstance(error, OSError):
-        return describe_os_error(error)
-    return (
-        "not UTF-8 text: 'nodeleak record' writes recordings" if isinstance(error, UnicodeDecodeError) else str(error)
-    )
-
-
-def _text(name: str) -> str:
-    """Read a file, or standard input; raises OSError, UnicodeDecodeError and Damaged."""
-    from agent.model.codec import Damaged
-
-    with nullcontext(sys.stdin) if name == "-" else Path(name).open() as file:
-        text = file.read(MAX_RECORDING + 1)
-    if len(text) > MAX_RECORDING:
-        raise Damaged(f"more than {MAX_RECORDING} characters: 'nodeleak record' writes fewer")
-    return text
+def _print(report: Report, view: TableView, arguments: argparse.Namespace) -> None:
+    if arguments.output == "json":
+        write_json(scan_document(report))
+    elif arguments.map:
+        write(map_table(report, color=has_color(), unicode=has_unicode()))
+    elif arguments.output == "name":
+        write(scan_names(report, view))
+        warn(*filter(None, [incomplete(report)]))
+    else:
+        write(scan_table(report, verbose=arguments.verbose, view=view))
 
 
-def _load(arguments: argparse.Namespace) -> "Recording":
+def _load(arguments: argparse.Namespace) -> Recording:
     """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
-    from agent.model.codec import Damaged
-    from agent.model.recording import loads
-
     unused = [option(name) for name in settings_of("scan") if name != "grace" and getattr(arguments, name) is not None]
     if unused:
         raise UsageError(f"{', '.join(unused)} cannot be combined with --recording: remove it")
-    name = arguments.recording
-    try:
-        recording = loads(_text(name))
-    except (OSError, UnicodeDecodeError, Damaged) as error:
-        raise UsageError(f"cannot read recording {quote(name)}: {_why_unreadable(error)}") from error
+    recording = _read(arguments.recording)
     if arguments.grace is None:
         return recording
     try:
         return replace(recording, grace=duration(arguments.grace))
     except ValueError as error:
         raise UsageError(invalid("--grace", arguments.grace, error)) from error
+
+
+def _read(name: str) -> Recording:
+    try:
+        return loads(sys.stdin.read() if name == "-" else Path(name).read_text())
+    except OSError as error:
+        why = describe_os_error(error)
+    except UnicodeDecodeError:
+        why = "not UTF-8 text: 'nodeleak record' writes recordings"
+    except Damaged as error:
+        why = str(error)
+    raise UsageError(f"cannot read recording {quote(name)}: {why}")

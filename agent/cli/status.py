@@ -1,26 +1,9 @@
-"""status: what the daemon of this node knows, without reading the node."""
+"""Print what the daemon of this node found in its last sync.
 
-import argparse
-import gc
-import sys
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+Free and leaked addresses, findings, unavailable sources, and whether addresses can be released from
+here. It asks the daemon ('nodeleak run') on loopback and does not read the node, so it costs little.
+'nodeleak scan' needs no daemon.
 
-from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE
-from agent.cli.options import add_output, config_of
-from agent.cli.output import write, write_json
-
-if TYPE_CHECKING:
-    from agent.sources.daemon import DaemonClient
-
-SUMMARY: Final = "print what the daemon of this node found in its last sync"
-OPERANDS: Final = ""
-SETTINGS: Final = "status"
-DESCRIPTION: Final = """\
-Prints what the daemon ('nodeleak run') found in its last sync: free and leaked addresses, findings,
-unavailable sources, and whether addresses can be released from here. It asks the daemon on
-loopback and does not read the node, so it costs little. 'nodeleak scan' needs no daemon.
-"""
-EPILOG: Final = """\
 examples:
   kubectl exec -n kube-system POD -- nodeleak status
   nodeleak status --watch                 until Ctrl-C
@@ -33,6 +16,20 @@ exit codes:
   3  incomplete: data are unavailable, or the daemon has stopped checking
   69 no report: no daemon answers, or it has not finished its first sync
 """
+
+import argparse
+import json
+import sys
+from threading import Event
+from typing import Any, Final, NoReturn
+
+from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE
+from agent.cli.options import add_output, config_of
+from agent.cli.output import write, write_json
+from agent.exporters.text.status import status_line, status_table
+from agent.model.status import NodeState, no_report
+from agent.sources.daemon import DaemonClient
+from agent.sources.source_error import SourceError
 
 _EVERY: Final = 2.0
 """Seconds between two requests of --watch."""
@@ -47,27 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    # http.client loads ssl if it is there. Nothing here uses TLS, and it is a quarter of this command's memory.
-    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
-    from agent.sources.daemon import DaemonClient
-
-    daemon = DaemonClient(config_of("status", arguments).listen)
+    daemon = DaemonClient(config_of(arguments).listen)
     if arguments.watch:
         _watch(daemon, arguments.output)
     document = _status(daemon)
     if arguments.output == "json":
         write_json(document)
     else:
-        from agent.exporters.text.status import status_table
-
         write(status_table(document))
     return _exit_code(document, arguments)
 
 
-def _status(daemon: "DaemonClient") -> dict[str, Any]:
-    from agent.model.status import no_report
-    from agent.sources.source_error import SourceError
-
+def _status(daemon: DaemonClient) -> dict[str, Any]:
     try:
         return daemon.status()
     except SourceError as error:
@@ -75,29 +63,16 @@ def _status(daemon: "DaemonClient") -> dict[str, Any]:
 
 
 def _exit_code(document: dict[str, Any], arguments: argparse.Namespace) -> int:
-    from agent.model.status import NodeState
-
-    match NodeState(document["state"]):
-        case NodeState.NO_REPORT:
-            return NO_DAEMON
-        case NodeState.INCOMPLETE | NodeState.STALLED:
-            return UNAVAILABLE
-        case NodeState.FINDINGS if document["unavailable"]:
-            return UNAVAILABLE
-        case NodeState.FINDINGS if arguments.exit_code:
-            return FOUND
-        case _:
-            return DONE
+    state = NodeState(document["state"])
+    if state is NodeState.NO_REPORT:
+        return NO_DAEMON
+    if state in {NodeState.INCOMPLETE, NodeState.STALLED} or document["unavailable"]:
+        return UNAVAILABLE
+    return FOUND if arguments.exit_code and state is NodeState.FINDINGS else DONE
 
 
-def _watch(daemon: "DaemonClient", output: str) -> NoReturn:
+def _watch(daemon: DaemonClient, output: str) -> NoReturn:
     """Redraw the table on a terminal. Elsewhere, and as JSON, print one line for each change. Ends with Ctrl-C."""
-    import json
-    from threading import Event
-
-    from agent.exporters.text.status import status_line, status_table
-
-    gc.enable()  # see `agent.cli.main`
     pause, last = Event(), None
     while True:
         document = _status(daemon)

@@ -1,13 +1,14 @@
 """What to do about a finding: the `Do:` of its detector, and for leaks what the node's free addresses call for."""
 
+from functools import cache
+from importlib.metadata import metadata, version
 from inspect import cleandoc
 from typing import Final
 
 from agent.checks.addresses import exhausted_range, failing_plugin, leaked_reservation
-from agent.checks.devices import rejected_pod, started_without_device
-from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
-from agent.checks.volumes import detached_volume
+from agent.exporters.wording import WORDING
+from agent.model.finding import Severity
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
@@ -18,50 +19,64 @@ _RELEASE: Final = (
     "(in a pod: with the Job of `kubectl nodeleak clean-job`, or the overlay cleanup-exec); never delete "
     "reservation files by hand"
 )
-_SAY_IT_THEMSELVES: Final = (
-    rejected_pod.NAME,
-    started_without_device.NAME,
-    unregistered_node.NAME,
-    detached_volume.NAME,
-)
-"""Detectors whose messages end with what to do."""
 
 
 def advice(detector: str, report: Report) -> str:
-    text = leak_advice(report) if detector == leaked_reservation.NAME else documented_advice(detector)
-    failing = any(tracked.finding.detector == failing_plugin.NAME for tracked in report.findings)
-    if failing and detector in {leaked_reservation.NAME, exhausted_range.NAME}:
+    detectors = {tracked.finding.detector for tracked in report.findings}
+    text = _leak_advice(report) if detector == leaked_reservation.NAME else _documented(detector)
+    if failing_plugin.NAME in detectors and detector in {leaked_reservation.NAME, exhausted_range.NAME}:
         return f"mend the CNI plugin that fails first (see {failing_plugin.NAME}); then: {text}"
     return text
 
 
-def advice_below(detector: str, report: Report) -> str:
-    """Return what to write below the messages of a detector; empty if they say what to do."""
-    return "" if detector in _SAY_IT_THEMSELVES else advice(detector, report)
+def description(detector: str) -> str:
+    """Return the first line of a detector's page."""
+    return _page(detector).partition("\n")[0]
 
 
-def documented_advice(detector: str) -> str:
+def _documented(detector: str) -> str:
     """Return what follows `Do:` on a detector's page."""
-    (page,) = (one.__doc__ or "" for one in DETECTORS if detector == one.NAME)
-    return " ".join(cleandoc(page).partition("\nDo: ")[2].split())
+    return " ".join(_page(detector).partition("\nDo: ")[2].split())
 
 
-def leak_advice(report: Report) -> str:
+def _page(detector: str) -> str:
+    (module,) = (module for module in DETECTORS if detector == module.NAME)
+    return cleandoc(module.__doc__ or "")
+
+
+def _leak_advice(report: Report) -> str:
     """Say how urgent the leaks are, by the fullest network that has some."""
-    leaking = {one.finding.network for one in report.findings if one.finding.detector == leaked_reservation.NAME}
-    networks = [network for network in report.networks if network.name in leaking]
-    free = [network.free for network in networks]
+    networks = _leaking_networks(report)
+    free = [network.free for network in networks if network.free is not None]
     if 0 in free:
         return f"no address is free: pods that start now fail; cordon the node; {_RELEASE}"
-    if not free or None in free:
+    if not free or len(free) < len(networks):
         return f"the number of free addresses is unknown; {_RELEASE}"
-    left = min(one for one in free if one is not None)
-    urgency = "" if any(map(_scarce, networks)) else "not urgent: "
+    urgency = "" if any(map(_is_scarce, networks)) else "not urgent: "
     return (
-        f"{urgency}{count_of(left, 'free address', 'free addresses')} left; {_RELEASE}; afterwards find out what "
+        f"{urgency}{count_of(min(free), 'free address', 'free addresses')} left; {_RELEASE}; afterwards find out what "
         "restarted or removed containers at the time shown, or addresses will leak again"
     )
 
 
-def _scarce(network: NetworkSummary) -> bool:
+def _leaking_networks(report: Report) -> list[NetworkSummary]:
+    findings = (tracked.finding for tracked in report.findings)
+    leaking = {finding.network for finding in findings if finding.detector == leaked_reservation.NAME}
+    return [network for network in report.networks if network.name in leaking]
+
+
+def _is_scarce(network: NetworkSummary) -> bool:
     return (network.free or 0) * _SCARCE < (network.usable or 0)
+
+
+def runbook(detector: str, severity: Severity) -> str:
+    """Return the URL of a runbook; empty if there is none, or if the package does not say where its documents are."""
+    critical = (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL)
+    section = "Ranges.md#nodeleakrangeexhausted" if critical else WORDING[detector].runbook
+    return f"{_repository()}/blob/v{version('nodeleak')}/docs/runbooks/{section}" if section and _repository() else ""
+
+
+@cache
+def _repository() -> str:
+    urls: list[str] = metadata("nodeleak").get_all("Project-URL") or []
+    return dict(url.split(", ", 1) for url in urls).get("Repository", "").rstrip("/")

@@ -14,11 +14,12 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
     """Return a row for each resource, and for each socket of no known resource; raises InsufficientData."""
     states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
     claimed = {state.socket for state in states}
-    unclaimed = sorted(one.name for one in plugins.sockets if one.name not in claimed)
+    unclaimed = sorted(socket.name for socket in plugins.sockets if socket.name not in claimed)
     return [*map(_row, states), *(["?", "?", "?", "?", "?", "?", name] for name in unclaimed)]
 
 
 def _row(state: ResourceState) -> list[str]:
+    gone = " (gone)" if state.socket_present is False else " (not connected)" if state.connected is False else ""
     return [
         state.resource,
         format_number(state.devices),
@@ -26,13 +27,5 @@ def _row(state: ResourceState) -> list[str]:
         "?" if state.registered is None else "yes" if state.registered else "no",
         "?" if state.registered_since is None else rfc3339(state.registered_since),
         "?" if state.delay is None else f"{state.delay.total_seconds():.1f} s",
-        _socket(state),
+        f"{state.socket}{gone}" if state.socket else "?",
     ]
-
-
-def _socket(state: ResourceState) -> str:
-    if not state.socket:
-        return "?"
-    if state.socket_present is False:
-        return f"{state.socket} (gone)"
-    return f"{state.socket} (not connected)" if state.connected is False else state.socket

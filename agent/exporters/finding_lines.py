@@ -5,21 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses import leaked_reservation
-from agent.model.finding import LeakCause, Severity, TrackedFinding, total
+from agent.checks.addresses import host_ports, leaked_reservation
+from agent.model.finding import RESTARTS, LeakCause, Severity, TrackedFinding, total
 from agent.model.rejections import PodOutcome
 from agent.model.report import Report
 from agent.model.text import count_of, format_time
 
 LONGEST_LIST: Final = 40
-"""Names in one line, and lines of one detector."""
-
-_RESTARTS: Final = {
-    LeakCause.KUBELET_RESTART,
-    LeakCause.RUNTIME_RESTART,
-    LeakCause.RUNTIME_STATE_LOST,
-    LeakCause.NODE_REBOOT,
-}
+"""Names in one line, and lines of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +28,7 @@ def finding_lines(report: Report, *, verbose: bool = False) -> list[FindingLine]
     groups: dict[object, list[TrackedFinding]] = {}
     for number, tracked in enumerate(report.sorted_findings):
         # By number, because two findings of a damaged source can be equal.
-        group = None if verbose else _group(tracked)
-        groups.setdefault(number if group is None else group, []).append(tracked)
+        groups.setdefault((not verbose and _group(tracked)) or number, []).append(tracked)
     runtime = runtimes.name_of(report.assessment.snapshot)
     return [_line(group, runtime) for group in groups.values()]
 
@@ -46,8 +38,8 @@ def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:
     finding = tracked.finding
     if isinstance(finding.cause, LeakCause):
         # A restart has one time; without one, each leak has the time of its file.
-        since = tracked.since if finding.cause in _RESTARTS else None
-        return finding.network, finding.cause, since, tracked.confirmed
+        start = finding.cause_at if finding.cause in RESTARTS else None
+        return finding.network, finding.cause, start, tracked.confirmed
     # A finding about many pods of one controller is a line already; each pod that cannot end has its own advice.
     if finding.rejected_pods and finding.pod and finding.pod_outcome is not PodOutcome.TERMINATING_STUCK:
         return finding.resource, finding.cause, finding.pod_outcome, tracked.confirmed
@@ -64,22 +56,21 @@ def _line(group: Sequence[TrackedFinding], runtime: str) -> FindingLine:
 
 
 def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> str:
-    first = group[0]
-    since = format_time(first.since)
-    if any(one.since != first.since for one in group):
-        since += " (the oldest)"
+    first, times = group[0], sorted({tracked.finding.cause_at or tracked.since for tracked in group})
+    time = format_time(times[0]) + (" (the oldest)" if len(times) > 1 else "")
+    why = leaked_reservation.describe_cause(cause, time, runtime)
     # A finding for the leaks beyond those that are listed names the network.
-    listed = [one.finding for one in group if one.finding.subject != one.finding.network]
-    leaks = [(one.subject.rpartition("/")[2], one.port_mappings) for one in listed]
-    addresses = _listed([ip for ip, _ in leaks], total(group) - len(leaks))
-    ports = leaked_reservation.describe_ports(_listed([f"{port} to {ip}" for ip, ports in leaks for port in ports]))
+    leaks = [tracked.finding for tracked in group if tracked.finding.subject != tracked.finding.network]
+    ips = [leak.subject.rpartition("/")[2] for leak in leaks]
+    addresses = f": {_listed(ips, total(group) - len(leaks))}" if leaks else ""
+    forwarded = [f"{port} to {ip}" for ip, leak in zip(ips, leaks, strict=True) for port in leak.port_mappings]
+    ports = host_ports.describe(_listed(forwarded))
     count = count_of(total(group), "address", "addresses")
-    why = leaked_reservation.describe_cause(cause, since, runtime)
-    return f"{count} in {first.finding.network} leaked, {why}{f': {addresses}' if leaks else ''}{ports}"
+    return f"{count} in {first.finding.network} leaked, {why}{addresses}{ports}"
 
 
 def _rejected(group: Sequence[TrackedFinding]) -> str:
-    first, pods = group[0].finding.rejected_pods[0], _listed([one.finding.pod for one in group])
+    first, pods = group[0].finding.rejected_pods[0], _listed([tracked.finding.pod for tracked in group])
     what = f"{len(group)} pods were rejected for {first.resource or 'a device'} ({pods})"
     return f"{what}; for the first of them: {first.why}; {first.do}"
 

@@ -1,26 +1,13 @@
 """The state of a node in one sentence, which names the worst consequence. Text and page share it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final
 
-from agent.checks.addresses import (
-    exhausted_range,
-    failing_plugin,
-    leaked_reservation,
-    left_over_network,
-    overlapping_ranges,
-    shared_ip,
-    stuck_teardown,
-    unexplained_exhaustion,
-    unmanaged_address,
-    unreserved_pod_ip,
-)
-from agent.checks.devices import late_device_plugin, rejected_pod, started_without_device
+from agent.checks.addresses import exhausted_range, leaked_reservation
 from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
-from agent.checks.volumes import detached_volume
 from agent.checks.watches import replayed_watch
+from agent.exporters.wording import WORDING, Wording
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity, total
 from agent.model.report import NetworkSummary, Report
@@ -38,7 +25,7 @@ class Status(StrEnum):
 
 def status_of(report: Report, *, alive: bool = True) -> Status:
     """`alive`: whether the daemon still takes snapshots."""
-    if any(one.confirmed for one in report.problems) or (report.cleaning and report.cleaning.halted):
+    if any(tracked.confirmed for tracked in report.problems) or (report.cleaning and report.cleaning.halted):
         return Status.PROBLEM
     if report.unavailable or not report.complete or not alive:
         return Status.INCOMPLETE
@@ -83,87 +70,36 @@ def _problem(report: Report) -> str:
 
 def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
     """Describe the most severe findings; of several kinds, the one with the most direct effect on pods."""
-    findings = [one.finding for one in report.problems if one.confirmed or not confirmed]
-    severity = max((one.severity for one in findings), key=list(Severity).index, default=Severity.WARNING)
-    for detector, describe in _CONSEQUENCES.items():
-        if found := [one for one in findings if one.detector == detector and one.severity is severity]:
-            return severity, describe(report, found)
-    return severity, count_of(sum(one.count for one in findings), "finding")
+    findings = [tracked.finding for tracked in report.problems if tracked.confirmed or not confirmed]
+    severity = max((finding.severity for finding in findings), key=list(Severity).index, default=Severity.WARNING)
+    for detector, wording in WORDING.items():
+        if found := [each for each in findings if (each.detector, each.severity) == (detector, severity)]:
+            return severity, _consequence(detector, wording, report, found)
+    return severity, "no findings"
 
 
-def _exhausted(report: Report, found: Sequence[Finding]) -> str:
-    names = {one.network for one in found}
-    return "; ".join(_free_addresses(one, report) for one in _networks(report, names))
-
-
-def _networks(report: Report, names: set[str]) -> Iterator[NetworkSummary]:
-    return (one for one in report.networks if one.name in names)
+def _consequence(detector: str, wording: Wording, report: Report, found: Sequence[Finding]) -> str:
+    match detector:
+        case exhausted_range.NAME:
+            names = {finding.network for finding in found}
+            return "; ".join(_free_addresses(network, report) for network in report.networks if network.name in names)
+        case unregistered_node.NAME:
+            # All of one severity.
+            critical = found[0].severity is Severity.CRITICAL
+            deleted = ": the cluster-autoscaler may delete the instance" if critical else ""
+            return f"this node is not registered correctly{deleted}"
+        case replayed_watch.NAME:
+            return "the API server sends outdated watch events"
+        case _:
+            where = f" on {report.assessment.snapshot.node_name}" if detector == leaked_reservation.NAME else ""
+            count = sum(max(finding.count, len(finding.rejected_pods)) for finding in found)
+            return f"{count_of(count, wording.singular, wording.plural)}{where}"
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:
     where = f" in {network.name}" if len(report.networks) > 1 else ""
-    left = "no free pod addresses" if not network.free else f"{_count_free(network.free)} left"
-    leaked, unknown = (report.assessment.taken(network.name, one) for one in (State.LEAKED, State.UNKNOWN))
+    left = f"only {count_of(network.free, 'free pod address', 'free pod addresses')} left" if network.free else ""
+    leaked, unknown = (report.assessment.taken(network.name, state) for state in (State.LEAKED, State.UNKNOWN))
     not_known = f", {format_number(unknown)} unknown" if unknown else ""
-    return f"{left}{where} ({format_number(leaked)} of {format_number(network.usable)} leaked{not_known})"
-
-
-def _count_free(free: int) -> str:
-    return f"only {count_of(free, 'free pod address', 'free pod addresses')}"
-
-
-def _leaked(report: Report, found: Sequence[Finding]) -> str:
-    node = report.assessment.snapshot.node_name
-    return f"{count_of(sum(one.count for one in found), 'leaked pod address', 'leaked pod addresses')} on {node}"
-
-
-def _rejected(_report: Report, found: Sequence[Finding]) -> str:
-    count = sum(max(1, len(one.rejected_pods)) for one in found)
-    return f"{count_of(count, 'pod')} rejected by the kubelet for a device"
-
-
-def _counting(noun: str, plural: str) -> Callable[[Report, Sequence[Finding]], str]:
-    return lambda _, found: count_of(len(found), noun, plural)
-
-
-def _unregistered(_report: Report, found: Sequence[Finding]) -> str:
-    critical = any(one.severity is Severity.CRITICAL for one in found)
-    return "this node is not registered correctly" + (
-        ": the cluster-autoscaler may delete the instance" if critical else ""
-    )
-
-
-_CONSEQUENCES: Final[dict[str, Callable[[Report, Sequence[Finding]], str]]] = {
-    unregistered_node.NAME: _unregistered,
-    exhausted_range.NAME: _exhausted,
-    shared_ip.NAME: _counting("pod address in use by two pods", "pod addresses in use by two pods each"),
-    unreserved_pod_ip.NAME: _counting("pod uses an address that is not reserved", "pods use unreserved addresses"),
-    detached_volume.NAME: _counting(
-        "volume missing from the node's volumesAttached", "volumes missing from the node's volumesAttached"
-    ),
-    rejected_pod.NAME: _rejected,
-    started_without_device.NAME: _counting("pod started without its device", "pods started without their devices"),
-    late_device_plugin.NAME: _counting("device plugin not registered", "device plugins not registered"),
-    leaked_reservation.NAME: _leaked,
-    unmanaged_address.NAME: _counting(
-        "address used by a process that the runtime does not know",
-        "addresses used by processes that the runtime does not know",
-    ),
-    stuck_teardown.NAME: _counting(
-        "address of a sandbox whose teardown does not complete",
-        "addresses of sandboxes whose teardown does not complete",
-    ),
-    overlapping_ranges.NAME: _counting(
-        "pair of networks with overlapping ranges", "pairs of networks with overlapping ranges"
-    ),
-    failing_plugin.NAME: _counting(
-        "network whose CNI plugin fails and leaks addresses", "networks whose CNI plugin fails and leaks addresses"
-    ),
-    unexplained_exhaustion.NAME: _counting(
-        "range that pods find exhausted and that was not judged so",
-        "ranges that pods find exhausted and that were not judged so",
-    ),
-    left_over_network.NAME: _counting("left-over network directory", "left-over network directories"),
-    replayed_watch.NAME: lambda _report, _found: "the API server sends outdated watch events",
-}
-"""By detector, the most direct effect on pods first."""
+    taken = f"({format_number(leaked)} of {format_number(network.usable)} leaked{not_known})"
+    return f"{left or 'no free pod addresses'}{where} {taken}"

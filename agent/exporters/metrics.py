@@ -10,11 +10,11 @@ starts from them, and how times are distributed is left to the comparison of nod
 
 import platform
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,17 +24,21 @@ from prometheus_client import (
     Summary,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agent.checks.registry import DETECTORS
 from agent.exporters import metrics_devices
-from agent.exporters.metrics_devices import PREFIX
+from agent.exporters.metric_help import HELP, PREFIX
+from agent.exporters.metrics_devices import gauge, single
 from agent.model.finding import LeakCause, Severity
-from agent.model.release import MISSED, Cleaning, Outcome, Reason, Verdict
+from agent.model.release import MISSED, Outcome, Reason, Verdict
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
+
+if TYPE_CHECKING:
+    from agent.sources.kube.list_watch import Reflector
 
 WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
@@ -46,17 +50,6 @@ _PROCESS: Final = frozenset(
 )
 
 
-class WatchStatus(Protocol):
-    """A watched resource, with counts since the start."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def restarts(self) -> Mapping[Any, int]: ...
-    @property
-    def regressions(self) -> int: ...
-
-
 class MetricsExporter(Collector):
     """The agent's own metrics. `export` belongs to one thread; `collect` may be called from any."""
 
@@ -65,7 +58,7 @@ class MetricsExporter(Collector):
         registry: CollectorRegistry,
         networks: Iterable[str],
         mode: str,
-        watches: Sequence[WatchStatus],
+        watches: "Sequence[Reflector[Any]]",
         *,
         commit: str = "unknown",
         journal_size: Callable[[], int | None] = lambda: None,
@@ -78,22 +71,17 @@ class MetricsExporter(Collector):
         self._commit, self._journal_size = commit, journal_size
         self._journal_bytes: int | None = None
         counter = partial(_counter, registry)
-        self._source_seconds = counter("source_read_seconds_total", "Time spent reading a source.", "source")
-        self._sync_seconds = Summary(
-            f"{PREFIX}sync_seconds",
-            "Time of a sync: read the sources, run the checks, export the report.",
-            registry=registry,
-        )
-        self._failures = counter(
-            "sync_failures_total",
-            "Syncs in which a source was unavailable (read) or a detector failed (check).",
-            "stage",
-        )
-        text = "Leaked reservations confirmed since the agent started, by likely cause."
-        self._confirmed = counter("leaks_confirmed_total", text, "network", "cause")
-        text = "Addresses that a guard refused to release, counted once per sync, by the first reason."
-        self._refused = counter("releases_refused_total", text, "network", "reason")
-        self._releases = _Releases(registry) if mode == CLEAN else None
+        self._source_seconds = counter("source_read_seconds_total", "source")
+        self._sync_seconds = Summary(f"{PREFIX}sync_seconds", HELP["sync_seconds"], registry=registry)
+        self._failures = counter("sync_failures_total", "stage")
+        self._confirmed = counter("leaks_confirmed_total", "network", "cause")
+        self._refused = counter("releases_refused_total", "network", "reason")
+        # What is not registered is counted and not exported.
+        of_releases = registry if mode == CLEAN else None
+        self._released = _counter(of_releases, "releases_total", "network")
+        self._failed = _counter(of_releases, "release_failures_total", "network", "reason")
+        self._waited = _histogram(of_releases, "lock_wait_seconds", WAIT_BUCKETS)
+        self._held = _histogram(of_releases, "lock_held_seconds", HELD_BUCKETS)
         self._begin(networks)
         for stage in STAGES:
             self._failures.labels(stage)
@@ -103,10 +91,11 @@ class MetricsExporter(Collector):
     def _begin(self, networks: Iterable[str]) -> None:
         """Let the counters of networks start at 0."""
         for network in networks:
-            if self._releases is not None:
-                self._releases.begin(network)
-                for reason in Reason:
-                    self._refused.labels(network, reason.value)
+            self._released.labels(network)
+            for verdict in MISSED:
+                self._failed.labels(network, verdict.value)
+            for reason in Reason if self._mode == CLEAN else ():
+                self._refused.labels(network, reason.value)
             for cause in LeakCause:
                 self._confirmed.labels(network, cause.value)
 
@@ -117,114 +106,75 @@ class MetricsExporter(Collector):
         for timing in snapshot.timings:
             if timing.source in sources_up:
                 self._source_seconds.labels(timing.source).inc(timing.seconds)
-        for source, up in sources_up.items():
-            if up:
-                self._read_at[source] = snapshot.taken_at.timestamp()
+        self._read_at |= {source: snapshot.taken_at.timestamp() for source, up in sources_up.items() if up}
         if report.unavailable:
             self._failures.labels("read").inc()
         if any(gap.broken for gap in report.gaps):
             self._failures.labels("check").inc()
         for (network, cause), count in report.newly_confirmed.items():
             self._confirmed.labels(network, cause.value).inc(count)
-        if report.cleaning is not None:
-            self._count(report.cleaning)
+        self._count_releases(report.cleaning.outcomes if report.cleaning else ())
         self._sync_seconds.observe(seconds)
         self._last, self._journal_bytes = report, self._journal_size()
 
-    def _count(self, cleaning: Cleaning) -> None:
-        for outcome in cleaning.outcomes:
-            if outcome.refusals:
-                for reservation in outcome.request.reservations:
-                    self._refused.labels(reservation.network, outcome.refusals[0].reason.value).inc()
-            if self._releases is not None:
-                self._releases.count(outcome)
+    def _count_releases(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            for reservation in outcome.request.reservations:
+                self._count(outcome, reservation.network)
+            if outcome.waited is not None:
+                self._waited.observe(outcome.waited)
+            if outcome.held is not None:
+                self._held.observe(outcome.held)
+
+    def _count(self, outcome: Outcome, network: str) -> None:
+        if outcome.refusals:
+            self._refused.labels(network, outcome.refusals[0].reason.value).inc()
+        if outcome.verdict is Verdict.RELEASED:
+            self._released.labels(network).inc()
+        elif outcome.verdict in MISSED:
+            self._failed.labels(network, outcome.verdict.value).inc()
 
     def collect(self) -> Iterator[Metric]:
-        yield _info(
-            "build_info",
-            "The running agent.",
-            version=version("nodeleak"),
-            commit=self._commit,
-            python_version=platform.python_version(),
-        )
-        yield _info("mode_info", "What the agent may do to the node.", mode=self._mode)
+        build = {"version": version("nodeleak"), "commit": self._commit, "python_version": platform.python_version()}
+        yield from (_info("build_info", **build), _info("mode_info", mode=self._mode))
         yield from _watch_counters(self._watches)
-        yield from (one for one in self._process.collect() if one.name in _PROCESS)
+        yield from (family for family in self._process.collect() if family.name in _PROCESS)
         if self._journal_bytes is not None:
-            text = "Size of the journal of releases."
-            yield GaugeMetricFamily(f"{PREFIX}journal_bytes", text, value=self._journal_bytes)
+            yield single("journal_bytes", self._journal_bytes)
         if (report := self._last) is not None:
             yield from _networks(report)
             yield from (_findings(report), _oldest(report))
             yield from metrics_devices.families(report)
-            yield from self._sources(report)
+            yield from self._sources(report.assessment.snapshot)
             if report.cleaning is not None:
-                yield GaugeMetricFamily(
-                    f"{PREFIX}cleanup_halted",
-                    "Whether cleanup is halted because a released container reappeared.",
-                    value=bool(report.cleaning.halted),
-                )
+                yield single("cleanup_halted", bool(report.cleaning.halted))
 
-    def _sources(self, report: Report) -> Iterator[Metric]:
-        up = _gauge("source_up", "Whether the source was read in the last sync.", "source")
-        read_at = _gauge(
-            "source_last_read_timestamp_seconds", "When a source that is unavailable was last read.", "source"
-        )
-        for source, is_up in _sources_up(report.assessment.snapshot).items():
+    def _sources(self, snapshot: Snapshot) -> Iterator[Metric]:
+        up, read_at = gauge("source_up", "source"), gauge("source_last_read_timestamp_seconds", "source")
+        for source, is_up in _sources_up(snapshot).items():
             up.add_metric([source], is_up)
             if not is_up and source in self._read_at:
                 read_at.add_metric([source], self._read_at[source])
-        last = GaugeMetricFamily(
-            f"{PREFIX}last_sync_timestamp_seconds",
-            "When the last sync started.",
-            value=report.assessment.snapshot.taken_at.timestamp(),
-        )
-        yield from (up, read_at, last)
+        yield from (up, read_at, single("last_sync_timestamp_seconds", snapshot.taken_at.timestamp()))
 
 
-class _Releases:
-    """Attempts to release an address that passed every guard."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter, histogram = partial(_counter, registry), partial(_histogram, registry)
-        self._released = counter("releases_total", "Addresses released since the agent started.", "network")
-        self._failed = counter(
-            "release_failures_total",
-            "Release attempts that passed every guard but failed, by reason.",
-            "network",
-            "reason",
-        )
-        self._waited = histogram("lock_wait_seconds", "Time to acquire host-local's locks.", WAIT_BUCKETS)
-        self._held = histogram(
-            "lock_held_seconds",
-            "Time that host-local's locks were held; new pods wait for an address meanwhile.",
-            HELD_BUCKETS,
-        )
-
-    def begin(self, network: str) -> None:
-        self._released.labels(network)
-        for verdict in MISSED:
-            self._failed.labels(network, verdict.value)
-
-    def count(self, outcome: Outcome) -> None:
-        for reservation in outcome.request.reservations:
-            if outcome.verdict is Verdict.RELEASED:
-                self._released.labels(reservation.network).inc()
-            elif outcome.verdict in MISSED:
-                self._failed.labels(reservation.network, outcome.verdict.value).inc()
-        if outcome.waited is not None:
-            self._waited.observe(outcome.waited)
-        if outcome.held is not None:
-            self._held.observe(outcome.held)
+def _counter(registry: CollectorRegistry | None, name: str, *labels: str) -> Counter:
+    return Counter(f"{PREFIX}{name}", HELP[name], labels, registry=registry)
 
 
-def _watch_counters(watches: Sequence[WatchStatus]) -> Iterator[Metric]:
-    restarts = CounterMetricFamily(
-        f"{PREFIX}watch_restarts", "Restarted API server watches, by cause.", labels=["resource", "cause"]
-    )
-    regressions = CounterMetricFamily(
-        f"{PREFIX}watch_regressions", "API server objects older than a version seen before.", labels=["resource"]
-    )
+def _histogram(registry: CollectorRegistry | None, name: str, buckets: Sequence[float]) -> Histogram:
+    return Histogram(f"{PREFIX}{name}", HELP[name], buckets=buckets, registry=registry)
+
+
+def _info(name: str, **labels: str) -> Metric:
+    family = gauge(name, *labels)
+    family.add_metric(list(labels.values()), 1)
+    return family
+
+
+def _watch_counters(watches: "Sequence[Reflector[Any]]") -> Iterator[Metric]:
+    restarts = _counter_family("watch_restarts_total", "resource", "cause")
+    regressions = _counter_family("watch_regressions_total", "resource")
     for watch in watches:
         for cause, times in sorted(watch.restarts.items()):
             if times:
@@ -233,22 +183,8 @@ def _watch_counters(watches: Sequence[WatchStatus]) -> Iterator[Metric]:
     yield from (restarts, regressions)
 
 
-def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
-    return Counter(f"{PREFIX}{name}", text, labels, registry=registry)
-
-
-def _histogram(registry: CollectorRegistry, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-    return Histogram(f"{PREFIX}{name}", text, buckets=buckets, registry=registry)
-
-
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}{name}", text, labels=labels)
-
-
-def _info(name: str, text: str, **labels: str) -> Metric:
-    family = _gauge(name, text, *labels)
-    family.add_metric(list(labels.values()), 1)
-    return family
+def _counter_family(name: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"{PREFIX}{name}", HELP[name], labels=labels)
 
 
 def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
@@ -260,10 +196,14 @@ def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
     return requested
 
 
+def _in_use(report: Report) -> Iterator[str]:
+    # `auto` is no network's name.
+    return (network.name for network in report.networks if not network.not_in_use and network.name != AUTO)
+
+
 def _networks(report: Report) -> Iterator[Metric]:
-    reservations = _gauge("reservations", "Entries in host-local's directory, by state.", "network", "state")
-    usable = _gauge("range_addresses", "Addresses that the network can give to pods.", "network")
-    free = _gauge("range_free_addresses", "Addresses that are not reserved.", "network")
+    reservations = gauge("reservations", "network", "state")
+    usable, free = gauge("range_addresses", "network"), gauge("range_free_addresses", "network")
     for network in report.networks:
         for state, count in (network.states or {}).items():
             reservations.add_metric([network.name, state.value], count)
@@ -274,33 +214,13 @@ def _networks(report: Report) -> Iterator[Metric]:
     yield from (reservations, usable, free)
 
 
-def _in_use(report: Report) -> Iterator[str]:
-    return (one.name for one in report.networks if not one.not_in_use and one.name != AUTO)  # no network's name
-
-
-def _oldest(report: Report) -> Metric:
-    family = _gauge(
-        "oldest_finding_timestamp_seconds", "When the oldest confirmed finding of the detector began.", "detector"
-    )
-    oldest: dict[str, datetime] = {}
-    for one in report.findings:
-        if one.confirmed:
-            name = one.finding.detector
-            oldest[name] = min(one.since, oldest.get(name, one.since))
-    for name, since in sorted(oldest.items()):
-        family.add_metric([name], since.timestamp())
-    return family
-
-
 def _findings(report: Report) -> Metric:
     """Of what alerts compare, zeros too; of a detector that was not evaluated, nothing: unknown is not 0."""
-    family = _gauge(
-        "findings", "Current findings; phase candidate: not confirmed yet.", "detector", "severity", "phase"
-    )
+    family = gauge("findings", "detector", "severity", "phase")
     not_evaluated = {gap.detector for gap in report.gaps}
     found = Counts[tuple[str, Severity, bool]]()
-    for one in report.findings:
-        found[one.finding.detector, one.finding.severity, one.confirmed] += one.finding.count
+    for tracked in report.findings:
+        found[tracked.finding.detector, tracked.finding.severity, tracked.confirmed] += tracked.finding.count
     for detector in DETECTORS:
         if detector.NAME in not_evaluated:
             continue
@@ -309,4 +229,16 @@ def _findings(report: Report) -> Metric:
                 count = found[detector.NAME, severity, confirmed]
                 if count or (confirmed and severity is not Severity.INFO):
                     family.add_metric([detector.NAME, severity, phase], count)
+    return family
+
+
+def _oldest(report: Report) -> Metric:
+    family = gauge("oldest_finding_timestamp_seconds", "detector")
+    oldest: dict[str, datetime] = {}
+    for tracked in report.findings:
+        if tracked.confirmed:
+            detector = tracked.finding.detector
+            oldest[detector] = min(tracked.since, oldest.get(detector, tracked.since))
+    for detector, since in sorted(oldest.items()):
+        family.add_metric([detector], since.timestamp())
     return family

@@ -5,15 +5,16 @@ most 256 blocks of one size where that is more than 512 addresses; the rest is a
 of its most severe address.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
-from agent.exporters.order import sorted_reservations
+from agent.exporters.json.scan import sorted_reservations
 from agent.model.assessment import ClassifiedReservation
 from agent.model.ranges import IPAddress, Range
 from agent.model.report import NetworkSummary, Report
@@ -42,19 +43,33 @@ class Mark(StrEnum):
 
 
 WEIGHT: Final = {mark: weight for weight, mark in enumerate(Mark)}
-MARK_LABELS: Final = {
-    Mark.FREE: "free",
-    Mark.GATEWAY: "gateway",
-    Mark.IN_USE: "in use",
-    Mark.NOT_READY: "not ready: its sandbox is not running",
-    Mark.TEARDOWN_PENDING: "teardown pending: the kubelet will release it",
-    Mark.CANDIDATE: "candidate: no owner, not confirmed yet",
-    Mark.UNRECOGNIZED: "unrecognized: not a reservation of host-local",
-    Mark.UNMANAGED: "unmanaged: in use, unknown to the runtime",
-    Mark.UNAVAILABLE: "unavailable: may be reserved or free",
-    Mark.UNKNOWN: "reserved, owner unknown",
-    Mark.LEAKED: "leaked",
+
+
+class Look(NamedTuple):
+    letter: str
+    color: str
+    """An SGR code, which follows the terminal's own palette."""
+    label: str
+
+
+LOOKS: Final = {
+    Mark.FREE: Look("·", "2", "free"),
+    Mark.GATEWAY: Look("G", "2", "gateway"),
+    Mark.IN_USE: Look("■", "34", "in use"),
+    Mark.NOT_READY: Look("N", "36", "not ready: its sandbox is not running"),
+    Mark.TEARDOWN_PENDING: Look("T", "36", "teardown pending: the kubelet will release it"),
+    Mark.CANDIDATE: Look("C", "33", "candidate: no owner, not confirmed yet"),
+    Mark.UNRECOGNIZED: Look("U", "35", "unrecognized: not a reservation of host-local"),
+    Mark.UNMANAGED: Look("M", "35", "unmanaged: in use, unknown to the runtime"),
+    Mark.UNAVAILABLE: Look("░", "7", "unavailable: may be reserved or free"),
+    Mark.UNKNOWN: Look("?", "7", "reserved, owner unknown"),
+    Mark.LEAKED: Look("L", "1;37;41", "leaked"),
 }
+
+
+def by_weight(counts: Mapping[Mark, int]) -> list[tuple[Mark, int]]:
+    """Return counts, the most severe mark first."""
+    return sorted(counts.items(), key=lambda item: WEIGHT[item[0]], reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +78,19 @@ class Cell:
 
     first: IPAddress
     last: IPAddress
-    counts: Mapping[Mark, int]
-    classified: ClassifiedReservation | None = None
+    counts: Counter[Mark]
+    entry: ClassifiedReservation | None = None
     """The reservation, where the cell is one address."""
 
     @property
     def mark(self) -> Mark:
         return max(self.counts, key=WEIGHT.__getitem__)
 
-    @property
-    def size(self) -> int:
-        return int(self.last) - int(self.first) + 1
-
     def __str__(self) -> str:
-        return str(self.first) if self.size == 1 else f"{self.first}-{self.last}"
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     first: IPAddress
     """The address of the first column; in a range's first row it may lie before the range."""
     cells: tuple[Cell | None, ...]
@@ -100,47 +110,38 @@ class RangeMap:
 
     @property
     def cells(self) -> Iterator[Cell]:
-        yield from (cell for row in self.rows for cell in row.cells if cell is not None)
-        if self.rest is not None:
-            yield self.rest
+        return (cell for cell in (*chain.from_iterable(row.cells for row in self.rows), self.rest) if cell)
+
+    @property
+    def counts(self) -> Counter[Mark]:
+        return sum((cell.counts for cell in self.cells), Counter[Mark]())
 
     @property
     def rule(self) -> Iterator[str]:
         """Say what a cell is, in sentences."""
-        yield (
-            "One cell per address."
-            if self.block == 1
-            else f"One cell per {format_number(self.block)} addresses, marked by the most severe."
-        )
+        block = f"{format_number(self.block)} addresses, marked by the most severe"
+        yield f"One cell per {'address' if self.block == 1 else block}."
         if self.rest is not None:
             what = "unavailable" if Mark.UNAVAILABLE in self.rest.counts else "free"
-            yield f"The last cell is the rest: {format_number(self.rest.size)} addresses, {what}."
+            yield f"The last cell is the rest: {format_number(self.rest.counts.total())} addresses, {what}."
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkMap:
-    network: str
-    maps: tuple[RangeMap, ...] | None
-    """One for each range; None: ranges unknown."""
+    network: NetworkSummary
+    maps: tuple[RangeMap, ...]
+    """One for each range."""
     elsewhere: tuple[ClassifiedReservation, ...]
     """Entries outside the ranges, by name."""
-    available: bool
-    """Whether the reservations could be read."""
-    not_in_use: str = ""
-    """Why there is nothing to draw; empty: there is."""
 
     @property
     def counts(self) -> Counter[Mark]:
         """Count addresses of all ranges, and entries elsewhere, by mark."""
-        counted = Counter(mark_of(one) for one in self.elsewhere)
-        for one in self.maps or ():
-            for cell in one.cells:
-                counted.update(cell.counts)
-        return counted
+        return sum((range_map.counts for range_map in self.maps), Counter(map(mark_of, self.elsewhere)))
 
 
-def mark_of(classified: ClassifiedReservation) -> Mark:
-    return Mark(classified.state.value)
+def mark_of(entry: ClassifiedReservation) -> Mark:
+    return Mark(entry.state.value)
 
 
 def network_maps(report: Report) -> tuple[NetworkMap, ...]:
@@ -148,77 +149,57 @@ def network_maps(report: Report) -> tuple[NetworkMap, ...]:
 
 
 def _network(network: NetworkSummary, report: Report) -> NetworkMap:
-    mine = [one for one in report.assessment.reservations if one.network == network.name]
-    taken = {ip_address(one.name): one for one in mine if one.blocks}
-    available = network.states is not None
+    mine = [entry for entry in report.assessment.reservations if entry.network == network.name]
+    taken = {ip_address(entry.name): entry for entry in mine if entry.blocks}
     ranges = list(chain.from_iterable(network.ranges or ()))
-    maps = tuple(lay_out(one, taken, available=available) for one in ranges)
-    return NetworkMap(
-        network=network.name,
-        maps=None if network.ranges is None else maps,
-        elsewhere=tuple(sorted_reservations(one for one in mine if not _lies_in(one, ranges))),
-        available=available,
-        not_in_use=network.not_in_use,
-    )
+    maps = tuple(lay_out(each, taken, available=network.states is not None) for each in ranges)
+    return NetworkMap(network, maps, tuple(sorted_reservations(entry for entry in mine if not _is_in(entry, ranges))))
 
 
-def _lies_in(one: ClassifiedReservation, ranges: Iterable[Range]) -> bool:
-    return one.blocks and any(ip_address(one.name) in inside for inside in ranges)
+def _is_in(entry: ClassifiedReservation, ranges: Iterable[Range]) -> bool:
+    return entry.blocks and any(ip_address(entry.name) in each for each in ranges)
 
 
-def lay_out(one: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, available: bool) -> RangeMap:
+def lay_out(of: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, available: bool) -> RangeMap:
     """Lay out one range. `taken`: reservations, of this range or not; `available`: whether they are known at all."""
-    mine = {int(ip): classified for ip, classified in taken.items() if ip in one}
-    first, last = int(one.first), int(one.last)
+    mine = {int(ip): entry for ip, entry in taken.items() if ip in of}
+    numbers, (first, last) = sorted(mine), (int(of.first), int(of.last))
     block, columns, end = _measure(first, last, max(mine, default=first))
-    width = block * columns
-    in_block: dict[int, list[int]] = {}
-    for number in mine:
-        in_block.setdefault(number // block, []).append(number)
+    address, width = type(of.first), block * columns
 
-    def cell(low: int) -> Cell | None:
-        inside = max(low, first), min(low + block - 1, end)
-        if inside[0] > inside[1]:
+    def cell(low: int, high: int) -> Cell | None:
+        low, high = max(low, first), min(high, last)
+        if low > high:
             return None
-        taken_here = [mine[number] for number in in_block.get(low // block, ())]
-        return _cell(one, *inside, taken_here, available=available)
+        entries = [mine[n] for n in numbers[bisect_left(numbers, low) : bisect_left(numbers, high + 1)]]
+        counts = Counter(map(mark_of, entries))
+        if low <= int(of.gateway) <= high and int(of.gateway) not in mine:
+            counts[Mark.GATEWAY] = 1
+        if left := high - low + 1 - counts.total():
+            counts[Mark.FREE if available else Mark.UNAVAILABLE] = left
+        return Cell(address(low), address(high), counts, entries[0] if entries and low == high else None)
 
     rows = tuple(
-        Row(_address(start, one), tuple(cell(low) for low in range(start, start + width, block)))
+        Row(
+            address(start),
+            tuple(cell(low, min(low + block - 1, end)) for low in range(start, start + width, block)),
+        )
         for start in range(first - first % width, end + 1, width)
     )
-    rest = _cell(one, end + 1, last, [], available=available) if end < last else None
-    return RangeMap(one, block, columns, rows, rest)
+    return RangeMap(of, block, columns, rows, cell(end + 1, last))
 
 
 def _measure(first: int, last: int, highest: int) -> tuple[int, int, int]:
     """Return the addresses of a cell, the cells of a row, and the last address laid out."""
-    block, columns, end = 1, _columns(last - first + 1), last
-    if last - first >= MOST_SINGLE:
-        used = highest - first + 1
-        if used > MOST_SINGLE:
-            block = 1 << ((used - 1) // _BLOCKS).bit_length()
-        columns = _columns(used // block)
-        # Whole rows; where little is used, the first 256 cells.
-        width = block * columns
-        end = min(last, max(highest | (width - 1), first - first % width + _BLOCKS * block - 1))
-    return block, columns, end
+    size, used = last - first + 1, highest - first + 1
+    if size <= MOST_SINGLE:
+        return 1, _columns(size), last
+    block = 1 if used <= MOST_SINGLE else 1 << ((used - 1) // _BLOCKS).bit_length()
+    columns = _columns(used // block)
+    # Whole rows; where little is used, the first 256 cells.
+    width = block * columns
+    return block, columns, min(last, max(highest | (width - 1), first - first % width + _BLOCKS * block - 1))
 
 
 def _columns(cells: int) -> int:
     return 16 if cells <= _BLOCKS else 32
-
-
-def _cell(one: Range, low: int, high: int, taken: list[ClassifiedReservation], *, available: bool) -> Cell:
-    size = high - low + 1
-    counts = Counter(map(mark_of, taken))
-    if low <= int(one.gateway) <= high and all(classified.name != str(one.gateway) for classified in taken):
-        counts[Mark.GATEWAY] = 1
-    if left := size - counts.total():
-        counts[Mark.FREE if available else Mark.UNAVAILABLE] = left
-    only = taken[0] if size == 1 and taken else None
-    return Cell(_address(low, one), _address(high, one), counts, only)
-
-
-def _address(number: int, like: Range) -> IPAddress:
-    return IPv4Address(number) if like.first.version == 4 else IPv6Address(number)  # noqa: PLR2004 (the family)

@@ -1,28 +1,31 @@
-"""Events on the node, in order, from a snapshot and the release journal. Pure.
+"""Events on the node, from a snapshot and the release journal, as the JSON document `nodeleak.timeline/v1`. Pure.
 
 Each event comes from one record and has that record's time. Clocks differ: a time of the API server, or between two
 snapshots, is not exact.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
-from agent.checks.devices.clocks import plugins
+from agent.exporters.json.scan import unavailable_sources
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
 from agent.model.runtime import DOCKER
 from agent.model.snapshot import InsufficientData, Pod, Snapshot, Unavailable, known_or
-from agent.model.text import truncate
+from agent.model.text import rfc3339, truncate
 
+if TYPE_CHECKING:
+    from agent.cleanup.journal import Entry
+
+_SCHEMA: Final = "nodeleak.timeline/v1"
 _NONE, _SECOND = timedelta(0), timedelta(seconds=1)
-_UNDATED_SOURCES = {"cni_results", "node", "watches"}
+_UNDATED_SOURCES: Final = {"cni_results", "node", "watches"}
 """Sources without times: a timeline lacks nothing without them."""
 
 
@@ -45,124 +48,90 @@ class EventKind(StrEnum):
     RESTORED = "restored"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class _Event(NamedTuple):
     at: datetime
     exact: bool
     """False: a bound, whole seconds only, or another clock than the node's."""
-    kind: EventKind
+    what: EventKind
     subject: str
     text: str
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    node: str
-    taken_at: datetime
-    events: tuple[Event, ...]
-    """Oldest first."""
-    unavailable: tuple[Unavailable, ...]
-    """Sources of events that could not be read, and checks that failed."""
-    warnings: tuple[str, ...] = ()
-    """Damage in records of the past: events may be missing."""
-    undated: int = 0
-    """Rejected pods without a known time."""
-    api_skew: timedelta | None = None
-    """How far the API server's clock is ahead of the node's; None: not known."""
+def timeline_document(
+    report: Report,
+    releases: "Iterable[Entry] | Unavailable" = (),
+    damage: Iterable[str] = (),
+    *,
+    since: timedelta | None = None,
+) -> dict[str, Any]:
+    """Merge the events, the oldest first.
 
-    @property
-    def complete(self) -> bool:
-        return not self.unavailable
-
-    def last(self, span: timedelta) -> "Timeline":
-        return replace(self, events=tuple(event for event in self.events if self.taken_at - event.at <= span))
-
-
-class Release(Protocol):
-    """An entry of the journal."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def at(self) -> datetime: ...
-    @property
-    def by(self) -> str: ...
-    @property
-    def pod(self) -> str: ...
-    @property
-    def ips(self) -> tuple[str, ...]: ...
-    @property
-    def verdict(self) -> Verdict | None: ...
-    @property
-    def restored(self) -> datetime | None: ...
-
-
-def build_timeline(report: Report, releases: Iterable[Release] | Unavailable, damage: Iterable[str] = ()) -> Timeline:
-    """Merge the events. `releases`: the journal's entries; `damage`: what cannot be read in it."""
+    `releases`: the journal's entries; `damage`: what cannot be read in it; `since`: only so long before the snapshot.
+    """
     snapshot = report.assessment.snapshot
     events = [*_process_starts(snapshot), *_transitions(snapshot), *_rejections(report), *_leaks(report)]
     if not isinstance(releases, Unavailable):
         events += _releases(releases)
-    return Timeline(
-        node=snapshot.node_name,
-        taken_at=snapshot.taken_at,
-        events=tuple(_in_order(events)),
-        unavailable=tuple(_unavailable(report, releases)),
-        warnings=(*_state_warnings(snapshot), *(f"journal: {line}" for line in damage)),
-        undated=sum(1 for _, rejection in _rejected(snapshot) if rejection.at is None),
-        api_skew=snapshot.api_skew,
-    )
+    return {
+        "schema": _SCHEMA,
+        "node": snapshot.node_name,
+        "taken_at": rfc3339(snapshot.taken_at),
+        "events": [
+            {**event._asdict(), "at": rfc3339(event.at, "milliseconds")}
+            for event in _in_order(events)
+            if since is None or snapshot.taken_at - event.at <= since
+        ],
+        "undated_rejections": sum(1 for _, rejection in _rejected(snapshot) if rejection.at is None),
+        "api_skew_seconds": None if snapshot.api_skew is None else snapshot.api_skew.total_seconds(),
+        "warnings": [*_state_warnings(snapshot), *(f"journal: {line}" for line in damage)],
+        "unavailable": unavailable_sources(_unavailable(report, releases)),
+    }
 
 
-def _in_order(events: Iterable[Event]) -> list[Event]:
+def _in_order(events: Iterable[_Event]) -> list[_Event]:
     events, rank = tuple(events), list(EventKind)
-    starts = [event.at for event in events if event.kind is EventKind.DEVICE_MANAGER_STARTED]
+    starts = [event.at for event in events if event.what is EventKind.DEVICE_MANAGER_STARTED]
 
-    def place(event: Event) -> tuple[datetime, int, str]:
+    def order(event: _Event) -> tuple[datetime, int, str]:
         at = event.at
-        if event.kind is EventKind.REJECTED:
+        if event.what is EventKind.REJECTED:
             # The device manager starts before any pod is admitted; a rejection's time has whole seconds only.
             at = max([at, *(start for start in starts if _NONE <= start - at < _SECOND)])
-        return at, rank.index(event.kind), event.subject
+        return at, rank.index(event.what), event.subject
 
-    return sorted(events, key=place)
+    return sorted(events, key=order)
 
 
 def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
-    yield from (one for one in report.unavailable if one.source not in _UNDATED_SOURCES)
+    """Yield the sources of events that could not be read, and the checks that failed."""
+    yield from (source for source in report.unavailable if source.source not in _UNDATED_SOURCES)
     yield from (Unavailable(gap.detector, gap.why) for gap in report.gaps if gap.broken)
     if isinstance(releases, Unavailable):
         yield releases
 
 
-def _process_starts(snapshot: Snapshot) -> Iterator[Event]:
+def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
     if (processes := known_or(snapshot.processes, None)) is None:
         return
-    yield Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
+    yield _Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
     starts = [(processes.kubelet, "kubelet", EventKind.KUBELET_STARTED)]
     for name in runtimes.names(snapshot):
         kind = EventKind.DOCKER_STARTED if name == DOCKER else EventKind.RUNTIME_STARTED
         starts.append((processes.start_of(name), name, kind))
     for started, name, kind in starts:
         if started is not None:
-            yield Event(started, True, kind, name, f"{name} started", "processes")
+            yield _Event(started, True, kind, name, f"{name} started", "processes")
 
 
-def _transitions(snapshot: Snapshot) -> Iterator[Event]:
+def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
     try:
-        transitions = plugins(snapshot).history
+        transitions = snapshot.device_plugins.known().history
     except InsufficientData:
         return
-    for one in transitions:
-        kind, subject, text = _describe_transition(one)
-        yield Event(one.at, one.exact, kind, subject, text, "device_plugins")
-
-
-def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
-    plugins = known_or(snapshot.device_plugins, None)
-    if plugins and plugins.trouble:
-        yield f"device_plugins: {plugins.trouble}"
+    for transition in transitions:
+        kind, subject, text = _describe_transition(transition)
+        yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
 
 
 def _describe_transition(transition: DeviceTransition) -> tuple[EventKind, str, str]:
@@ -185,13 +154,19 @@ def _describe_transition(transition: DeviceTransition) -> tuple[EventKind, str, 
             return EventKind.DROPPED, resource, text
 
 
+def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
+    plugins = known_or(snapshot.device_plugins, None)
+    if plugins and plugins.trouble:
+        yield f"device_plugins: {plugins.trouble}"
+
+
 def _rejected(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
     return ((pod, pod.rejection) for pod in known_or(snapshot.pods, ()) if pod.rejection is not None)
 
 
-def _rejections(report: Report) -> Iterator[Event]:
+def _rejections(report: Report) -> Iterator[_Event]:
     snapshot = report.assessment.snapshot
-    causes = {pod.uid: pod for one in report.findings if one.confirmed for pod in one.finding.rejected_pods}
+    causes = {pod.uid: pod for found in report.findings if found.confirmed for pod in found.finding.rejected_pods}
     for pod, rejection in _rejected(snapshot):
         if rejection.at is None:
             continue
@@ -200,7 +175,7 @@ def _rejections(report: Report) -> Iterator[Event]:
         at = _node_time(rejection.at, snapshot.api_skew if rejection.by_api else None)
         text = f"pod {pod.name} was rejected: {_why(rejection)}{outcome}"
         # Not exact by the node's own clock either: whole seconds.
-        yield Event(at, False, EventKind.REJECTED, pod.name, text, "pods")
+        yield _Event(at, False, EventKind.REJECTED, pod.name, text, "pods")
 
 
 def _node_time(at: datetime, skew: timedelta | None) -> datetime:
@@ -233,24 +208,22 @@ def _amounts(rejection: Rejection) -> str:
     return f" (requested {rejection.requested}, available {rejection.available})"
 
 
-def _leaks(report: Report) -> Iterator[Event]:
+def _leaks(report: Report) -> Iterator[_Event]:
     for tracked in report.sorted_findings:
         finding = tracked.finding
         if tracked.confirmed and finding.detector == leaked_reservation.NAME:
-            # The earliest time at which it can have leaked.
-            yield Event(
-                tracked.since, False, EventKind.LEAKED, finding.subject, f"leak: {finding.message}", "reservations"
-            )
+            at = finding.since or finding.cause_at or tracked.first_seen
+            yield _Event(at, False, EventKind.LEAKED, finding.subject, f"leak: {finding.message}", "reservations")
 
 
-def _releases(releases: Iterable[Release]) -> Iterator[Event]:
+def _releases(releases: "Iterable[Entry]") -> Iterator[_Event]:
     for entry in releases:
         if entry.verdict is not Verdict.RELEASED:
             continue
         ips = ", ".join(entry.ips)
         of_pod = f" of pod {entry.pod}" if entry.pod else ""
         text = f"{ips}{of_pod} was released by `{entry.by}`, journal entry {entry.name}"
-        yield Event(entry.at, True, EventKind.RELEASED, ips, text, "journal")
+        yield _Event(entry.at, True, EventKind.RELEASED, ips, text, "journal")
         if entry.restored is not None:
             text = f"{ips}{of_pod} was restored, journal entry {entry.name}"
-            yield Event(entry.restored, True, EventKind.RESTORED, ips, text, "journal")
+            yield _Event(entry.restored, True, EventKind.RESTORED, ips, text, "journal")

@@ -3,16 +3,14 @@
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 from typing import Any, Final
 
-from agent.model.nesting import MAX_LEVELS, is_deeper
+from agent.model.codec import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 _LONGEST: Final = 300
-_LOST: Final = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
-"""kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once."""
+_USAGE: Final = 2
 
 
 @dataclass(frozen=True)
@@ -25,27 +23,24 @@ class Answer:
     output: str = ""
     error: str = ""
     """What it, or kubectl, printed to standard error; or why there is no answer."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether kubectl reported success, and the output shows that it is none."""
-        return self.error == _LOST
+    lost: bool = False
+    """Whether kubectl reported success, and the output shows that it is none."""
 
     @property
     def reason(self) -> str:
         """The error on one line: Python's traceback and kubectl's warnings end with what matters."""
-        lines = [line for line in self.error.splitlines() if line.strip()]
-        if lines and self.exit_code == 2:  # noqa: PLR2004 (wrong usage: the first line is the mistake, then hints follow)
-            return truncate(lines[0], _LONGEST)
-        if not lines and self.exit_code == 0:
-            return "its output is not the expected document"
-        return truncate(lines[-1], _LONGEST) if lines else f"exit code {self.exit_code} without a message"
+        if lines := [line for line in self.error.splitlines() if line.strip()]:
+            # Of wrong usage, the first line is the mistake, and hints follow.
+            return truncate(lines[0 if self.exit_code == _USAGE else -1], _LONGEST)
+        missing = "its output is not the expected document"
+        return f"exit code {self.exit_code} without a message" if self.exit_code else missing
 
     @cached_property
     def document(self) -> dict[str, Any] | None:
         """The JSON document; None if there is none. Whatever is in it can be written as JSON again."""
         try:
-            tree = json.loads(self.output, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+            tree = json.loads(self.output)
+            json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
         except (ValueError, RecursionError):
             return None
         return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
@@ -53,10 +48,9 @@ class Answer:
     def entry(self) -> dict[str, Any]:
         """Return its part of the merged document."""
         known: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
-        document = None if self.exit_code is None else self.document
-        if document is None:
+        if self.exit_code is None or self.document is None:
             return known | {"error": self.reason}
-        return known | {"document": document}
+        return known | {"document": self.document}
 
 
 def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
@@ -67,25 +61,16 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     if code and last not in lines:
         return Answer(node, None, "", errors.strip() or f"kubectl exec ended with exit code {code}")
     answer = Answer(node, code, output, "\n".join(line for line in lines if line != last).strip())
-    return answer if code or _is_whole(answer) else Answer(node, None, "", _LOST)
+    if code or _is_whole(answer):
+        return answer
+    # kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once.
+    why = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
+    return Answer(node, None, "", why, lost=True)
 
 
 def _is_whole(answer: Answer) -> bool:
     """Every command prints something, and only a document begins with a brace."""
     return answer.document is not None if answer.output.startswith("{") else bool(answer.output.strip())
-
-
-def _finite(text: str) -> float:
-    """Read a number. JSON has no others, but Python reads and writes them."""
-    if not isfinite(number := float(text)):
-        raise ValueError(text)
-    return number
-
-
-def _integer(text: str) -> int:
-    """Read an integer that can be compared with any number, and written as one."""
-    _finite(text)
-    return int(text)
 
 
 def merged(command: str, entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,12 +1,24 @@
-"""A Job that cleans one node, made from the DaemonSet in the cluster. Pure.
+"""`kubectl nodeleak clean-job`: a Job that cleans one node, made from the DaemonSet in the cluster.
 
 The image, the mounts, the account and the settings are the cluster's own. Only what a release needs is different.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import argparse
+import json
+import shlex
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise
 from typing import Any, Final
+
+import yaml  # type: ignore[import-untyped]
+
+from agent.cli.exit_codes import DONE
+from agent.cli.output import write
+from agent.config import UsageError, option, settings_of
+from agent.fleet.inventory import LABELS
+from agent.fleet.run_job import run_job
+from agent.fleet.session import Session, cluster_options
 
 _STORE: Final = "/var/lib/cni"
 _DEADLINE: Final = 600
@@ -19,50 +31,66 @@ _LABELS: Final = {"app.kubernetes.io/name": "nodeleak-clean", "app.kubernetes.io
 """What selects the agent's pods does not select this one."""
 
 
-def clean_job(
-    daemon_set: Mapping[str, Any], node: str, options: Sequence[str], known: Collection[str], *, apply: bool
-) -> dict[str, Any]:
-    """Return the Job. `options`: of `nodeleak clean`. Raises ValueError if it is not the agent's DaemonSet.
+def print_or_run_job(arguments: argparse.Namespace) -> int:
+    session = Session(arguments)
+    (target,) = session.targets(arguments.nodes)
+    listed = session.kubectl.get("daemonsets", *session.agents_in, f"--selector={LABELS}", "--output=json")
+    found = json.loads(listed)["items"]
+    if len(found) != 1:
+        names = ", ".join(daemon_set["metadata"]["namespace"] for daemon_set in found) or "none"
+        hint = "choose one with --namespace"
+        raise UsageError(f"expected one DaemonSet with the labels {LABELS}, found: {names}", hint)
+    job = clean_job(found[0], target.node, arguments.rest, apply=arguments.apply)
+    if arguments.run:
+        return run_job(session.kubectl, job, arguments.timeout.total_seconds())
+    apply, rest = ["--apply"] if arguments.apply else [], ["--", *arguments.rest] if arguments.rest else []
+    again = shlex.join(["clean-job", target.node, *apply, "--run", *cluster_options(arguments), *rest])
+    write(f"# To create it, wait for it and print its log: kubectl nodeleak {again}\n")
+    write(yaml.safe_dump(job, sort_keys=False))
+    return DONE
 
-    `known`: the names of all settings of `clean`, such as `--settle`.
-    """
+
+def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], *, apply: bool) -> dict[str, Any]:
+    """Return the Job. `options`: of `nodeleak clean`. Raises UsageError if it is not the agent's DaemonSet."""
     try:
         spec = deepcopy(daemon_set["spec"]["template"]["spec"])
         container = _agent(spec["containers"])
-        namespace = daemon_set["metadata"]["namespace"]
-        container["args"] = ["clean", *_settings(container, options, known), *options]
+        container["args"] = ["clean", *_settings(container, options), *options]
         if apply:
-            container["args"] += ["--apply", *_networks(container, options)]
+            container["args"] += ["--apply", *_networks(container)]
             _mount_writable(spec, container)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the DaemonSet has no {error}") from error
+    except (LookupError, TypeError) as error:
+        raise UsageError(f"the DaemonSet has no {error}") from error
     spec |= {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
     spec.pop("priorityClassName", None)  # it evicts no other pod
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"generateName": "nodeleak-clean-", "namespace": namespace, "labels": _LABELS},
+        "metadata": {
+            "generateName": "nodeleak-clean-",
+            "namespace": daemon_set["metadata"]["namespace"],
+            "labels": dict(_LABELS),  # not the same object twice, which YAML would write as an anchor
+        },
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": _DEADLINE,
             "ttlSecondsAfterFinished": _KEPT,
-            "template": {"metadata": {"labels": _LABELS}, "spec": spec},
+            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec},
         },
     }
 
 
 def _agent(containers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the agent's container alone: a sidecar never ends, and neither would the Job."""
-    named = [one for one in containers if one["name"] == "nodeleak"] or containers[:1]
+    named = [container for container in containers if container["name"] == "nodeleak"] or containers[:1]
     if not named:
-        raise KeyError("container")
+        raise LookupError("container")
     return {key: value for key, value in named[0].items() if key not in _ONLY_DAEMON}
 
 
-def _settings(container: Mapping[str, Any], options: Sequence[str], known: Collection[str]) -> list[str]:
+def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]:
     """Return the options of `run` that `clean` has too, and that are not given: without them guards may be weaker."""
-    given = {one.partition("=")[0] for one in options}
-    shared = set(known) - given
+    shared = {*map(option, settings_of("clean"))} - {given.partition("=")[0] for given in options}
     kept: list[str] = []
     for argument, following in pairwise([*(container.get("args") or ()), ""]):
         name, equals, _ = argument.partition("=")
@@ -71,22 +99,22 @@ def _settings(container: Mapping[str, Any], options: Sequence[str], known: Colle
     return kept
 
 
-def _networks(container: Mapping[str, Any], options: Sequence[str]) -> list[str]:
+def _networks(container: Mapping[str, Any]) -> list[str]:
     """Without the overlay cleanup-exec, the DaemonSet does not say which networks may be cleaned.
 
     What `envFrom` names cannot be seen here, and may say it: then an option would allow more than the cluster does.
     """
-    names = {one["name"] for one in container.get("env") or ()}
-    named = any(one.startswith("--cleanup-network") for one in (*container["args"], *options))
-    given = named or "NODELEAK_CLEANUP_NETWORK" in names or container.get("envFrom")
+    variables = {variable["name"] for variable in container.get("env") or ()}
+    named = any(argument.startswith("--cleanup-network") for argument in container["args"])
+    given = named or "NODELEAK_CLEANUP_NETWORK" in variables or container.get("envFrom")
     return [] if given else ["--cleanup-network=auto"]
 
 
 def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> None:
     """Mount host-local's directory writable, and nothing else."""
-    paths = {one["name"]: one.get("hostPath", {}).get("path") for one in spec["volumes"]}
-    found = [one for one in container["volumeMounts"] if paths.get(one["name"]) == _STORE]
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+    found = [mount for mount in container["volumeMounts"] if paths.get(mount["name"]) == _STORE]
     if not found:
-        raise ValueError(f"the DaemonSet mounts no hostPath {_STORE}")
+        raise UsageError(f"the DaemonSet mounts no hostPath {_STORE}")
     for mount in found:
         mount["readOnly"] = False

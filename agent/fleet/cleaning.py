@@ -5,73 +5,74 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from threading import Event
+from typing import Any, Final
 
 from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, UNAVAILABLE
-from agent.cli.output import write, write_json
+from agent.cli.output import warn, write, write_json
 from agent.config import UsageError
 from agent.fleet.answers import Answer, merged
-from agent.fleet.inventory import Agent, natural
-from agent.fleet.options import cluster_options
-from agent.fleet.session import Session, agents_of, note
-from agent.fleet.waves import CleanReport, State, conclusion, waves
-from agent.model.text import count_of, escape
+from agent.fleet.inventory import Agent, Target, natural
+from agent.fleet.session import Session, agents_of, cluster_options
+from agent.model.text import count_of, escape, format_number, truncate
+
+CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
+
+
+class State(StrEnum):
+    DONE = "done"
+    UNEXPECTED = "unexpected"
+    """Anything but released, refused, and nothing to release."""
+    SKIPPED = "skipped"
+    """It could not be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one node. A node without a result was not asked."""
+
+    state: State
+    text: str
+    entry: Mapping[str, Any]
+    """Its part of a merged document."""
+    released: int = 0
 
 
 def apply_on_nodes(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
-    found = sorted(session.targets(arguments.nodes), key=lambda one: natural(one.node))
-    report = CleanReport(one.node for one in found)
-    for target in found:
-        if target.unreachable:
-            report.leave_out(target.node, target.unreachable)
-            note(f"{target.node} is skipped: {target.unreachable}")
-    planned = waves(report.named(State.PENDING), arguments.max_nodes)
-    if planned:
-        _confirm(arguments, session.context(), planned)
-    else:
-        note("no node to clean")
+    found = sorted(session.targets(arguments.nodes), key=lambda target: natural(target.node))
+    results = {target.node: _skipped(target) for target in found if target.unreachable}
+    agents = agents_of(found)
+    waves = [agents[start : start + arguments.max_nodes] for start in range(0, len(agents), arguments.max_nodes)]
+    if waves:
+        _confirm(arguments, session.context(), agents, len(waves))
     with _stopping() as stop:
-        agents = {agent.node: agent for agent in agents_of(found)}
-        _clean(arguments, session, report, [[agents[node] for node in wave] for wave in planned], stop)
+        _clean(arguments, session, results, waves, stop)
+    pending = [agent.node for agent in agents if agent.node not in results]
     if arguments.output == "json":
-        write_json(merged("clean", [dict(one.result) for one in report if one.result]))
-    if planned:
-        _conclude(arguments, report)
-    return _exit_code(report, interrupted=stop.is_set())
+        not_asked = [Answer(node, None, error="not asked: cleaning stopped before it").entry() for node in pending]
+        entries = [*(dict(result.entry) for result in results.values()), *not_asked]
+        write_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"]))))
+    _conclude(arguments, results, pending)
+    return _exit_code(results, pending, interrupted=stop.is_set())
 
 
-def _clean(
-    arguments: argparse.Namespace,
-    session: Session,
-    report: CleanReport,
-    planned: Sequence[Sequence[Agent]],
-    stop: Event,
-) -> None:
-    """Clean wave by wave until all are done, one had a surprise, or the operator interrupts."""
-
-    def arrived(answer: Answer) -> None:
-        result = report.answered(answer)
-        if arguments.output != "json":
-            mark = "" if result.state is State.DONE else "UNEXPECTED: "
-            write(f"{escape(f'{result.node}: {mark}{result.text}')}\n")
-
-    command = ("clean", "--apply", *arguments.rest, "-o", "json")
-    for number, wave in enumerate(planned):
-        if report.named(State.SURPRISE) or stop.wait(arguments.pause.total_seconds() if number else 0):
-            return
-        session.ask(wave, command, arrived)
+def _skipped(target: Target) -> Result:
+    warn(f"{target.node} is skipped: {target.unreachable}")
+    return Result(State.SKIPPED, target.unreachable, Answer(target.node, None, error=target.unreachable).entry())
 
 
-def _confirm(arguments: argparse.Namespace, context: str, planned: Sequence[Sequence[str]]) -> None:
-    nodes = [node for wave in planned for node in wave]
-    shown = ", ".join(nodes[:5]) + (", …" if len(nodes) > 5 else "")  # noqa: PLR2004 (fits a line)
-    where = f"{count_of(len(nodes), 'node')}{f' of {context}' if context else ''} ({shown})"
-    what = f"release leaked addresses on {where}, in {count_of(len(planned), 'wave')}"
+def _confirm(arguments: argparse.Namespace, context: str, agents: Sequence[Agent], waves: int) -> None:
+    shown = ", ".join(agent.node for agent in agents[:5]) + (", …" if len(agents) > 5 else "")  # noqa: PLR2004 (fits)
+    where = f"{count_of(len(agents), 'node')}{f' of {context}' if context else ''} ({shown})"
+    what = f"release leaked addresses on {where}, in {count_of(waves, 'wave')}"
     if arguments.yes:
-        note(what)
+        warn(what)
         return
     if not sys.stdin.isatty():
         raise UsageError("clean --apply asks before it begins, and there is no terminal: add --yes")
@@ -91,28 +92,105 @@ def _stopping() -> Iterator[Event]:
         with suppress(OSError):  # nobody reads it
             os.write(sys.stderr.fileno(), b"nodeleak: interrupted: waiting for the nodes of this wave\n")
 
-    before = {one: signal.signal(one, interrupted) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _conclude(arguments: argparse.Namespace, report: CleanReport) -> None:
+def _clean(
+    arguments: argparse.Namespace,
+    session: Session,
+    results: dict[str, Result],
+    waves: Sequence[Sequence[Agent]],
+    stop: Event,
+) -> None:
+    """Clean wave by wave until all are done, one had an unexpected result, or the operator interrupts."""
+
+    def arrived(answer: Answer) -> None:
+        result = results[answer.node] = judge(answer)
+        if arguments.output != "json":
+            mark = "UNEXPECTED: " if result.state is State.UNEXPECTED else ""
+            write(f"{escape(f'{answer.node}: {mark}{result.text}')}\n")
+
+    for number, wave in enumerate(waves):
+        if stop.wait(arguments.pause.total_seconds() if number else 0):
+            return
+        session.ask(wave, ("clean", "--apply", *arguments.rest, "-o", "json"), arrived)
+        if any(results[agent.node].state is State.UNEXPECTED for agent in wave):
+            return
+
+
+def _conclude(arguments: argparse.Namespace, results: Mapping[str, Result], pending: Sequence[str]) -> None:
     """Print what was done and what is left."""
-    note(conclusion(report))
-    if unexpected := report.named(State.SURPRISE):
-        note(f"unexpected results on {', '.join(unexpected)}: inspect them first")
-    if pending := report.named(State.PENDING):
+    nodes = {state: [node for node, result in results.items() if result.state is state] for state in State}
+    released = count_of(sum(result.released for result in results.values()), "address", "addresses")
+    skipped = f"skipped ({', '.join(sorted(nodes[State.SKIPPED], key=natural))})"
+    others = {"unexpected": nodes[State.UNEXPECTED], skipped: nodes[State.SKIPPED], "not asked": pending}
+    counts = [f"{format_number(len(names))} {what}" for what, names in others.items() if names]
+    warn(", ".join([f"{released} released", f"{count_of(len(nodes[State.DONE]), 'node')} done", *counts]))
+    if nodes[State.UNEXPECTED]:
+        warn(f"unexpected results on {', '.join(sorted(nodes[State.UNEXPECTED], key=natural))}: inspect them first")
+    if pending:
         rest = ["--", *arguments.rest] if arguments.rest else []
         again = ["clean", "--apply", *pending, *cluster_options(arguments), *rest]
-        note(f"to go on: kubectl nodeleak {shlex.join(again)}")
+        warn(f"to go on: kubectl nodeleak {shlex.join(again)}")
 
 
-def _exit_code(report: CleanReport, *, interrupted: bool) -> int:
-    if report.named(State.SURPRISE):
+def _exit_code(results: Mapping[str, Result], pending: Sequence[str], *, interrupted: bool) -> int:
+    """A node that is away does not hide an unexpected result: the summary and the document name it anyway."""
+    states = {result.state for result in results.values()}
+    if State.UNEXPECTED in states:
         return FAILED
-    if report.named(State.PENDING):
+    if pending:
         return INTERRUPTED if interrupted else FAILED
-    return UNAVAILABLE if report.named(State.LEFT_OUT) else DONE
+    return UNAVAILABLE if State.SKIPPED in states else DONE
+
+
+def judge(answer: Answer) -> Result:
+    """Describe a result on one line. It is expected if every address was released or refused, or there was none."""
+    entry, document, released = answer.entry(), answer.document, 0
+    if answer.exit_code is None:
+        why = f"{answer.reason}; it is not known what it released: kubectl nodeleak journal {answer.node}"
+    elif document is None:
+        why = answer.reason
+    elif (schema := document.get("schema")) != CLEAN_SCHEMA:
+        why = f"answered with schema {truncate(schema)}, and this command reads {CLEAN_SCHEMA}: use one version"
+    else:
+        try:
+            released = sum(address["verdict"] == "released" for address in document["addresses"])
+            if not (why := _unexpected(answer.exit_code, document)):
+                return Result(State.DONE, _outcome(document, released), entry, released)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            why = f"cannot read its {CLEAN_SCHEMA}: {truncate(repr(error))}"
+    return Result(State.UNEXPECTED, why, entry, released)
+
+
+def _unexpected(exit_code: int, document: Mapping[str, Any]) -> str:
+    if document["halted"]:
+        return f"cleanup halted: {document['halted']}"
+    if document["unavailable"]:
+        return ", ".join(f"{missing['source']} unavailable: {missing['why']}" for missing in document["unavailable"])
+    for address in document["addresses"]:
+        if address["verdict"] not in {"released", "refused"}:
+            why = address["why"] or "no reason given"
+            return f"{address['ip']} in {address['network']}: {address['verdict']}: {why}"
+    if document["applied"] is not True:
+        return "it was a dry run"
+    return f"exit code {exit_code}" if exit_code else ""
+
+
+def _outcome(document: Mapping[str, Any], released: int) -> str:
+    addresses = document["addresses"]
+    if not addresses:
+        return "nothing to release"
+    reasons = Counter(address["reason"] for address in addresses if address["verdict"] == "refused")
+    refused = ", ".join(f"{reason} ({format_number(n)})" for reason, n in sorted(reasons.items()))
+    free = "; ".join(
+        f"free addresses in {network['network']}: {format_number(network['free_before'])} before, "
+        f"{format_number(network['free_after'])} after"
+        for network in document["networks"]
+    )
+    return "; ".join(filter(None, [f"{format_number(released)} released", refused and f"refused: {refused}", free]))

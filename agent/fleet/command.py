@@ -1,95 +1,213 @@
-"""The console script `kubectl-nodeleak`, which kubectl runs as `kubectl nodeleak`."""
+"""The console script `kubectl-nodeleak`, which kubectl runs as `kubectl nodeleak`: its commands and their options."""
 
 import argparse
-import json
-import shlex
-import signal
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-import yaml  # type: ignore[import-untyped]
-
-from agent.cli import prepare_output, report_error, version
-from agent.cli.exit_codes import DONE, UNAVAILABLE
-from agent.cli.output import write
-from agent.config import UsageError, option, settings_of
-from agent.fleet.clean_job import clean_job
+from agent.cli import exit_code_of, version
+from agent.cli.exit_codes import UNAVAILABLE
+from agent.cli.options import value
+from agent.cli.output import reflow, warn
+from agent.cli.parser import COMMANDS as NODE_COMMANDS
+from agent.cli.parser import HELP, Parser, options_of, see_help, with_command
+from agent.config import UsageError, did_you_mean, duration_between, positive, quote
+from agent.fleet.clean_job import print_or_run_job
 from agent.fleet.cleaning import apply_on_nodes
-from agent.fleet.inventory import LABELS
 from agent.fleet.kubectl import KubectlError
-from agent.fleet.options import cluster_options, parse_arguments
 from agent.fleet.reading import run_on_nodes, show_status
-from agent.fleet.session import Session, note
+
+_INTRO: Final = "kubectl nodeleak asks the nodeleak agents of many nodes at once, with your kubeconfig and your rights."
+_EPILOG: Final = """\
+examples:
+  kubectl nodeleak status                            every node, the worst first
+  kubectl nodeleak status -l pool=web -o wide        some nodes, with pods and cleanup settings
+  kubectl nodeleak status --prometheus=http://localhost:9090   every node, without asking each agent
+  kubectl nodeleak scan worker-7                     everything about one node
+  kubectl nodeleak clean --all                       dry run: what would be released
+  kubectl nodeleak clean --all --apply               release it: asks once, then wave by wave
+  kubectl nodeleak clean-job worker-7 --apply --run  release on one node, without changing the DaemonSet
+  kubectl nodeleak timeline worker-7 -- --since 1h   options after -- are those of nodeleak timeline
+
+exit codes:
+  0  every node was asked, and its command ended with 0
+  1  status --exit-code: there are critical findings or warnings
+  2  wrong usage
+  3  incomplete: some node has no agent or gave no answer, or its data are incomplete
+  4  clean --apply stopped: a node gave an unexpected result
+  5  clean --apply was interrupted between two waves
+  Otherwise the highest exit code of the nodes. 4 and 5 of clean --apply come before 3, and 3 before all others.
+
+Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec (docs/kubectl.md has a ClusterRole).
+Run 'kubectl nodeleak COMMAND --help' for the options of a command.
+"""
+_STATUS: Final = """\
+Asks every agent what it last reported, and prints one row for each network of each node. It changes nothing."""
+_CLEAN: Final = """\
+Without --apply, it prints what would be released. With --apply, it asks once, and cleans --max-nodes at a
+time, with a pause after each wave. It stops after a wave in which a node gave an unexpected result: anything
+but released, refused, or nothing to release, and says how to go on."""
+_RESTORE: Final = """\
+Undoes a release. Name the nodes, and give the release after --: an address, an entry of the journal, or
+--last. Without --apply after --, it only checks."""
+_CLEAN_JOB: Final = """\
+Prints the manifest of a Job, and changes nothing. The Job has the image and the settings of the DaemonSet
+and runs 'nodeleak clean' on the node. With --apply, it mounts /var/lib/cni writable, so that the DaemonSet
+can stay read-only. With --run, the Job is created; the command waits for it, prints its log, and ends with
+its exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    prepare_output()
+    return exit_code_of(lambda: _execute(sys.argv[1:] if arguments is None else arguments))
+
+
+def _execute(arguments: Sequence[str]) -> int:
+    parsed = parse_arguments(arguments)
     try:
-        parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-        code = _execute(parsed)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        code: int = parsed.execute(parsed)
     except KubectlError as error:
-        note(str(error))
+        warn(str(error))
         return UNAVAILABLE
-    except Exception as error:  # noqa: BLE001 (Python's own exit code for a bug is 1, which means findings here)
-        return report_error(error)
     return code
 
 
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes a value twice instead of an anchor, which nobody expects in a manifest."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
-
-
-def _execute(parsed: argparse.Namespace) -> int:
-    match parsed.command:
-        case "help":
-            write(parsed.page)
-            return DONE
-        case "version":
-            return version.execute(parsed)
-        case "status":
-            return show_status(parsed)
-        case "clean-job":
-            return _print_job(parsed)
-        case "clean" if parsed.apply:
-            return apply_on_nodes(parsed)
-        case _:
-            return run_on_nodes(parsed)
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options, with `command`, `execute`, and `rest`: what follows `--`."""
+    if list(arguments[:1]) == ["--version"]:
+        return argparse.Namespace(execute=version.execute)
+    root = _make_parser()
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    own = with_command(root.prog, arguments[:split], root.get_default("parsers"))
+    parsed, unexpected = root.parse_known_args(own)
+    parsed.rest = tuple(arguments[split + 1 :])
+    # argparse takes no names of nodes on both sides of an option.
+    more = [] if parsed.command == "clean-job" else [name for name in unexpected if not name.startswith("-")]
+    if len(more) < len(unexpected):
+        raise _unexpected_argument(parsed, next(name for name in unexpected if name not in more))
+    parsed.nodes = [*parsed.nodes, *more]
+    if mistakes := list(_mistakes(parsed)):
+        raise UsageError("\n".join(mistakes), see_help(f"{root.prog} {parsed.command}"))
+    return parsed
 
 
-def _again(arguments: argparse.Namespace) -> str:
-    """Write the command that prints this manifest."""
-    rest = ["--", *arguments.rest] if arguments.rest else []
-    options = [*(["--apply"] if arguments.apply else []), *cluster_options(arguments)]
-    words = ["clean-job", *arguments.nodes, *options, *rest]
-    return f"kubectl nodeleak {shlex.join(words)}"
+def _unexpected_argument(parsed: argparse.Namespace, argument: str) -> UsageError:
+    see = see_help(f"kubectl nodeleak {parsed.command}")
+    if not argument.startswith("-"):
+        return UsageError(f"unexpected argument {quote(argument)}", see)
+    option, on_node = argument.partition("=")[0], parsed.command.removesuffix("-job")
+    if on_node in NODE_COMMANDS and option in options_of(on_node):
+        there = f"it is an option of nodeleak {on_node}: write it after --"
+        return UsageError(f"unknown option {quote(argument)}: {there}", see)
+    suggestion = did_you_mean(option, parsed.parsers[parsed.command]._option_string_actions)  # noqa: SLF001
+    return UsageError(f"unknown option {quote(argument)}{suggestion}", see)
 
 
-def _print_job(arguments: argparse.Namespace) -> int:
-    session = Session(arguments)
-    (target,) = session.targets(arguments.nodes)
-    listed = session.kubectl.get("daemonsets", *session.agents_in, f"--selector={LABELS}", "--output=json")
-    found = json.loads(listed)["items"]
-    if len(found) != 1:
-        names = ", ".join(one["metadata"]["namespace"] for one in found) or "none"
-        hint = "choose one with --namespace"
-        raise UsageError(f"expected one DaemonSet with the labels {LABELS}, found: {names}", hint)
-    try:
-        job = clean_job(found[0], target.node, arguments.rest, _cleaning_options(), apply=arguments.apply)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    namespace = job["metadata"]["namespace"]
-    write(f"# JOB=$({_again(arguments)} | kubectl create -f - -o name)\n")
-    write(f"# until kubectl -n {namespace} logs -f $JOB; do sleep 2; done\n")
-    write(yaml.dump(job, Dumper=_Dumper, sort_keys=False))
-    return DONE
+def _mistakes(parsed: argparse.Namespace) -> Iterator[str]:
+    if parsed.command == "status" and parsed.rest:
+        yield "status takes no options after --"
+    if parsed.prometheus_cluster and not (parsed.prometheus or parsed.prometheus_service):
+        yield "--prometheus-cluster needs --prometheus or --prometheus-service"
+    if any(argument.startswith(("-o", "--output")) for argument in parsed.rest):
+        yield "write -o before --"
+    if parsed.command.startswith("clean") and "--apply" in parsed.rest:
+        yield "write --apply before --"
 
 
-def _cleaning_options() -> frozenset[str]:
-    return frozenset(map(option, settings_of("clean")))
+def _make_parser() -> argparse.ArgumentParser:
+    program = "kubectl nodeleak"
+    usage = f"{program} COMMAND [NODE...] [options] [-- options of the command on the node]"
+    root = Parser(prog=program, usage=usage, description=reflow(_INTRO), epilog=_EPILOG)
+    root.add_argument(*HELP, action="help", help=argparse.SUPPRESS)
+    commands = root.add_subparsers(dest="command", title="commands", metavar="COMMAND", prog=program)
+    root.set_defaults(parsers=commands.choices)
+
+    def add(
+        name: str, execute: Callable[[argparse.Namespace], int], timeout: str, summary: str, description: str = ""
+    ) -> argparse.ArgumentParser:
+        rest = "" if name == "status" else f" [-- options of nodeleak {name.removesuffix('-job')}]"
+        usage = f"{program} {name} {'NODE' if name == 'clean-job' else 'NODE...'} [options]{rest}"
+        parser = commands.add_parser(name, usage=usage, help=summary, description=reflow(description or f"{summary}."))
+        parser.set_defaults(execute=execute, selector="", output="table", apply=False, prometheus_cluster="")
+        _add_common(parser, timeout)
+        return parser
+
+    _add_status(add("status", show_status, "20s", "Print which nodes have problems, the worst first", _STATUS))
+    for name, summary in (
+        ("scan", "Take a new snapshot of nodes, and print what is wrong"),
+        ("timeline", "Print what happened on nodes"),
+        ("journal", "List past releases of nodes"),
+    ):
+        _add_nodes(add(name, run_on_nodes, "1m", summary))
+    _add_clean(add("clean", _clean, "5m", "Run nodeleak clean on nodes; --apply releases", _CLEAN))
+    restore = add("restore", run_on_nodes, "5m", "Run nodeleak restore on named nodes", _RESTORE)
+    restore.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node")
+    text = "Print or run a Job that cleans one node, made from the DaemonSet"
+    clean_job = add("clean-job", print_or_run_job, "5m", text, _CLEAN_JOB)
+    clean_job.add_argument("nodes", nargs=1, metavar="NODE", help="name of the node")
+    clean_job.add_argument("--apply", action="store_true", help="a Job that releases; without it, a dry run")
+    clean_job.add_argument("--run", action="store_true", help="create the Job, wait for it and print its log")
+    return root
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    return apply_on_nodes(arguments) if arguments.apply else run_on_nodes(arguments)
+
+
+def _add_common(parser: argparse.ArgumentParser, timeout: str) -> None:
+    parser.add_argument("-h", "--help", action="help", help="print this help")
+    text = "ask at most N at once (20)"
+    parser.add_argument("--parallel", type=value(positive), default=20, metavar="N", help=text)
+    time, text = value(duration_between("1s", "1h")), f"how long one node may take ({timeout})"
+    parser.add_argument("--timeout", type=time, default=timeout, metavar="TIME", help=text)
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig")
+    text = "namespace of the agents (default: any; needs the right to list pods in all)"
+    parser.add_argument("-n", "--namespace", metavar="NAME", help=text)
+
+
+def _add_nodes(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json"), *, default_all: bool = False
+) -> None:
+    which = parser.add_mutually_exclusive_group(required=not default_all)
+    which.add_argument("nodes", nargs="*", default=[], metavar="NODE", help="name of a node")
+    which.add_argument("-l", "--selector", metavar="SELECTOR", help="nodes with these labels")
+    if not default_all:
+        which.add_argument("--all", action="store_true", help="every node")
+    parser.add_argument("-o", "--output", choices=formats, metavar="FORMAT", help=", ".join(formats))
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    _add_nodes(parser, ("table", "wide", "json"), default_all=True)
+    text = "exit with 1 if there are critical findings or warnings"
+    parser.add_argument("--exit-code", action="store_true", help=text)
+    which = parser.add_mutually_exclusive_group()
+    text = "ask this Prometheus instead of every agent, such as http://localhost:9090"
+    which.add_argument("--prometheus", type=value(_url), metavar="URL", help=text)
+    text = "ask this Prometheus through the API server, such as monitoring/prometheus:9090"
+    which.add_argument("--prometheus-service", type=value(_service), metavar="NAMESPACE/NAME:PORT", help=text)
+    text = "the value of the label 'cluster', if that Prometheus has agents of several clusters"
+    parser.add_argument("--prometheus-cluster", metavar="NAME", help=text)
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", text):
+        raise ValueError("expected a URL such as http://localhost:9090")
+    return text
+
+
+def _service(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+:[a-z0-9-]+", text):
+        raise ValueError("expected a service such as monitoring/prometheus:9090")
+    return text
+
+
+def _add_clean(parser: argparse.ArgumentParser) -> None:
+    _add_nodes(parser)
+    parser.add_argument("--apply", action="store_true", help="release every address that passes all guards")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    text = "nodes in one wave (5)"
+    parser.add_argument("--max-nodes", type=value(positive), default=5, metavar="N", help=text)
+    pause, text = value(duration_between("0s", "1h")), "between two waves (30s)"
+    parser.add_argument("--pause", type=pause, default="30s", metavar="TIME", help=text)

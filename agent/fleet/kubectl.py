@@ -3,9 +3,9 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from threading import Event, Lock
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Event
 from typing import Final
 
 from agent.fleet.answers import Answer, answer_of
@@ -27,8 +27,7 @@ class Kubectl:
     def __init__(self, *options: str, timeout: float) -> None:
         """`options`: how to reach the cluster, such as `--context=staging`. `timeout`: seconds for one node."""
         self._options, self._timeout = options, timeout
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = Lock()
+        self._running: set[subprocess.Popen[str]] = set()
         self._canceled = Event()
 
     def context(self) -> str:
@@ -37,99 +36,95 @@ class Kubectl:
         return "" if code else output.strip()
 
     def get(self, *arguments: str) -> str:
-        """Return what `kubectl get` prints. Its errors, and prompts of a credential plugin, go to the terminal."""
-        return self._get(f"list {arguments[0]}", arguments)
+        return self.output(f"list {arguments[0]}", "get", *arguments)
 
     def raw(self, path: str) -> str:
         """Return what the API server answers on a path."""
-        arguments = ("--raw", path, f"--request-timeout={self._timeout:g}s")
-        return self._get("ask the API server", arguments)
+        return self.output("ask the API server", "get", "--raw", path, f"--request-timeout={self._timeout:g}s")
 
-    def _get(self, what: str, arguments: Sequence[str]) -> str:
-        code, output = self._print(what, ["get", *self._options, *arguments], may_log_in=_on_terminal())
+    def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:
+        """Return what a command prints. Its errors, and prompts of a credential plugin, go to the terminal.
+
+        `what` it does, for the error. `text`: its standard input.
+        """
+        may_log_in = not text and (os.isatty(0) or os.isatty(2))
+        code, output = self._print(what, [verb, *self._options, *arguments], may_log_in=may_log_in, text=text)
         if code:
             raise KubectlError(f"cannot {what}: kubectl ended with exit code {code}, see above")
         return output
 
-    def _print(self, what: str, arguments: Sequence[str], *, may_log_in: bool = False) -> tuple[int, str]:
+    def _print(
+        self, what: str, arguments: Sequence[str], *, may_log_in: bool = False, text: str = ""
+    ) -> tuple[int, str]:
         """Return the exit code and what was printed; raises KubectlError if kubectl does not run or end.
 
         `may_log_in`: a credential plugin can ask on the terminal, and somebody needs time to answer.
         """
         seconds = max(_LISTS * self._timeout, LOGIN_SECONDS if may_log_in else 0)
-        command = ["kubectl", *arguments]
         try:
-            # Only the session of the terminal can read from it.
-            with self._child(command, errors=None, stdin=None, own_session=not may_log_in) as child:
-                output, _ = child.communicate(timeout=seconds)
+            return self._run(arguments, seconds, terminal=may_log_in, text=text)[:2]
         except subprocess.TimeoutExpired:
             raise KubectlError(f"cannot {what}: kubectl did not end within {seconds:g} s") from None
         except OSError as error:
             raise KubectlError(f"cannot run kubectl: {error.strerror}: install it, or add it to PATH") from error
-        return child.returncode, output.decode(errors="replace")
 
-    def execute(self, agent: Agent, arguments: Sequence[str], timeout: float) -> Answer:
-        """Run a command of the agent in its pod. `timeout`: seconds until it must have ended."""
+    def execute(self, agent: Agent, arguments: Sequence[str]) -> Answer:
+        """Run a command of the agent in its pod, and end it after the timeout."""
         pod = ["exec", *self._options, "--namespace", agent.namespace, agent.pod, "--container", agent.container]
         try:
-            with self._child(["kubectl", *pod, "--", "nodeleak", *arguments]) as child:
-                output, errors = (text.decode(errors="replace") for text in child.communicate(timeout=timeout))
+            code, output, errors = self._run(
+                [*pod, "--", "nodeleak", *arguments], self._timeout, stderr=subprocess.PIPE
+            )
         except subprocess.TimeoutExpired:
-            return Answer(agent.node, None, "", f"no answer within {timeout:g} s")
+            return Answer(agent.node, None, "", f"no answer within {self._timeout:g} s")
         except OSError as error:
             return Answer(agent.node, None, "", f"cannot run kubectl: {error.strerror}")
         if self._canceled.is_set():
             return Answer(agent.node, None, "", "interrupted before it answered")
-        return answer_of(agent.node, child.returncode, output, errors)
+        return answer_of(agent.node, code, output, errors)
 
     def cancel(self) -> None:
         """End every command. What it started in a pod may go on there."""
         self._canceled.set()
-        with self._lock:
-            for child in self._running:
-                _kill(child)
+        for child in list(self._running):
+            _kill_session(child)
 
-    @contextmanager
-    def _child(
+    def _run(
         self,
-        command: Sequence[str],
+        arguments: Sequence[str],
+        seconds: float,
         *,
-        stdin: int | None = subprocess.DEVNULL,
-        errors: int | None = subprocess.PIPE,
-        own_session: bool = True,
-    ) -> Iterator["subprocess.Popen[bytes]"]:
-        with self._lock:
-            # In its own session: Ctrl-C must not end a release whose result is not known yet, and a credential plugin
-            # that hangs ends with its kubectl.
-            child = subprocess.Popen(  # noqa: S603 (the operator's own kubectl)
-                command,
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=own_session,
-            )
+        terminal: bool = False,
+        stderr: int | None = None,
+        text: str = "",
+    ) -> tuple[int, str, str]:
+        """Return exit code, output and errors; raises OSError and TimeoutExpired.
+
+        Without a terminal, which only its own session can read, kubectl has another session: Ctrl-C must not end a
+        release whose result is not known yet, and a credential plugin that hangs ends with its kubectl.
+        """
+        with subprocess.Popen(  # noqa: S603 (the operator's own kubectl)
+            ["kubectl", *arguments],  # noqa: S607
+            stdin=None if terminal else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=not terminal,
+            encoding="utf-8",
+            errors="replace",
+        ) as child:
             self._running.add(child)
-        if self._canceled.is_set():
-            _kill(child)
-        try:
-            yield child
-        finally:
-            with self._lock:
+            if self._canceled.is_set():
+                _kill_session(child)
+            try:
+                output, errors = child.communicate(text, timeout=seconds)
+            except BaseException:
+                child.kill() if terminal else _kill_session(child)
+                raise
+            finally:
                 self._running.discard(child)
-            _kill(child)
-            with child:  # closes its pipes, and waits for it
-                pass
+        return child.returncode, output, errors or ""
 
 
-def _kill(child: "subprocess.Popen[bytes]") -> None:
-    """End it, and all of its session if it has one of its own."""
-    if child.poll() is None:
-        with suppress(ProcessLookupError):
-            if os.getpgid(child.pid) == child.pid:
-                os.killpg(child.pid, signal.SIGKILL)
-            else:
-                child.kill()
-
-
-def _on_terminal() -> bool:
-    return os.isatty(0) or os.isatty(2)
+def _kill_session(child: "subprocess.Popen[str]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)

@@ -1,33 +1,108 @@
-"""`kubectl nodeleak status --prometheus`: a few queries to a Prometheus instead of an exec in every agent's pod."""
+"""`kubectl nodeleak status --prometheus`: six queries to a Prometheus instead of an exec in every agent's pod.
+
+What it knows of an agent becomes the document that the agent itself would give.
+"""
 
 import argparse
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import requests
 
 from agent.config import UsageError
-from agent.fleet.answers import Answer
 from agent.fleet.inventory import Target
 from agent.fleet.kubectl import KubectlError
-from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
 from agent.fleet.session import Session
-from agent.fleet.status import NodeStatus, Rank, answered
-from agent.model.text import truncate
+from agent.fleet.status import NodeStatus, status_of, unknown
+from agent.model.finding import Severity
+from agent.model.status import SCHEMA, NodeState
+from agent.model.text import rfc3339, truncate
 
-_PATH: Final = "/api/v1/query?"
+_PATH: Final = "/api/v1/query"
+_VALUES: Final = (
+    "build_info|mode_info|last_sync_timestamp_seconds|range_addresses|range_free_addresses|reservations|cleanup_halted"
+)
+QUERIES: Final[Mapping[str, str]] = {
+    "value": f'{{__name__=~"nodeleak_({_VALUES})",state=~"(leaked|unknown)?",CLUSTER}}',
+    "finding": 'nodeleak_findings{phase="confirmed",CLUSTER} > 0',
+    "unavailable": "nodeleak_source_up{CLUSTER} == 0",
+    "sources": "count without (source) (nodeleak_source_up{CLUSTER})",
+    "failed": 'increase(nodeleak_sync_failures_total{stage="check",CLUSTER}[5m]) > 0',
+    # Progress and not age, because the clocks of the node and of Prometheus may differ.
+    "stalled": "changes(nodeleak_last_sync_timestamp_seconds{CLUSTER}[10m]) == 0"
+    " and nodeleak_last_sync_timestamp_seconds offset 10m",
+}
+"""All of them, for the whole fleet. `CLUSTER`: a matcher of the cluster, if one is chosen."""
+_OF_A_METRIC: Final = {
+    *("__name__", "network", "state", "detector", "severity", "phase", "source", "stage"),
+    *("mode", "version", "commit", "python_version"),
+}
+"""Labels that say nothing of the target."""
+_ORDER: Final = [severity.value for severity in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    labels: Mapping[str, str]
+    at: float
+    value: float
+
+
+@dataclass(slots=True)
+class AgentSeries:
+    """The samples of one agent, by query, and those of the query `value` by metric."""
+
+    target: Mapping[str, str]
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+
+    @property
+    def node(self) -> str:
+        """The name of the node where relabeling adds it, or else its address."""
+        instance = self.target.get("instance", "")
+        host, _, port = instance.rpartition(":")
+        return self.target.get("node") or (host if port.isdecimal() else instance).strip("[]")
+
+    def of(self, name: str) -> list[Sample]:
+        return self.samples.get(name, [])
+
+    def label(self, name: str, label: str) -> str:
+        return next((sample.labels.get(label, "") for sample in self.of(name)), "")
 
 
 def statuses(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
     """Return the status of each chosen node; raises KubectlError if Prometheus does not answer."""
     found, known = session.nodes(arguments.nodes)
     ask = _asker(arguments, session)
+    cluster = arguments.prometheus_cluster
+    chosen = f"cluster={json.dumps(cluster)}" if cluster else ""
+    answers = ((name, ask(query.replace("CLUSTER", chosen))) for name, query in QUERIES.items())
     try:
-        return read(found, known, ((name, ask(query)) for name, query in queries(arguments.prometheus_cluster).items()))
+        return read(found, known, answers)
     except ValueError as error:
         raise KubectlError(f"{arguments.prometheus or arguments.prometheus_service}: {error}") from error
+
+
+def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], str]:
+    if arguments.prometheus:
+        url, timeout = f"{arguments.prometheus.rstrip('/')}{_PATH}", arguments.timeout.total_seconds()
+        return lambda query: _fetch(url, query, timeout)
+    namespace, _, service = arguments.prometheus_service.partition("/")
+    path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{_PATH}"
+    return lambda query: session.kubectl.raw(f"{path}?{urlencode({'query': query})}")
+
+
+def _fetch(url: str, query: str, timeout: float) -> str:
+    try:
+        # The text also of an error, which says what is wrong.
+        return requests.get(url, params={"query": query}, timeout=timeout).text
+    except requests.RequestException as error:
+        inner = error.args[0] if error.args else error
+        why = truncate(str(getattr(inner, "reason", inner)))
+        raise KubectlError(f"no answer from {url.removesuffix(_PATH)}: {why}") from error
 
 
 def read(found: Iterable[Target], known: Mapping[str, str], answers: Iterable[tuple[str, str]]) -> list[NodeStatus]:
@@ -35,42 +110,58 @@ def read(found: Iterable[Target], known: Mapping[str, str], answers: Iterable[tu
 
     Raises ValueError for what is no answer, and KubectlError or UsageError for agents of other clusters.
     """
-    agents = by_agent(one for name, answer in answers for one in samples(name, answer))
-    check_clusters(agents)
-    check_nodes(agents, known)
-    of_node = _by_node(agents, known)
+    agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
+    _check_clusters(agents, known)
+    of_node: dict[str, list[AgentSeries]] = {}
+    for agent in agents:
+        if agent.node in known:
+            of_node.setdefault(known[agent.node], []).append(agent)
     return [_status(target, of_node.get(target.node, ())) for target in found]
 
 
-def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], str]:
-    if arguments.prometheus:
-        timeout = arguments.timeout.total_seconds()
-        return lambda query: _fetch(f"{arguments.prometheus.rstrip('/')}{_PATH}{urlencode({'query': query})}", timeout)
-    namespace, _, service = arguments.prometheus_service.partition("/")
-    path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{_PATH}"
-    return lambda query: session.kubectl.raw(f"{path}{urlencode({'query': query})}")
-
-
-def _fetch(url: str, timeout: float) -> str:
+def _samples(answer: str) -> list[Sample]:
+    """Read the answer of Prometheus' HTTP API; raises ValueError if it is none, or an error."""
     try:
-        return requests.get(url, timeout=timeout).text  # also of an error, which says what is wrong
-    except requests.RequestException as error:
-        inner = error.args[0] if error.args else error
-        why = truncate(str(getattr(inner, "reason", inner)))
-        raise KubectlError(f"no answer from {url.partition(_PATH)[0]}: {why}") from error
+        tree = json.loads(answer)
+        # A warning, or the mark of VictoriaMetrics, says that a part is missing. No series would look like no finding.
+        missing = tree.get("warnings") or (tree.get("isPartial") and "it is partial")
+        if tree["status"] == "success" and not missing:
+            return [_sample(result) for result in tree["data"]["result"]]
+        why = f"the answer is incomplete: {missing}" if missing else f"the query failed: {tree['error']}"
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError("no answer of Prometheus' HTTP API: is this the address of a Prometheus?") from error
+    raise ValueError(truncate(why))
 
 
-def check_clusters(agents: Iterable[AgentSeries]) -> None:
-    """Another cluster can have nodes of the same names."""
-    clusters = sorted({one.target.get("cluster", "") for one in agents})
+def _sample(result: Mapping[str, Any]) -> Sample:
+    at, value = result["value"]
+    return Sample({str(label): str(text) for label, text in result["metric"].items()}, float(at), float(value))
+
+
+def _by_agent(samples: Iterable[tuple[str, Sample]]) -> list[AgentSeries]:
+    """Group samples by the agent that they are of; what no agent serves now is left out."""
+    agents: dict[frozenset[tuple[str, str]], AgentSeries] = {}
+    for query, sample in samples:
+        for label in _OF_A_METRIC:
+            if f"exported_{label}" in sample.labels:
+                raise ValueError(
+                    f"Prometheus gives the agents the label {label}, which hides the one of their metrics: "
+                    "give it another name in the scrape configuration, or set honor_labels"
+                )
+        target = {key: value for key, value in sample.labels.items() if key not in _OF_A_METRIC}
+        agent = agents.setdefault(frozenset(target.items()), AgentSeries(target))
+        name = sample.labels.get("__name__", "").removeprefix("nodeleak_") if query == "value" else query
+        agent.samples.setdefault(name, []).append(sample)
+    return [agent for agent in agents.values() if agent.of("build_info")]
+
+
+def _check_clusters(agents: Sequence[AgentSeries], known: Mapping[str, str]) -> None:
+    """Another cluster can have nodes of the same names, but its Prometheus does not have most of this one's."""
+    clusters = sorted({agent.target.get("cluster", "") for agent in agents})
     if len(clusters) > 1:
-        names = ", ".join(json.dumps(truncate(one)) for one in clusters[:5])
+        names = truncate(", ".join(map(json.dumps, clusters[:5])))
         raise UsageError(f"this Prometheus has agents of several clusters ({names}): add --prometheus-cluster=NAME")
-
-
-def check_nodes(agents: Sequence[AgentSeries], known: Collection[str]) -> None:
-    """The Prometheus of another cluster has some names or addresses of this one by chance, but not most."""
-    others = [one.node for one in agents if one.node not in known]
+    others = [agent.node for agent in agents if agent.node not in known]
     if others and 2 * len(others) >= len(agents):
         raise KubectlError(
             f"the status is unknown: {len(others)} of {len(agents)} agents in this Prometheus are on no node of this "
@@ -79,25 +170,85 @@ def check_nodes(agents: Sequence[AgentSeries], known: Collection[str]) -> None:
         )
 
 
-def _by_node(agents: Iterable[AgentSeries], known: Mapping[str, str]) -> dict[str, list[AgentSeries]]:
-    """Return the agents of each node. `known`: the node with this name, or address where no label names the node."""
-    found: dict[str, list[AgentSeries]] = {}
-    for one in agents:
-        if one.node in known:
-            found.setdefault(known[one.node], []).append(one)
-    return found
-
-
 def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
     if not agents:
         why = f"Prometheus has no metrics of its agent; to ask the agent itself: kubectl nodeleak status {target.node}"
-        return NodeStatus(target, None, Rank.UNKNOWN, "no metrics", why)
+        return unknown(target, "no metrics", why)
     if len(agents) > 1:
-        which = sorted(truncate(f"{one.target.get('job')} {one.target.get('instance')}") for one in agents)
-        why = f"Prometheus has several agents of this node: {', '.join(which)}"
-        return NodeStatus(target, None, Rank.UNKNOWN, "ambiguous", why)
+        which = sorted(truncate(f"{agent.target.get('job')} {agent.target.get('instance')}") for agent in agents)
+        return unknown(target, "ambiguous", f"Prometheus has several agents of this node: {', '.join(which)}")
+    (agent,) = agents
+    if not agent.of("last_sync_timestamp_seconds"):
+        return unknown(target, "no report", "no report: the agent has not finished its first sync")
     try:
-        output = json.dumps(document(agents[0], target.node))
+        found = document(agent, target.node)
     except (ValueError, LookupError, OverflowError, OSError) as error:
-        return NodeStatus(target, None, Rank.UNKNOWN, "unreadable", f"cannot read its metrics: {truncate(repr(error))}")
-    return answered(target, Answer(target.node, 0, output))
+        return unknown(target, "unreadable", f"cannot read its metrics: {truncate(repr(error))}")
+    return status_of(target, found, {"node": target.node, "exit_code": 0, "document": found})
+
+
+def document(agent: AgentSeries, node: str) -> dict[str, Any]:
+    """Return `nodeleak.status/v1`. What no metric says is null, or refers to the agent.
+
+    Raises ValueError, LookupError, OverflowError or OSError for what no agent exports.
+    """
+    if not agent.of("sources"):
+        raise LookupError("Prometheus stores no nodeleak_source_up of it")
+    last = agent.of("last_sync_timestamp_seconds")[-1]
+    findings, unavailable = list(_findings(agent)), list(_unavailable(agent))
+    halted = any(sample.value for sample in agent.of("cleanup_halted"))
+    severe = halted or any(finding["severity"] != Severity.INFO.value for finding in findings)
+    state = NodeState.FINDINGS if severe else NodeState.INCOMPLETE if unavailable else NodeState.OK
+    return {
+        "schema": SCHEMA,
+        "version": agent.label("build_info", "version"),
+        "node": node,
+        "state": (NodeState.STALLED if agent.of("stalled") else state).value,
+        "headline": "Critical: cleanup halted" if halted else "",
+        "report": {
+            "taken_at": rfc3339(datetime.fromtimestamp(last.value, UTC)),
+            "age_seconds": round(max(0.0, last.at - last.value), 1),
+            "interval_seconds": None,
+        },
+        "cleanup": {
+            "mode": agent.label("mode_info", "mode"),
+            "networks": [],
+            "release_possible": None,
+            "why_not": [],
+            "halted": "kubectl nodeleak scan says why" if halted else "",
+        },
+        "networks": list(_networks(agent)),
+        "findings": findings,
+        "unavailable": unavailable,
+    }
+
+
+def _findings(agent: AgentSeries) -> Iterator[dict[str, Any]]:
+    def sort_key(sample: Sample) -> tuple[int, str]:
+        return _ORDER.index(sample.labels["severity"]), sample.labels["detector"]
+
+    for sample in sorted(agent.of("finding"), key=sort_key):
+        severity, detector = sample.labels["severity"], sample.labels["detector"]
+        yield {"severity": severity, "detector": detector, "count": int(sample.value), "oldest": None}
+
+
+def _unavailable(agent: AgentSeries) -> Iterator[dict[str, str]]:
+    for source in sorted(sample.labels["source"] for sample in agent.of("unavailable")):
+        yield {"source": source, "why": "kubectl nodeleak scan says why"}
+    if agent.of("failed"):
+        yield {"source": "a check", "why": "it failed within five minutes, kubectl nodeleak scan says why"}
+
+
+def _networks(agent: AgentSeries) -> Iterator[dict[str, Any]]:
+    def counts(name: str, state: str = "") -> dict[str, int]:
+        of_state = [sample for sample in agent.of(name) if sample.labels.get("state", "") == state]
+        return {sample.labels["network"]: int(sample.value) for sample in of_state}
+
+    known = {
+        "usable": counts("range_addresses"),
+        "free": counts("range_free_addresses"),
+        "leaked": counts("reservations", "leaked"),
+        "unknown": counts("reservations", "unknown"),
+    }
+    for name in sorted(set().union(*known.values())):
+        yield {"name": name, **{key: values.get(name) for key, values in known.items()}}

@@ -1,42 +1,26 @@
 """One command: its targets, its progress, and asking them."""
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Final
 
+from agent.cli.output import show_progress, warn
 from agent.config import UsageError, quote
 from agent.fleet.answers import Answer
-from agent.fleet.asking import ask_all
-from agent.fleet.inventory import (
-    JSONPATH,
-    LABELS,
-    WITHOUT_AGENT,
-    Agent,
-    Target,
-    Untrusted,
-    addresses,
-    agents_in,
-    only,
-    targets,
-)
+from agent.fleet.inventory import LABELS, WITHOUT_AGENT, Agent, Target, addresses, agents_in, targets
 from agent.fleet.kubectl import Kubectl
-from agent.model.text import escape, format_number
+from agent.model.text import format_number
 
 _MANY: Final = 500
 _FEW: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""
 
 
-_FEWER: Final = {"clean": "", "status": "; -l SELECTOR asks fewer, --prometheus asks none"}
-"""What to say of a question to many agents."""
-
-
 class Session:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        given = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig}
-        options = (f"{name}={value}" for name, value in given.items() if value)
+        options = [option for option in cluster_options(arguments) if not option.startswith("--namespace")]
         self.kubectl = Kubectl(*options, timeout=arguments.timeout.total_seconds())
         self.agents_in = [f"--namespace={arguments.namespace}"] if arguments.namespace else ["--all-namespaces"]
 
@@ -47,89 +31,86 @@ class Session:
         """Find nodes and their agents; without names, all that are selected."""
         few = names[:_FEW] if len(names) <= _FEW else ()
         nodes = self._nodes(few)
-        try:
-            found = targets(nodes, [agent for node in few or ("",) for agent in agents_in(self._pods(node))])
-        except Untrusted as error:
-            raise UsageError(str(error)) from error
-        return self._chosen(found, names)
+        agents = [agent for node in few or ("",) for agent in agents_in(self._pods(node))]
+        # Somebody may have made pods that could answer for any node.
+        if len(namespaces := sorted({agent.namespace for agent in agents})) > 1:
+            where = ", ".join(namespaces)
+            raise UsageError(
+                f"pods with the labels of the agent are in several namespaces: {where}: choose with --namespace"
+            )
+        return _chosen(targets(nodes, agents), names)
 
     def nodes(self, names: Sequence[str]) -> tuple[list[Target], dict[str, str]]:
         """Find nodes without asking for their agents, and every node of the cluster by name and internal address."""
         chosen = "" if names else self._nodes((), "--output=wide")
-        selected = names or getattr(self._arguments, "selector", "")
+        selected = names or self._arguments.selector
         everything = self.kubectl.get("nodes", "--no-headers", "--output=wide") if selected else chosen
-        found = self._chosen(targets(everything if names else chosen, ()), names)
-        return found, {**addresses(everything), **{one.node: one.node for one in targets(everything, ())}}
-
-    def _chosen(self, found: Sequence[Target], names: Sequence[str]) -> list[Target]:
-        chosen, unknown = only(found, names)
-        if unknown:
-            raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names")
-        if not chosen:
-            raise UsageError("no node matches", "run 'kubectl get nodes --show-labels' for names and labels")
-        return chosen
+        found = _chosen(targets(everything if names else chosen, ()), names)
+        return found, {**addresses(everything), **{target.node: target.node for target in targets(everything, ())}}
 
     def _nodes(self, names: Sequence[str], *options: str) -> str:
         if names:
             return self.kubectl.get("nodes", *names, "--no-headers", "--ignore-not-found", *options)
-        selector = ",".join(filter(None, [getattr(self._arguments, "selector", ""), WITHOUT_AGENT]))
+        selector = ",".join(filter(None, [self._arguments.selector, WITHOUT_AGENT]))
         return self.kubectl.get("nodes", f"--selector={selector}", "--no-headers", *options)
 
     def _pods(self, node: str) -> str:
         of_node = [f"--field-selector=spec.nodeName={node}"] if node else []
-        return self.kubectl.get("pods", *self.agents_in, f"--selector={LABELS}", *of_node, f"--output={JSONPATH}")
+        return self.kubectl.get("pods", *self.agents_in, f"--selector={LABELS}", *of_node, "--output=json")
 
     def ask(
         self, agents: Sequence[Agent], command: Sequence[str], finished: Callable[[Answer], None] = lambda _: None
     ) -> list[Answer]:
-        """Run a command of the agent in each pod, at most `--parallel` at once."""
-        timeout, parallel = self._arguments.timeout.total_seconds(), self._arguments.parallel
-        if len(agents) > _MANY:
-            few = _FEWER.get(self._arguments.command, "; -l SELECTOR asks fewer")
-            note(f"asking {format_number(len(agents))} agents, {parallel} at a time{few}")
-        progress = _Progress(len(agents))
+        """Run a command of the agent in each pod, at most `--parallel` at once; what was answered before Ctrl-C counts.
 
-        def arrived(answer: Answer) -> None:
-            progress.clear()
-            finished(answer)
-            progress.step()
+        `finished`: called with each answer, as it arrives.
+        """
+        if len(agents) > _MANY:
+            fewer = "; --prometheus asks none" if command[0] == "status" else ""
+            warn(f"asking {format_number(len(agents))} agents, {self._arguments.parallel} at a time{fewer}")
 
         def execute(agent: Agent) -> Answer:
-            answer = self.kubectl.execute(agent, command, timeout)
+            answer = self.kubectl.execute(agent, command)
             # A command that changes nothing can be repeated.
-            return self.kubectl.execute(agent, command, timeout) if answer.lost and "--apply" not in command else answer
+            return self.kubectl.execute(agent, command) if answer.lost and "--apply" not in command else answer
 
-        try:
-            return ask_all(agents, execute, parallel, self.kubectl.cancel, arrived)
-        finally:
-            progress.clear()
-
-
-class _Progress:
-    """A line on a terminal that says how many agents have answered."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._done = count, -1
-        self._visible = sys.stderr.isatty()
-        self.step()
-
-    def step(self) -> None:
-        self._done += 1
-        self._write(f"{format_number(self._done)} of {format_number(self._count)} agents answered …")
-
-    def clear(self) -> None:
-        self._write("\r\033[K")
-
-    def _write(self, text: str) -> None:
-        if self._visible:
-            print(text, end="", file=sys.stderr, flush=True)
+        answers = {agent.node: Answer(agent.node, None, "", "interrupted before it answered") for agent in agents}
+        with ThreadPoolExecutor(self._arguments.parallel) as pool:
+            futures = [pool.submit(execute, agent) for agent in agents]
+            try:
+                show_progress(f"0 of {format_number(len(agents))} agents answered …")
+                for number, future in enumerate(as_completed(futures), 1):
+                    answer = future.result()
+                    answers[answer.node] = answer
+                    show_progress("")
+                    finished(answer)
+                    show_progress(f"{format_number(number)} of {format_number(len(agents))} agents answered …")
+            except BaseException as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.kubectl.cancel()
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+            finally:
+                show_progress("")
+        return list(answers.values())
 
 
-def note(text: str) -> None:
-    """Write to standard error: the output is for what was asked."""
-    print(f"nodeleak: {escape(text)}", file=sys.stderr, flush=True)
+def cluster_options(arguments: argparse.Namespace) -> list[str]:
+    """Write the options that say which cluster, and where the agents are, for another command."""
+    names = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig, "--namespace": arguments.namespace}
+    return [f"{name}={value}" for name, value in names.items() if value]
+
+
+def _chosen(found: Sequence[Target], names: Sequence[str]) -> list[Target]:
+    """Return the targets with these names, each once; without names, all targets. Raises UsageError."""
+    by_name = {target.node: target for target in found}
+    if unknown := [name for name in names if name not in by_name]:
+        raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names")
+    if not found:
+        raise UsageError("no node matches", "run 'kubectl get nodes --show-labels' for names and labels")
+    return [by_name[name] for name in dict.fromkeys(names or by_name)]
 
 
 def agents_of(found: Iterable[Target]) -> list[Agent]:
     """Return the agents that can be asked."""
-    return [one.agent for one in found if one.agent and not one.unreachable]
+    return [target.agent for target in found if target.agent and not target.unreachable]

@@ -1,21 +1,24 @@
-"""What is known about each node, and which of them is worst. Pure: from the documents `nodeleak.status/v1`."""
+"""What is known about each node, which of them is worst, and the table. Pure: from documents `nodeleak.status/v1`."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
-from types import NoneType
 from typing import Any, Final
 
+from agent.exporters.text.table import grid, lines_as_text
 from agent.fleet.answers import Answer
 from agent.fleet.inventory import Target, natural
-from agent.model.text import format_age, format_number, truncate
+from agent.model.status import SCHEMA, Malformed, NodeState, checked
+from agent.model.text import count_of, format_age, format_number, truncate
 
-SCHEMA: Final = "nodeleak.status/v1"
 _LONGEST: Final = 100
-"""Characters of a name: the longest one widens the rows of all nodes."""
-_UNKNOWN_COMMAND: Final = 'unknown command "status"'
+"""Characters of a cell: the longest one widens the rows of all nodes."""
+_YEAR: Final = 365 * 86400
+"""Seconds. An agent may answer any age."""
+_WIDE: Final = {"STATUS", "POD", "UNKNOWN", "CLEANUP"}
+"""Columns of `-o wide` only."""
 
 
 class Rank(IntEnum):
@@ -34,145 +37,99 @@ _RANKS: Final = {rank.name.lower(): rank for rank in (Rank.CRITICAL, Rank.WARNIN
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    name: str = "-"
-    usable: int | None = None
-    free: int | None = None
-    leaked: int | None = None
-    unknown: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node, ready to be shown."""
 
     target: Target
-    answer: Answer | None
     rank: Rank
     agent: str
     """Its version, or what is wrong with it."""
     text: str
     """Findings, or why there are none."""
+    entry: Mapping[str, Any]
+    """Its part of the merged document."""
+    document: Mapping[str, Any] | None = None
+    """What its agent reported; None: it gave no report."""
     complete: bool = False
     """Whether the agent read everything, recently."""
-    version: str = ""
-    age: str = "-"
-    cleanup: str = "-"
-    networks: Sequence[Network] = field(default=(Network(),))
+
+    @property
+    def networks(self) -> Sequence[Mapping[str, Any]]:
+        return self.document["networks"] if self.document else ()
+
+
+def unknown(target: Target, agent: str, why: str, entry: Mapping[str, Any] | None = None) -> NodeStatus:
+    return NodeStatus(target, Rank.UNKNOWN, agent, why, entry or Answer(target.node, None, error=why).entry())
 
 
 def node_status(target: Target, answer: Answer | None) -> NodeStatus:
     """Interpret an answer. None: the node was not asked."""
     if target.unreachable or answer is None:
-        agent = "not running" if target.agent else "missing"
-        return NodeStatus(target, answer, Rank.UNKNOWN, agent, target.unreachable)
-    return answered(target, answer)
-
-
-def answered(target: Target, answer: Answer) -> NodeStatus:
-    """Interpret what the agent answered, or a Prometheus in its place."""
-    document = None if answer.exit_code is None else answer.document
-    if document is None:
-        return _without_document(target, answer)
+        return unknown(target, "not running" if target.agent else "missing", target.unreachable)
+    document, entry = answer.document, answer.entry()
+    if answer.exit_code is None or document is None:
+        node = "" if target.status.startswith("Ready") else f" (node {target.status})"
+        return unknown(target, "no answer", f"{answer.reason}{node}", entry)
     if (schema := document.get("schema")) != SCHEMA:
         why = f'its agent answers with schema "{truncate(schema)}", this command reads {SCHEMA}: use one version'
-        return NodeStatus(target, answer, Rank.UNKNOWN, "unknown schema", why)
+        return unknown(target, "unknown schema", why, entry)
+    if document.get("state") == NodeState.NO_REPORT:
+        return unknown(target, "no report", f"no report: {truncate(document.get('why'))}", entry)
     try:
-        return _of_document(target, answer, document)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        why = f"cannot read its {SCHEMA}: {truncate(repr(error))}"
-        return NodeStatus(target, answer, Rank.UNKNOWN, "unreadable", why)
+        return status_of(target, checked(document), entry)
+    except Malformed as error:
+        return unknown(target, "unreadable", f"cannot read its {SCHEMA}: {truncate(error)}", entry)
 
 
-def _without_document(target: Target, answer: Answer) -> NodeStatus:
-    if _UNKNOWN_COMMAND in answer.error:
-        why = "its agent is too old and has no command 'status': update the DaemonSet's image"
-        return NodeStatus(target, answer, Rank.UNKNOWN, "too old", why)
-    if answer.output.startswith("{"):
-        return NodeStatus(target, answer, Rank.UNKNOWN, "unreadable", f"cannot read its {SCHEMA}: no valid JSON")
-    node = "" if target.status.startswith("Ready") else f" (node {target.status})"
-    return NodeStatus(target, answer, Rank.UNKNOWN, "no answer", f"{answer.reason}{node}")
-
-
-def _of_document(target: Target, answer: Answer, document: Mapping[str, Any]) -> NodeStatus:
-    state = str(document["state"])
-    version = truncate(document.get("version") or "", _LONGEST)
-    if state == "no_report":
-        why = f"no report: {document.get('why') or document.get('headline') or 'the agent gives no reason'}"
-        return NodeStatus(target, answer, Rank.UNKNOWN, version or "no report", why, version=version)
-    findings, unavailable = document["findings"], document["unavailable"]
-    severities = [str(one["severity"]) for one in findings]
-    headline = _unlisted(state, str(document["headline"]), severities)
-    complete = state in {"ok", "findings"} and not unavailable
-    not_ready = "" if target.agent is None or target.agent.ready else " not ready"
+def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, Any]) -> NodeStatus:
+    """Interpret a document that has a report."""
+    complete = document["state"] in {NodeState.OK, NodeState.FINDINGS} and not document["unavailable"]
+    version, ready = truncate(document["version"], _LONGEST), target.agent is None or target.agent.ready
     return NodeStatus(
         target=target,
-        answer=answer,
-        rank=_rank([*severities, *map(_severity, headline)], complete=complete),
-        agent=f"{version}{not_ready}",
-        text="; ".join([*headline, *_problems(state, document["report"], unavailable), *map(_finding, findings)]),
+        rank=_rank(document, complete=complete),
+        agent=version if ready else f"{version} not ready",
+        text="; ".join([*_problems(document), *map(_finding, document["findings"])]),
+        entry=entry,
+        document=document,
         complete=complete,
-        version=version,
-        age=_age(document["report"]),
-        cleanup=_cleanup(document["cleanup"]),
-        networks=[_network(one) for one in document["networks"]] or [Network()],
     )
 
 
-def _unlisted(state: str, headline: str, severities: Sequence[str]) -> list[str]:
-    """Return the headline if no finding is as severe: a cleanup that halted is no finding."""
-    if _severity(headline) in _RANKS:
-        return [] if _severity(headline) in severities else [headline]
-    return [headline] if state == "findings" and not severities else []
+def _rank(document: Mapping[str, Any], *, complete: bool) -> Rank:
+    ranks = [_RANKS.get(finding["severity"], Rank.UNKNOWN) for finding in document["findings"]]
+    if document["cleanup"]["halted"]:
+        ranks.append(Rank.CRITICAL)
+    if not complete or (document["state"] == NodeState.FINDINGS and not ranks):
+        ranks.append(Rank.UNKNOWN)
+    return min(ranks, default=Rank.OK)
 
 
-def _severity(headline: str) -> str:
-    return headline.partition(":")[0].lower()
-
-
-def _rank(severities: Iterable[str], *, complete: bool) -> Rank:
-    ranks = [_RANKS.get(severity, Rank.UNKNOWN) for severity in severities]
-    return min(ranks if complete else [*ranks, Rank.UNKNOWN], default=Rank.OK)
-
-
-def _problems(state: str, report: Mapping[str, Any] | None, unavailable: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say why the findings may not be all."""
-    if state == "stalled":
-        return [f"stalled: the last report is {_age(report)} old"]
-    why = [f"{one['source']} unavailable: {truncate(one['why'])}" for one in unavailable]
-    if state == "incomplete":
-        return [f"incomplete: {', '.join(why) or 'the agent gives no reason'}"]
-    return why if state in {"ok", "findings"} else [f'unknown state "{truncate(state)}"', *why]
+def _problems(document: Mapping[str, Any]) -> list[str]:
+    """Say why the findings may not be all, and what is no finding."""
+    halted = document["cleanup"]["halted"]
+    said = [f"critical: cleanup halted: {halted}"] if halted else []
+    if document["state"] == NodeState.STALLED:
+        return [*said, f"stalled: the last report is {_age(document)} old"]
+    why = [f"{missing['source']} unavailable: {truncate(missing['why'])}" for missing in document["unavailable"]]
+    if document["state"] == NodeState.INCOMPLETE:
+        return [*said, f"incomplete: {', '.join(why) or 'the agent gives no reason'}"]
+    return [*said, *why]
 
 
 def _finding(finding: Mapping[str, Any]) -> str:
-    count = "" if finding["count"] == 1 else f"{format_number(int(finding['count']))} "
+    count = "" if finding["count"] == 1 else f"{format_number(finding['count'])} "
     return f"{finding['severity']}: {count}{finding['detector']}"
 
 
-def _age(report: Mapping[str, Any] | None) -> str:
-    return format_age(timedelta(seconds=float(report["age_seconds"]))) if report else "-"
+def _age(document: Mapping[str, Any]) -> str:
+    return format_age(timedelta(seconds=min(max(document["report"]["age_seconds"], 0), _YEAR)))
 
 
 def _cleanup(cleanup: Mapping[str, Any]) -> str:
-    possible = cleanup["release_possible"]
-    if possible:
-        return f"{truncate(cleanup['mode'])}, can release"
-    why = ", ".join(truncate(one) for one in cleanup["why_not"])
-    text = f"{cleanup['mode']}, {'unknown' if possible is None else 'cannot release'}{f': {why}' if why else ''}"
-    return truncate(text, 10 * _LONGEST)
-
-
-def _network(network: Mapping[str, Any]) -> Network:
-    usable, free, leaked, unknown = (network[key] for key in ("usable", "free", "leaked", "unknown"))
-    return Network(truncate(network["name"], _LONGEST), *map(_count, (usable, free, leaked, unknown)))
-
-
-def _count(number: object) -> int | None:
-    """Raises TypeError for a text: it can have more digits than can be shown."""
-    if not isinstance(number, (int, float, NoneType)):
-        raise TypeError(f"{truncate(repr(number))} is no number")
-    return None if number is None else int(number)
+    words = {True: "can release", False: "cannot release", None: "unknown"}
+    why = ", ".join(cleanup["why_not"])
+    return f"{cleanup['mode']}, {words[cleanup['release_possible']]}{f': {why}' if why else ''}"
 
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
@@ -181,20 +138,54 @@ def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
 
 
 def _free(status: NodeStatus) -> float:
-    return min((one.free for one in status.networks if one.free is not None), default=float("inf"))
+    return min((network["free"] for network in status.networks if network["free"] is not None), default=float("inf"))
 
 
 def _leaked(status: NodeStatus) -> int:
-    return sum(one.leaked or 0 for one in status.networks)
+    return sum(network["leaked"] or 0 for network in status.networks)
+
+
+def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> str:
+    """Write the nodes in the given order, one row for each of their networks. `wide`: with more columns."""
+    return lines_as_text(_lines(statuses, wide=wide))
+
+
+def _lines(statuses: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]:
+    yield from summary(statuses)
+    if statuses:
+        yield ""
+        rows = [_row(status, network) for status in statuses for network in (status.networks or (None,))]
+        heads = [head for head in rows[0] if wide or head not in _WIDE]
+        yield from grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)])
+
+
+def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str]:
+    document = status.document
+    return {
+        "NODE": status.target.node,
+        "STATUS": status.target.status,
+        "POD": status.target.agent.name if status.target.agent else "-",
+        "AGENT": status.agent,
+        "NETWORK": network["name"] if network else "-",
+        "FREE": f"{format_number(network['free'])}/{format_number(network['usable'])}" if network else "-",
+        "LEAKED": format_number(network["leaked"]) if network else "-",
+        "UNKNOWN": format_number(network["unknown"]) if network else "-",
+        "AGE": _age(document) if document else "-",
+        "CLEANUP": _cleanup(document["cleanup"]) if document else "-",
+        "FINDINGS": status.text or "none",
+    }
+
+
+def _cell(row: Mapping[str, str], head: str, *, wide: bool) -> str:
+    return row[head] if wide and head in {"CLEANUP", "FINDINGS"} else truncate(row[head], _LONGEST)
 
 
 def summary(statuses: Sequence[NodeStatus]) -> list[str]:
     """Count the nodes by rank, and name the versions if they differ."""
-    ranks = Counter(one.rank for one in statuses)
+    ranks = Counter(status.rank for status in statuses)
     counts = [f"{format_number(ranks[rank])} {rank.name.lower()}" for rank in Rank if ranks[rank]]
-    nodes = "1 node" if len(statuses) == 1 else f"{format_number(len(statuses))} nodes"
-    lines = [f"{nodes}: {', '.join(counts)}" if counts else "no nodes"]
-    versions = Counter(one.version for one in statuses if one.version)
+    lines = [f"{count_of(len(statuses), 'node')}: {', '.join(counts)}" if counts else "no nodes"]
+    versions = Counter(truncate(status.document["version"], _LONGEST) for status in statuses if status.document)
     if len(versions) > 1:
         found = ", ".join(f"{version} ({format_number(n)})" for version, n in sorted(versions.items()))
         lines.append(f"The agents have different versions: {found}")

@@ -5,22 +5,17 @@ none. Unknown: it could not check all networks. An unconfirmed finding leaves th
 without kubenet does not get one.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from agent.checks.addresses import exhausted_range
-from agent.kube_events.queue import Kind, Message, Put, Server
+from agent.kube_events.delivery import DeliveryQueue, Kind, Message
 from agent.kube_events.rate_limit import REPEAT_AFTER
-from agent.model.finding import Finding, Severity, urgency
+from agent.model.finding import Severity, urgency
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import ADDRESS_PRESSURE, Known, Node
+from agent.model.snapshot import ADDRESS_PRESSURE, Known
 from agent.model.text import rfc3339
-
-RESEND_AFTER: Final = timedelta(minutes=1)
-"""By then the watched node object has the patch; otherwise it was lost, or the Node was created again."""
 
 EXHAUSTED: Final = "CNIAddressesExhausted"
 SCARCE: Final = "CNIAddressesScarce"
@@ -49,74 +44,53 @@ class Condition:
 
 def condition(report: Report) -> Condition | None:
     """Return the condition; None: leave it unchanged."""
-    found = [one for one in report.problems if one.finding.detector == exhausted_range.NAME]
-    confirmed = [one.finding for one in sorted(found, key=urgency) if one.confirmed]
-    if confirmed:
-        return _pressure(confirmed)
-    if found:
-        return None
+    found = [tracked for tracked in report.problems if tracked.finding.detector == exhausted_range.NAME]
+    if confirmed := [tracked.finding for tracked in sorted(found, key=urgency) if tracked.confirmed]:
+        reason = EXHAUSTED if confirmed[0].severity is Severity.CRITICAL else SCARCE
+        return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
+    return None if found else _without_finding(report)
+
+
+def _without_finding(report: Report) -> Condition | None:
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.
-            return None if gap.chosen and not _current_status(report) else Condition("Unknown", UNKNOWN, gap.why)
-    return Condition("False", AVAILABLE, "; ".join(filter(None, map(_free_addresses, report.networks))))
-
-
-def _pressure(confirmed: Sequence[Finding]) -> Condition:
-    # The most severe comes first.
-    reason = EXHAUSTED if confirmed[0].severity is Severity.CRITICAL else SCARCE
-    return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
+            return None if gap.chosen and not _status(report) else Condition("Unknown", UNKNOWN, gap.why)
+    free = (_free_addresses(network) for network in report.networks if not network.not_in_use)
+    return Condition("False", AVAILABLE, "; ".join(free))
 
 
 def _free_addresses(network: NetworkSummary) -> str:
-    """Count them; empty where the network is not in use."""
-    if network.not_in_use:
-        return ""
     if network.usable is None:
         return f"{network.name}: no address is reserved"
     return f"{network.name}: {network.free} of {network.usable} addresses are free"
 
 
-def _current_status(report: Report) -> str | None:
-    """Return the status in the node object, empty where it has no such condition; None: not known."""
-    match report.assessment.snapshot.node:
-        case Known(Node(address_pressure=status)):
-            return status
-        case _:
-            return None
+def _status(report: Report) -> str | None:
+    """Return the status in the Node object, empty where it has no such condition; None: not known."""
+    node = report.assessment.snapshot.node
+    return node.value.address_pressure if isinstance(node, Known) and node.value else None
 
 
 class ConditionExporter:
-    """Patches the condition when it changes, when the node object lacks it after a minute, and every five minutes."""
+    """Patches the condition when it changes, and every five minutes: a patch, or the Node, may get lost."""
 
-    def __init__(self, put: Put) -> None:
-        self._put = put
+    def __init__(self, queue: DeliveryQueue) -> None:
+        self._queue = queue
         self._sent: Condition | None = None
         self._sent_at = timedelta(0)
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
-        snapshot = report.assessment.snapshot
-        now = condition(report)
-        if now is None or not self._is_due(now, _current_status(report), snapshot.uptime):
+        snapshot, sent = report.assessment.snapshot, self._sent
+        if (now := condition(report)) is None:
             return
-        patch = now.patch(snapshot.taken_at, changed=now.status != self._previous_status(report))
-        send = partial(_send, f"/api/v1/nodes/{snapshot.node_name}/status", patch)
-        self._put(Message(Kind.CONDITION, now.reason, send))
+        unchanged = sent is not None and (sent.status, sent.reason) == (now.status, now.reason)
+        if unchanged and snapshot.uptime - self._sent_at < REPEAT_AFTER:
+            return
+        before = _status(report)  # the Node object survives a restart of the agent
+        if before is None and sent is not None:
+            before = sent.status
+        patch = now.patch(snapshot.taken_at, changed=now.status != before)
+        path = f"/api/v1/nodes/{snapshot.node_name}/status"
+        self._queue.put(Message(Kind.CONDITION, now.reason, lambda writer: writer.patch(path, patch)))
         self._sent, self._sent_at = now, snapshot.uptime
-
-    def _is_due(self, now: Condition, current: str | None, uptime: timedelta) -> bool:
-        ago = uptime - self._sent_at
-        if self._sent is None or ago >= REPEAT_AFTER or (ago >= RESEND_AFTER and current not in {None, now.status}):
-            return True
-        return (now.status, now.reason) != (self._sent.status, self._sent.reason)
-
-    def _previous_status(self, report: Report) -> str:
-        """Return the status until now, from the node object where possible: it survives a restart of the agent."""
-        status = _current_status(report)
-        if status is None:
-            return self._sent.status if self._sent else ""
-        return status
-
-
-def _send(path: str, patch: dict[str, Any], server: Server) -> None:
-    server.patch(path, patch)

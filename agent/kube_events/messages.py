@@ -39,11 +39,10 @@ REASONS: Final = (*(reason(detector.NAME) for detector in DETECTORS), RELEASED)
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The involved object."""
+    """The involved object. `namespace`: empty if it has none."""
 
     kind: str
     namespace: str
-    """Empty: not namespaced."""
     name: str
     uid: str
 
@@ -102,85 +101,77 @@ class EventSpec:
 
 
 def event_specs(report: Report) -> Iterator[EventSpec]:
-    """Yield the Events of confirmed findings and of releases, those about the node first.
+    """Yield the Events of releases and of confirmed findings, those about the node first.
 
     One for each detector and network or resource, and one for each detector and pod.
     """
     snapshot = report.assessment.snapshot
     node = snapshot.node_name
-    confirmed = [one.finding for one in report.sorted_findings if one.confirmed]
-    by_place: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
-    by_pod: defaultdict[tuple[str, Pod], list[Finding]] = defaultdict(list)
-    for finding in confirmed:
-        by_place[finding.detector, finding.network or finding.resource].append(finding)
+    about_node = About("Node", "", node, node)
+    of_node: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
+    of_pods: defaultdict[tuple[str, Pod], list[Finding]] = defaultdict(list)
+    for finding in (tracked.finding for tracked in report.sorted_findings if tracked.confirmed):
+        of_node[finding.detector, finding.network or finding.resource].append(finding)
         for pod in _affected(finding, snapshot):
-            by_pod[finding.detector, pod].append(finding)
+            of_pods[finding.detector, pod].append(finding)
     if report.cleaning is not None:
-        yield from _released(node, report.cleaning)
-    for (detector, place), findings in by_place.items():
-        yield _event_spec(node, _about_node(node), detector, place, findings)
-    for (detector, pod), findings in by_pod.items():
+        yield from _released(about_node, report.cleaning)
+    for (detector, subject), findings in of_node.items():
+        yield _event_spec(node, about_node, detector, subject, findings)
+    for (detector, pod), findings in of_pods.items():
         namespace, _, name = pod.name.partition("/")
         yield _event_spec(node, About("Pod", namespace, name, pod.uid), detector, "", findings)
 
 
-def _about_node(node: str) -> About:
-    return About("Node", "", node, node)
-
-
 def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
     """Yield the affected pods, by uid: a name is not enough, because a leaked address's pod may have a successor."""
-    uids = {*finding.identity, *finding.affected, *(one.uid for one in finding.rejected_pods)}
+    uids = {*finding.identity, *finding.affected, *(rejected.uid for rejected in finding.rejected_pods)}
     if isinstance(snapshot.pods, Known):
         yield from (pod for pod in snapshot.pods.value if pod.uid and pod.uid in uids)
 
 
 def _event_spec(node: str, about: About, detector: str, subject: str, findings: Sequence[Finding]) -> EventSpec:
-    informational = all(finding.severity is Severity.INFO for finding in findings)
+    severities = {finding.severity for finding in findings}
     return EventSpec(
         node=node,
         about=about,
         reason=reason(detector),
-        type="Normal" if informational else "Warning",
+        type="Normal" if severities == {Severity.INFO} else "Warning",
         message=_message(subject, findings),
         subject=subject,
-        critical=any(finding.severity is Severity.CRITICAL for finding in findings),
+        critical=Severity.CRITICAL in severities,
     )
 
 
-def _released(node: str, cleaning: Cleaning) -> Iterator[EventSpec]:
+def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
     released: defaultdict[str, list[str]] = defaultdict(list)
     for outcome in cleaning.outcomes:
         if outcome.verdict is Verdict.RELEASED:
             pod = f" (of pod {outcome.request.pod})" if outcome.request.pod else ""
-            for one in outcome.request.reservations:
-                released[one.network].append(f"{one.ip}{pod}")
+            for reservation in outcome.request.reservations:
+                released[reservation.network].append(f"{reservation.ip}{pod}")
     for network, addresses in released.items():
-        message = _listed(f"released leaked addresses{_in(network)} ({len(addresses)})", addresses, len(addresses))
-        yield EventSpec(node, _about_node(node), RELEASED, "Normal", message, network, lasting=False)
+        message = _list(f"released leaked addresses in {network} ({len(addresses)})", addresses, len(addresses))
+        yield EventSpec(about_node.name, about_node, RELEASED, "Normal", message, network, lasting=False)
 
 
-def _in(place: str) -> str:
-    return f" in {place}" if place else ""
-
-
-def _message(place: str, findings: Sequence[Finding]) -> str:
+def _message(subject: str, findings: Sequence[Finding]) -> str:
     """Write one finding as it is, and several as a list."""
     if len(findings) == 1:
-        return _within(LONGEST, findings[0].message)
-    count, texts = sum(one.count for one in findings), [one.message for one in findings if one.count == 1]
-    return _listed(f"{count} findings{_in(place)}", texts, count)
+        return _shorten(findings[0].message, LONGEST)
+    count = sum(finding.count for finding in findings)
+    texts = [finding.message for finding in findings if finding.count == 1]
+    return _list(f"{count} findings{f' in {subject}' if subject else ''}", texts, count)
 
 
-def _listed(head: str, texts: Sequence[str], count: int) -> str:
+def _list(head: str, texts: Sequence[str], count: int) -> str:
     """`count`: how many there are, with those that have no text."""
-    shown = [_within(_LONGEST_EXAMPLE, text) for text in texts[:EXAMPLES]]
+    shown = [_shorten(text, _LONGEST_EXAMPLE) for text in texts[:EXAMPLES]]
     more = f" | and {count - len(shown)} more" if count > len(shown) else ""
-    return _within(LONGEST, f"{head}: {' | '.join(shown)}{more}")
+    return _shorten(f"{head}: {' | '.join(shown)}{more}", LONGEST)
 
 
-def _within(most: int, text: str) -> str:
+def _shorten(text: str, limit: int) -> str:
     """Escape a text and cut it to so many bytes."""
-    escaped = escape(text)
-    raw = escaped.encode()
-    return escaped if len(raw) <= most else f"{raw[: most - 3].decode(errors='ignore')}..."
+    raw = escape(text).encode()
+    return raw.decode() if len(raw) <= limit else f"{raw[: limit - 3].decode(errors='ignore')}..."

@@ -5,6 +5,7 @@ It uses the credentials of `sources/kube/credentials.py` and a connection of its
 
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,31 +13,20 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from agent.model.text import truncate
-from agent.sources.kube.client import ApiError, refusal
-from agent.sources.kube.credentials import client_for, in_time
+from agent.sources.kube.client import refusal
+from agent.sources.kube.credentials import client_for
 from agent.sources.source_error import SourceError
 
-_DONE: Final = (200, 201)
-_TOO_MANY_REQUESTS: Final = 429
 _LARGEST_ANSWER: Final = 1 << 20
-_DEFAULT_RETRY_AFTER: Final = 1.0
-
-
-class Throttled(ApiError):
-    """429, with the seconds after which to retry."""
-
-    def __init__(self, refused: ApiError, seconds: float) -> None:
-        super().__init__(refused.status, str(refused).removeprefix("API server: "))
-        self.seconds = seconds
 
 
 class Writer:
-    """A connection to one API server. Not safe for threads."""
+    """A connection to one API server, opened when it is needed. Not safe for threads."""
 
     def __init__(self, kubeconfig: Path | None, timeout: float) -> None:
-        """`timeout`: seconds to connect, and between bytes. Raises SourceError."""
+        """`timeout`: seconds to connect, and between bytes."""
         self._timeout, self._kubeconfig = timeout, kubeconfig
-        self._client = client_for(kubeconfig)
+        self._client: client.ApiClient | None = None
 
     def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create an object and return it; raises SourceError, and ApiError where the server refuses."""
@@ -47,37 +37,25 @@ class Writer:
         return self._send("PATCH", path, body, "application/strategic-merge-patch+json")
 
     def close(self) -> None:
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def _send(self, method: str, path: str, body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+        api = self._client = self._client or client_for(self._kubeconfig)
+        headers = {"Accept": "application/json", "Content-Type": kind}
         try:
-            request = in_time(
-                self._kubeconfig,
-                lambda: self._client.param_serialize(
-                    method,
-                    path,
-                    header_params={"Accept": "application/json", "Content-Type": kind},
-                    body=dict(body),
-                    auth_settings=["BearerToken"],
-                ),
+            request = api.param_serialize(
+                method, path, header_params=headers, body=dict(body), auth_settings=["BearerToken"]
             )
-            response = self._client.call_api(*request, _request_timeout=(self._timeout, self._timeout))
-            if response.status not in _DONE:
-                raise _refused(response)
+            response = api.call_api(*request, _request_timeout=(self._timeout, self._timeout))
+            if response.status not in {HTTPStatus.OK, HTTPStatus.CREATED}:
+                raise refusal(response)
             return _object(response)
         except client.ApiException as error:
             raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError, RecursionError) as error:
             raise SourceError(f"API server: {truncate(str(error))}") from error
-
-
-def _refused(response: Any) -> ApiError:
-    after = str(response.getheader("Retry-After") or "")
-    refused = refusal(response)
-    if refused.status != _TOO_MANY_REQUESTS:
-        return refused
-    # A date needs a clock: not worth it.
-    return Throttled(refused, float(after) if after.isdecimal() else _DEFAULT_RETRY_AFTER)
 
 
 def _object(response: Any) -> Mapping[str, Any]:

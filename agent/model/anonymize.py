@@ -72,39 +72,8 @@ DEVICE_WORDS: Final = frozenset({
     "devices", "kubevirt", "io", "nvidia", "amd", "intel", "com", "gpu", "kvm", "tun", "vhost", "net", "sock",
 })  # fmt: skip
 VOLUME_WORDS: Final = frozenset("/".join((*chain(*MIGRATED.items()), "iscsi", "fc")).split("/"))
-REASON_WORDS: Final = frozenset(
-    """
-    a according account address after again all allocate allocated allocation an and answered api api's are argument as
-    at available bad be because been below broke broken but by bytes cache call can can't canceled cannot capacity
-    certificate changed changes check checkpoint checkpoint-dir cleaning clocks cluster-autoscaler-status cni-cache-dir
-    cni-networks-dir code command complete configmap connect connected connection container container's containers
-    content cri-dockerd date deleted denied desc description descriptor device device-plugins-dir devices didn't digits
-    directory docker docker's does down due earlier empty endpoint enough entry error event events evidence exist exists
-    expected failed failure family fifo file files flags followed for forbidden format found get got groups handle has
-    have healthy here hex holds host host's host-local hostpid id ids if in inappropriate incomplete input/output
-    interface internal interrupted invalid ioctl is it items its json know known kube-system kubeconfig kubelet
-    kubelet's kubelet-dir left less levels limit line link links list listed lists long longer malformed many memory
-    metadata.uid middle missing mode modification more mounted name named namespace namespaces needs network networks no
-    node node's nodes none nor not number object objects of off on only open operation or out own owner parse path peer
-    permission permitted persistentvolumeclaims persistentvolumes phase pipe plugin plugins pod pods present previously
-    proc process protocol provider read read-only real reason refused registered regular rejected released reliable
-    request requested requests required reservation reset resolution resolve resource resources resourceversion response
-    restore restored root route rpc run running runtime s sandbox sandboxes server service set show shows silent since
-    single so socket space stale stat status still stopped string structure such supported symbolic system taken
-    temporarily temporary text than that the their there these this time timed to together too transitions transport
-    true unavailable unexpected unhealthy unknown unreachable unregistered update use used uses verify version volume
-    volumeattachments volumes waiting waits was watch watched watches were whether which whose with within without
-    writes written wrote yet
-    """.split()  # noqa: SIM905 (a list of so many words is twice as long)
-).union(map(str, range(1000)), (KUBENET,))
-"""Words of the agent's and the kubelet's own texts and of the system's errors, and numbers of up to three digits."""
-
-
+_PHRASES: Final = "Pod was rejected: |enough resource:"
 _OWN_VERSION: Final = r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
-
-
-def _is_reason_word(word: str) -> bool:
-    return word.lower().removeprefix("--") in REASON_WORDS
 
 
 _NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)
@@ -114,10 +83,8 @@ _SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrI
 _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
-_TEXT: Final = _Rule(
-    re.compile(r"(?<!\w)(['\"]).*\1|[^\s,;().:][^\s,;()]*?(?=[.:]*(?:[\s,;()]|$))", re.DOTALL), _is_reason_word
-)
-"""Free text, word by word; what it quotes is one name."""
+_TEXT: Final = _Rule(re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch)
+"""Free text, as one name: nobody can check each word of it. Two phrases of the kubelet decide a cause."""
 _VERSION: Final = _Rule(re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch)
 
 _RULES: Final[Mapping[str, _Rule]] = {
@@ -132,36 +99,36 @@ _RULES: Final[Mapping[str, _Rule]] = {
 """By `Type.field` or by field; all other fields are names."""
 
 
-def _rewrite(value: _T, rename: _Rename, place: str = "", field: str = "") -> _T:
+def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
     """Return a value of the model with every name and address replaced."""
     new: Any
     match value:
         case None | bool() | int() | float() | datetime() | timedelta() | StrEnum():
             return value
         case str():
-            new = (_RULES.get(place) or _RULES.get(field, _NAMES)).apply(value, rename)
+            new = (_RULES.get(path) or _RULES.get(field, _NAMES)).apply(value, rename)
         case IPv4Address() | IPv6Address():
             new = ip_address(rename(str(type(value)(int(value)))))  # without the zone that IPv6 may have
         case tuple():
-            new = tuple(_rewrite(one, rename, place, field) for one in value)
+            new = tuple(_rewrite(item, rename, path, field) for item in value)
         case _ if is_dataclass(value) and not isinstance(value, type):
             new = _rewrite_fields(value, rename)
         case _:
-            raise TypeError(f"{place}: {type(value).__name__} is not a type of recordings")
+            raise TypeError(f"{path}: {type(value).__name__} is not a type of recordings")
     return new  # type: ignore[no-any-return]
 
 
 def _rewrite_fields(value: Any, rename: _Rename) -> Any:
     if isinstance(value, Range):
         rename(str(_around(value)))  # its addresses stay together
-    names = [(one.name, f"{type(value).__name__}.{one.name}") for one in fields(value)]
-    return replace(value, **{name: _rewrite(getattr(value, name), rename, place, name) for name, place in names})
+    kind, names = type(value).__name__, [field.name for field in fields(value)]
+    return replace(value, **{name: _rewrite(getattr(value, name), rename, f"{kind}.{name}", name) for name in names})
 
 
-def _around(one: Range) -> IPv4Network | IPv6Network:
+def _around(range_: Range) -> IPv4Network | IPv6Network:
     """Return the smallest network that contains a range."""
-    different = (int(one.first) ^ int(one.last)).bit_length()
-    return ip_interface(f"{one.first}/{one.first.max_prefixlen - different}").network
+    different = (int(range_.first) ^ int(range_.last)).bit_length()
+    return ip_interface(f"{range_.first}/{range_.first.max_prefixlen - different}").network
 
 
 def _new_names(names: Iterable[str]) -> Mapping[str, str]:
@@ -171,10 +138,10 @@ def _new_names(names: Iterable[str]) -> Mapping[str, str]:
     digits = len(str(len(others)))
     new = {name: f"n{number:0{digits}}" for number, name in enumerate(others)}
     for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
-        family = {name: one for name, one in addresses.items() if one.version == first.version}
-        move = _mover([one.network for one in family.values()], first)
-        for name, one in family.items():
-            new[name] = f"{move(one)}/{one.network.prefixlen}" if "/" in name else str(move(one))
+        family = {name: address for name, address in addresses.items() if address.version == first.version}
+        move = _mover([address.network for address in family.values()], first)
+        for name, address in family.items():
+            new[name] = f"{move(address)}/{address.network.prefixlen}" if "/" in name else str(move(address))
     return new
 
 
@@ -197,8 +164,8 @@ def _mover(networks: Iterable[Any], first: IPv4Address | IPv6Address) -> Callabl
         new, _ = _packed([block.num_addresses for block in blocks], 0)
 
     def move(address: Any) -> IPv4Address | IPv6Address:
-        place = bisect_right(old, int(address.ip)) - 1
-        return type(first)(new[place] + int(address.ip) - old[place])
+        block = bisect_right(old, int(address.ip)) - 1
+        return type(first)(new[block] + int(address.ip) - old[block])
 
     return move
 

@@ -1,22 +1,20 @@
 """A snapshot in which every reservation has a state."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
-from ipaddress import ip_network
 
-from agent.model.leak import Leaks
-from agent.model.ranges import IPNetwork, Range, RangeSets, free, subnet_range, usable
+from agent.model.index import SnapshotIndex
+from agent.model.ranges import Range, RangeSets, free, subnet_range, usable
 from agent.model.runtime import WrittenRange
 from agent.model.snapshot import (
-    CniResult,
-    Container,
     InsufficientData,
     NotRequested,
     Pod,
+    PortMapping,
     Reservation,
     Snapshot,
     UnrecognizedEntry,
@@ -25,10 +23,10 @@ from agent.model.snapshot import (
 
 KUBENET = "kubenet"
 """The network whose range is the node's pod CIDR by definition."""
-
-
 LONGEST_ADD = timedelta(minutes=4)
 """How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
+PRIMARY = frozenset({"eth0", ""})
+"""The interface that a pod has its own addresses on; empty in the format of host-local < 0.8.0."""
 
 
 class State(StrEnum):
@@ -51,7 +49,8 @@ class State(StrEnum):
     """Not written by host-local (another name, no container ID, a directory, a link, too large). nodeleak only lists it
     and never releases it."""
     UNKNOWN = "unknown"
-    """A source that the state depends on is unavailable, or the file is newer than the node's clock (it was set)."""
+    """A source that the state depends on is unavailable, the file is newer than the node's clock (it was set), or
+    libcni's cache names no pod of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,32 +85,28 @@ class ClassifiedReservation:
         return self.entry.blocks if isinstance(self.entry, UnrecognizedEntry) else True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingTeardown(ClassifiedReservation):
-    """A reservation whose teardown is pending. A class of its own, because a node may have 65,000 of the others."""
-
-    since: datetime
-    lasted: timedelta
-    """How long it has been pending since, by the boot clock."""
-
-
-def _created(container: Container) -> int:
-    return container.created
-
-
-def _written(result: CniResult) -> int:
-    return result.mtime_ns
-
-
 @dataclass(frozen=True)
 class Assessment:
     """There is one at a time, so it has no slots, and keeps what several detectors ask for."""
 
-    snapshot: Snapshot
+    index: SnapshotIndex
     reservations: tuple[ClassifiedReservation, ...]
     """Every entry of every network that was read."""
-    leaks: Leaks = field(default_factory=dict)
-    """The reservations in state `leaked`; empty until they are confirmed."""
+    last_owned: Mapping[Reservation, datetime] = field(default_factory=dict)
+    """When the snapshot before found an owner of a reservation that has none now."""
+    pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
+    """Since when each teardown is pending, by the wall clock and by the boot clock."""
+    host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
+    """Those in the spec of the pod of each reserved container ID, where the API server had the pod."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.index.snapshot
+
+    @cached_property
+    def leaked(self) -> Mapping[Reservation, ClassifiedReservation]:
+        leaked = (entry for entry in self.reservations if entry.state is State.LEAKED)
+        return {entry.entry: entry for entry in leaked if isinstance(entry.entry, Reservation)}
 
     @cached_property
     def networks(self) -> tuple[str, ...]:
@@ -132,8 +127,8 @@ class Assessment:
     @cached_property
     def _by_network(self) -> Mapping[str, tuple[ClassifiedReservation, ...]]:
         by_network: defaultdict[str, list[ClassifiedReservation]] = defaultdict(list)
-        for one in self.reservations:
-            by_network[one.network].append(one)
+        for entry in self.reservations:
+            by_network[entry.network].append(entry)
         return {network: tuple(entries) for network, entries in by_network.items()}
 
     def ranges(self, network: str) -> RangeSets:
@@ -144,38 +139,26 @@ class Assessment:
         that delegates) as the subnet of its address.
         """
         snapshot = self.snapshot
-        for one in known_or(snapshot.networks, ()):
-            if one.name == network and one.ranges:
-                return tuple(tuple(map(self._range, ranges)) for ranges in one.ranges)
+        for configured in known_or(snapshot.networks, ()):
+            if configured.name == network and configured.ranges:
+                return tuple(tuple(map(self._range, ranges)) for ranges in configured.ranges)
         node = known_or(snapshot.node, None)
         if network == KUBENET and node is not None and node.pod_cidrs:
-            return self._pod_cidrs()
+            return self.pod_ranges()
         return self._cached_ranges(network)
 
-    def taken(self, network: str, state: State) -> int:
-        """Count the sandboxes for which entries in this state leave no addresses. Raises InsufficientData."""
-        ranges = self.ranges(network)
-        return usable(ranges) - free(ranges, (one.name for one in self.of(network) if one.state is state))
-
     def _cached_ranges(self, network: str) -> RangeSets:
-        told = [one for one in self.snapshot.cni_results.known() if one.network == network]
-        newest = max((one for one in told if one.ranges or one.uses_pod_cidr), key=_written, default=None)
-        if newest is None:
+        results = [result for result in self.snapshot.cni_results.known() if result.network == network]
+        told = [result for result in results if result.ranges or result.uses_pod_cidr]
+        if not told:
             raise InsufficientData(
                 f"the range of network {network} is neither in the node's pod CIDR nor in libcni's cache"
             )
-        return self._pod_cidrs() if newest.uses_pod_cidr else newest.ranges
+        newest = max(told, key=lambda result: result.mtime_ns)
+        return self.pod_ranges() if newest.uses_pod_cidr else newest.ranges
 
-    def pod_networks(self) -> tuple[IPNetwork, ...]:
-        """Return the node's pod CIDRs; none if it has none. Raises InsufficientData."""
-        node = self.snapshot.node.known()
-        try:
-            return tuple(ip_network(cidr, strict=False) for cidr in (node.pod_cidrs if node else ()))
-        except ValueError as error:
-            raise InsufficientData(f"node: its pod CIDR: {error}") from error
-
-    def _pod_cidrs(self) -> RangeSets:
-        """Return a set of one range for each pod CIDR of the node."""
+    def pod_ranges(self) -> RangeSets:
+        """Return a set of one range for each pod CIDR of the node. Raises InsufficientData."""
         node = self.snapshot.node.known()
         if node is None or not node.pod_cidrs:
             raise InsufficientData("node: it has no pod CIDR")
@@ -187,14 +170,23 @@ class Assessment:
     def _range(self, written: WrittenRange) -> Range:
         if written.subnet.startswith("usePodCidr"):
             version = 6 if written.subnet.endswith("IPv6") else 4
-            found = [one for (one,) in self._pod_cidrs() if one.first.version == version]
-            if not found:
-                raise InsufficientData(f"node: it has no IPv{version} pod CIDR")
-            return found[0]
+            for (pod_range,) in self.pod_ranges():
+                if pod_range.first.version == version:
+                    return pod_range
+            raise InsufficientData(f"node: it has no IPv{version} pod CIDR")
         try:
             return subnet_range(written.subnet, written.first, written.last, written.gateway)
         except ValueError as error:
             raise InsufficientData(f"networks: {error}") from error
+
+    def taken(self, network: str, state: State) -> int:
+        """Count the sandboxes for which entries in this state leave no addresses. Raises InsufficientData."""
+        ranges = self.ranges(network)
+        return usable(ranges) - free(ranges, (entry.name for entry in self.of(network) if entry.state is state))
+
+    def free(self, network: str) -> int:
+        """Count the sandboxes for which there are addresses left. Raises InsufficientData."""
+        return free(self.ranges(network), (entry.name for entry in self.of(network) if entry.blocks))
 
     @cached_property
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
@@ -205,10 +197,12 @@ class Assessment:
         whole pod if its sandbox may not have an address yet. Raises InsufficientData.
         """
         pods = self.snapshot.pods.known()
-        running_sandboxes = [one for one in self.snapshot.containers.known() if one.sandbox and one.running]
-        sandboxes = {one.id: one.pod for one in running_sandboxes}
-        running = frozenset(sandboxes.values()).difference(self._without_address(running_sandboxes))
-        reserved = self._reserved_by_pod(sandboxes)
+        self.snapshot.containers.known()
+        running = frozenset(self.index.running_sandboxes.values()).difference(self._without_address())
+        reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
+        for entry in (entry for network in self.networks for entry in self.of(network) if entry.ifname in PRIMARY):
+            if entry.container_id in self.index.running_sandboxes:
+                reserved[self.index.running_sandboxes[entry.container_id], ":" in entry.name].add(entry.name)
         return tuple(
             (pod, ip)
             for pod in pods
@@ -217,24 +211,16 @@ class Assessment:
             if ip in reserved.get((pod.name, ":" in ip), {ip})
         )
 
-    def _without_address(self, sandboxes: Iterable[Container]) -> Iterator[str]:
+    def _without_address(self) -> Iterator[str]:
         """Yield the pods with a sandbox that may not have had an address when the reservations were read.
 
         A container of the pod is created only after that; without one, nothing is certain for the longest ADD.
         """
-        now = self.snapshot.taken_at.timestamp()
-        containers = [one for one in self.snapshot.containers.known() if not one.sandbox and one.pod]
-        # Times are in whole seconds, rounded down.
-        last = {one.pod: one.created for one in sorted(containers, key=_created) if one.created + 1 <= now}
-        for one in sandboxes:
-            if now - one.created < LONGEST_ADD.total_seconds() and last.get(one.pod, 0) < one.created:
-                yield one.pod
-
-    def _reserved_by_pod(self, sandboxes: Mapping[str, str]) -> Mapping[tuple[str, bool], set[str]]:
-        """Return the addresses of each pod's `eth0`, by pod and whether they are IPv6. `sandboxes`: pods by id."""
-        reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
-        for network in self.networks:
-            for one in self.of(network):
-                if one.container_id in sandboxes and one.ifname in {"eth0", ""}:
-                    reserved[sandboxes[one.container_id], ":" in one.name].add(one.name)
-        return reserved
+        now, last = self.snapshot.taken_at.timestamp(), dict[str, int]()
+        for container in self.index.containers.values():
+            if not container.sandbox and container.created + 1 <= now:  # times are in whole seconds, rounded down
+                last[container.pod] = max(container.created, last.get(container.pod, 0))
+        for container_id, pod in self.index.running_sandboxes.items():
+            created = self.index.containers[container_id].created
+            if now - created < LONGEST_ADD.total_seconds() and last.get(pod, 0) < created:
+                yield pod

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as JSON, and back: recordings and state files.
+"""Frozen dataclasses as JSON documents, and back: recordings and state files.
 
 The format is simple on purpose: every field under its own name, a reading as `{"known": …}`, `{"unavailable": …}` or
 `{"not_requested": …}`, times in ISO 8601, durations in seconds. An unknown field is ignored; a missing one is an error
@@ -6,7 +6,7 @@ that names its place.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,10 +20,33 @@ D = TypeVar("D")
 
 _GREATEST: Final = 2**64
 """Of integers. The kernel has none that is greater, and a float cannot hold every other one."""
+MAX_LEVELS: Final = 20
+"""Levels of a document of nodeleak's own; none has more than ten."""
 
 
 class Damaged(Exception):
     """The text is not what this version writes; the message names the place and the value."""
+
+
+def parse_document(text: str | bytes, schema: str) -> dict[str, Any]:
+    """Parse a JSON document of this schema; raises Damaged."""
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Damaged("not JSON") from error
+    if not isinstance(tree, dict) or tree.get("schema") != schema:
+        raise Damaged(f"its schema is not {schema!r}")
+    if is_deeper(tree, MAX_LEVELS):
+        raise Damaged("nested too deeply")
+    return tree
+
+
+def is_deeper(tree: Any, levels: int) -> bool:
+    """Return whether a document is nested more deeply: Python parses a thousand levels, and cannot write them all."""
+    if not isinstance(tree, (dict, list)):
+        return False
+    parts: Collection[Any] = tree.values() if isinstance(tree, dict) else tree
+    return levels == 0 or any(is_deeper(one, levels - 1) for one in parts)
 
 
 def plain(value: Any) -> Any:
@@ -49,49 +72,53 @@ def plain(value: Any) -> Any:
             return value
 
 
-def build(kind: type[D], tree: Any, place: str) -> D:
-    """Build a dataclass of the model from its plain form; raises Damaged with the place that is wrong."""
+def build(kind: type[D], tree: Any, path: str) -> D:
+    """Build a dataclass of the model from its plain form; raises Damaged with the path that is wrong.
+
+    Fields that are not compared are not recorded.
+    """
     if not isinstance(tree, Mapping):
-        raise Damaged(f"{place}: expected an object, found {_short(tree)}")
+        raise Damaged(f"{path}: expected an object, found {_short(tree)}")
     hints = get_type_hints(kind)
     given: dict[str, Any] = {}
     for field in fields(cast("Any", kind)):
-        if not field.compare:
-            continue
-        if field.name not in tree and field.default is not MISSING:
-            continue  # a recording of a version that did not know it
-        if field.name not in tree:
-            raise Damaged(f"{place}.{field.name}: missing")
-        given[field.name] = _value(hints[field.name], tree[field.name], f"{place}.{field.name}")
-    for name, value in given.items():
-        if name == "ip" or is_blocked_address(given, name):
-            _check_address(value, f"{place}.{name}")
+        if field.compare and field.name in tree:
+            given[field.name] = _value(hints[field.name], tree[field.name], f"{path}.{field.name}")
+        elif field.compare and field.default is MISSING:  # with a default: a recording of a version that lacked it
+            raise Damaged(f"{path}.{field.name}: missing")
+    blocked = "name" if given.get("blocks") is True else "ip"  # of an unrecognized entry that takes an address
+    if blocked in given:
+        _check_address(given[blocked], f"{path}.{blocked}")
     return kind(**given)
 
 
-def _check_address(text: str, place: str) -> None:
-    try:
-        address = ip_address(text)
-    except ValueError as error:
-        raise Damaged(f"{place}: {error}") from error
+def _check_address(text: str, path: str) -> None:
+    address = _address(text, path)
     if str(address) != text or (isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped)):
-        raise Damaged(f"{place}: {_short(text)} is not an address in canonical form")
+        raise Damaged(f"{path}: {_short(text)} is not an address in canonical form")
 
 
-def _value(kind: Any, tree: Any, place: str) -> Any:
+def _address(text: Any, path: str) -> IPv4Address | IPv6Address:
+    try:
+        return ip_address(text if isinstance(text, str) else "")
+    except ValueError as error:
+        raise Damaged(f"{path}: {error}") from error
+
+
+def _value(kind: Any, tree: Any, path: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, UnionType}:
-        return _choice(arguments, tree, place)
+        return _choice(arguments, tree, path)
     if origin is tuple:
         if not isinstance(tree, list):
-            raise Damaged(f"{place}: expected a list, found {_short(tree)}")
-        return tuple(_value(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(tree))
+            raise Damaged(f"{path}: expected a list, found {_short(tree)}")
+        return tuple(_value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(tree))
     if is_dataclass(kind):
-        return build(cast("type[Any]", kind), tree, place)
+        return build(cast("type[Any]", kind), tree, path)
     try:
         return _scalar(kind, tree)
     except (TypeError, ValueError, OverflowError) as error:
-        raise Damaged(f"{place}: expected {kind.__name__}, found {_short(tree)}") from error
+        raise Damaged(f"{path}: expected {kind.__name__}, found {_short(tree)}") from error
 
 
 def _scalar(kind: Any, tree: Any) -> Any:
@@ -107,36 +134,26 @@ def _scalar(kind: Any, tree: Any) -> Any:
     raise TypeError(kind.__name__)
 
 
-def _choice(kinds: tuple[Any, ...], tree: Any, place: str) -> Any:
+def _choice(kinds: tuple[Any, ...], tree: Any, path: str) -> Any:
     if NoneType in kinds:
-        return None if tree is None else _value(next(kind for kind in kinds if kind is not NoneType), tree, place)
+        return None if tree is None else _value(next(kind for kind in kinds if kind is not NoneType), tree, path)
     if IPv4Address in kinds:
-        if not isinstance(tree, str):
-            raise Damaged(f"{place}: expected an address, found {_short(tree)}")
-        try:
-            return ip_address(tree)
-        except ValueError as error:
-            raise Damaged(f"{place}: {error}") from error
-    return _reading(get_args(kinds[0])[0], tree, place)
+        return _address(tree, path)
+    return _reading(get_args(kinds[0])[0], tree, path)
 
 
-def _reading(kind: Any, tree: Any, place: str) -> Reading[Any]:
+def _reading(kind: Any, tree: Any, path: str) -> Reading[Any]:
     match tree:
         case {"known": value}:
-            return Known(_value(kind, value, place))
+            return Known(_value(kind, value, path))
         case {"unavailable": {"source": str(source), "why": str(why), **more}}:
             return Unavailable(source, why, more.get("missing") is True)
         case {"not_requested": {"source": str(source), "why": str(why)}}:
             return NotRequested(source, why)
         case _:
-            raise Damaged(f"{place}: expected known, unavailable or not_requested, found {_short(tree)}")
+            raise Damaged(f"{path}: expected known, unavailable or not_requested, found {_short(tree)}")
 
 
 def _short(tree: Any) -> str:
     text = json.dumps(tree)
     return text if len(text) <= 40 else f"{text[:37]}..."  # noqa: PLR2004 (enough to recognize it in a message)
-
-
-def is_blocked_address(node: Mapping[str, Any], field: str) -> bool:
-    """Return whether a field is the name of an unrecognized entry that takes an address."""
-    return field == "name" and node.get("blocks") is True

@@ -5,11 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final, TypeAlias
 
 from agent.model import rejections
-from agent.model.port_mapping import PortMapping
-from agent.model.text import format_time as format_time  # noqa: PLC0414 (for the checks)
-from agent.model.volumes import Strength
+from agent.model.snapshot import PortMapping
+from agent.model.volumes import Confidence
+
+Key: TypeAlias = tuple[str | int, ...]
+"""What a finding is known by from snapshot to snapshot."""
 
 
 class LeakCause(StrEnum):
@@ -24,6 +27,15 @@ class LeakCause(StrEnum):
     SETUP_FAILED = "setup_failed"
     EMPTY_FILE = "empty_file"
     UNKNOWN = "unknown"
+
+
+RESTARTS: Final = {
+    LeakCause.KUBELET_RESTART,
+    LeakCause.RUNTIME_RESTART,
+    LeakCause.RUNTIME_STATE_LOST,
+    LeakCause.NODE_REBOOT,
+}
+"""The causes with the time of a start; that of any other cause is the time of the file."""
 
 
 class Severity(StrEnum):
@@ -56,13 +68,16 @@ class Finding:
     cause: LeakCause | rejections.RejectionCause | None = None
     since: datetime | None = None
     """When the problem began, where the node's records say so."""
+    cause_at: datetime | None = None
+    """Of a leak: the last start that can have been its cause, or when the address was reserved. Without `since` it
+    began then or earlier."""
     identity: tuple[str | int, ...] = ()
     """What must not change between two snapshots for this to be the same problem, beyond the subject."""
     resource: str = ""
     """The device resource; empty: none, or not known."""
     pod_outcome: rejections.PodOutcome | None = None
     """What becomes of the rejected pod; of several, of most of them."""
-    strength: Strength | None = None
+    confidence: Confidence | None = None
     """How certain it is that a volume was lost; None: it is not about a volume."""
     urgent: bool = False
     """Confirmed by the second snapshot, however soon: waiting longer would come too late."""
@@ -80,7 +95,7 @@ class Finding:
         return tuple(one.pod for one in self.rejected_pods)
 
     @property
-    def key(self) -> tuple[str | int, ...]:
+    def key(self) -> Key:
         return (self.detector, self.subject, *self.identity)
 
 
@@ -94,7 +109,13 @@ class TrackedFinding:
 
     @property
     def since(self) -> datetime:
+        """When it began, as far as is known, or else was first seen."""
         return self.finding.since or self.first_seen
+
+    @property
+    def began(self) -> datetime | None:
+        """The same; None: it began before it could be seen, and no record says when."""
+        return None if self.finding.cause_at and not self.finding.since else self.since
 
 
 def total(findings: Iterable[TrackedFinding]) -> int:
@@ -110,7 +131,7 @@ def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SkippedCheck:
     """A detector that could not run, and why."""
 
     detector: str

@@ -7,7 +7,6 @@ from itertools import chain
 from typing import TypeAlias
 
 IPAddress = IPv4Address | IPv6Address
-IPNetwork = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
     The network's own address and, in IPv4, the broadcast address are left out; the gateway is the first address.
     Raises ValueError for anything that is not an address or a subnet, is too small to give anything out, or outside.
     """
-    if not all(isinstance(one, str) for one in (subnet, first, last, gateway)):
+    if not all(isinstance(text, str) for text in (subnet, first, last, gateway)):
         raise ValueError(f"{subnet} is no range")  # a number would be an address, and so would true
     network: IPv4Network | IPv6Network = ip_network(subnet, strict=False)
     if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)
@@ -60,7 +59,7 @@ RangeSets: TypeAlias = tuple[tuple[Range, ...], ...]
 def covers(sets: RangeSets, ip: str) -> bool:
     """Tell whether an address lies in any of the ranges."""
     address = ip_address(ip)
-    return any(address in one for ranges in sets for one in ranges)
+    return any(address in range_ for ranges in sets for range_ in ranges)
 
 
 def overlap(some: RangeSets, others: RangeSets) -> str:
@@ -76,23 +75,26 @@ def overlap(some: RangeSets, others: RangeSets) -> str:
     return ""
 
 
-def serves(sets: RangeSets, network: IPNetwork) -> bool:
-    """Tell whether any of the ranges lies in a subnet."""
-    return any(one.first in network for ranges in sets for one in ranges)
+def serves(sets: RangeSets, pods: RangeSets) -> bool:
+    """Tell whether any of the ranges begins in one of the others, those of the node's pods."""
+    return any(one.first in other for one in chain.from_iterable(sets) for other in chain.from_iterable(pods))
 
 
 def usable(sets: RangeSets) -> int:
     """Count the sandboxes for which there are addresses: the smallest set decides."""
-    return min((sum(one.usable for one in ranges) for ranges in sets), default=0)
+    return min((sum(range_.usable for range_ in ranges) for ranges in sets), default=0)
 
 
 def free(sets: RangeSets, taken: Iterable[str]) -> int:
     """Count the sandboxes for which there are addresses left: the fullest set decides."""
-    bounds = [[(one.first.version, int(one.first), int(one.last), int(one.gateway)) for one in each] for each in sets]
-    left = [sum(one.usable for one in ranges) for ranges in sets]
+    bounds = [
+        [(range_.first.version, int(range_.first), int(range_.last), int(range_.gateway)) for range_ in each]
+        for each in sets
+    ]
+    left = [sum(range_.usable for range_ in ranges) for ranges in sets]
     for family, number in map(numbered, taken):
-        for place, ranges in enumerate(bounds):
-            left[place] -= any(
+        for index, ranges in enumerate(bounds):
+            left[index] -= any(
                 version == family and first <= number <= last and number != gateway
                 for version, first, last, gateway in ranges
             )

@@ -4,10 +4,8 @@ import json
 from dataclasses import dataclass
 from datetime import timedelta
 
-from agent.model.codec import Damaged, build, plain
-from agent.model.nesting import parse_json
+from agent.model.codec import Damaged, build, parse_document, plain
 from agent.model.snapshot import Snapshot
-from agent.model.text import truncate
 
 SCHEMA = "nodeleak.recording/v1"
 
@@ -26,15 +24,11 @@ def dumps(recording: Recording) -> str:
 
 
 def loads(text: str) -> Recording:
-    """Read a recording; raises Damaged with the place and the value that is wrong."""
+    """Read a recording; raises Damaged with the path and the value that is wrong."""
     try:
-        tree = parse_json(text)
-    except ValueError as error:
-        raise Damaged(f"not JSON ({error}): 'nodeleak record' writes recordings") from error
-    if not isinstance(tree, dict) or "schema" not in tree:
-        raise Damaged("no schema: 'nodeleak record' writes recordings")
-    if tree["schema"] != SCHEMA:
-        raise Damaged(f"schema {truncate(tree['schema'])}: this version of nodeleak reads {SCHEMA}")
+        tree = parse_document(text, SCHEMA)
+    except Damaged as damaged:
+        raise Damaged(f"{damaged}: 'nodeleak record' writes recordings") from damaged
     recording = build(Recording, tree, "recording")
     if not recording.snapshots:
         raise Damaged("recording.snapshots: no snapshot")

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from agent.model.finding import format_time
 from agent.model.setting_values import Expected
+from agent.model.text import format_time
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
 """The taint of a node that its cloud has not identified yet."""
@@ -155,7 +155,7 @@ def evidence_of_node(registration: Registration, name: str) -> str:
 
 def evidence_of_cloud(registration: Registration, taints: Iterable[Taint]) -> str:
     """Return the evidence of this node, in words, that its cluster uses a cloud; empty: there is none."""
-    if any(one.key == UNINITIALIZED for one in taints):
+    if any(taint.key == UNINITIALIZED for taint in taints):
         return f"it has the taint {UNINITIALIZED}"
     if registration.cloud_provider:
         return f"the kubelet runs with --cloud-provider={registration.cloud_provider}"

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from agent.model.finding import LeakCause
-from agent.model.leak import Leaks, known_causes
 from agent.model.snapshot import Reservation, ReservationKey, Unavailable
 
 
@@ -52,8 +51,8 @@ class Reason(StrEnum):
     """The network does not allocate this address on this node.
     Lifted by: --ip, for an address that you have checked yourself: it may belong to another program."""
     PARTIAL_SANDBOX = "partial_sandbox"
-    """The sandbox has another address that was not requested. All addresses of a sandbox are released together.
-    Lifted by: --ip, with all of them."""
+    """The sandbox has another address that was not requested. All addresses of a sandbox are released together,
+    and none where another one is in a directory that is not read. Lifted by: --ip, with all of them."""
     RUNTIME_DOUBTFUL = "runtime_doubtful"
     """The list of containers is not trusted: it lacks running pods, or most of it has just disappeared.
     Lifted by: nothing. It passes with time after a restart. If not, compare the runtime's list (`docker ps`,
@@ -78,8 +77,10 @@ class Reason(StrEnum):
     they would lead to the next pod that gets it.
     Lifted by: --release-host-ports. A command by hand is not refused."""
     JOURNAL_UNWRITABLE = "journal_unwritable"
-    """The journal cannot be written. Nothing is released without a journal entry.
-    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6."""
+    """The journal cannot be read or written. Nothing is released without a journal entry. Or a file of it is damaged,
+    which may say that cleanup halted: then only the daemon refuses.
+    Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry run with 6. Move a damaged
+    file to another directory, after you have read what is left of it."""
     OVER_BUDGET = "over_budget"
     """The limit on releases is reached for now.
     Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself."""
@@ -156,6 +157,10 @@ class ReleaseRequest:
         return self.reservations[0].container_id
 
     @property
+    def ips(self) -> tuple[str, ...]:
+        return tuple(reservation.ip for reservation in self.reservations)
+
+    @property
     def networks(self) -> tuple[str, ...]:
         return tuple(sorted({reservation.network for reservation in self.reservations}))
 
@@ -163,10 +168,6 @@ class ReleaseRequest:
     def directories(self) -> tuple[str, ...]:
         """The directories of these networks (`Reservation.directory`)."""
         return tuple(sorted({reservation.directory for reservation in self.reservations}))
-
-    @property
-    def oldest_ns(self) -> int:
-        return min(reservation.mtime_ns for reservation in self.reservations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,14 +269,10 @@ class Cleaning:
     """Free addresses by network, as of the snapshot; None if the range is not known."""
     free_after: Mapping[str, int | None] = field(default_factory=dict)
     """The same, without what was or would be released."""
-    leaks: Leaks = field(default_factory=dict)
+    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
+    """The likely causes of leaks, where they are known."""
     warnings: tuple[str, ...] = ()
     """Other news for the operator, such as damage to the journal."""
-
-    @property
-    def causes(self) -> Mapping[ReservationKey, LeakCause]:
-        """The likely causes of leaks, where they are known."""
-        return known_causes(self.leaks)
 
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""

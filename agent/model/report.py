@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.model.assessment import Assessment, State
-from agent.model.finding import Gap, LeakCause, Severity, TrackedFinding, urgency
-from agent.model.leak import known_causes
+from agent.model.finding import LeakCause, Severity, SkippedCheck, TrackedFinding, urgency
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
-from agent.model.snapshot import Reservation, ReservationKey, Unavailable
+from agent.model.snapshot import ReservationKey, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,9 @@ class Report:
     assessment: Assessment
     networks: tuple[NetworkSummary, ...]
     findings: tuple[TrackedFinding, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[SkippedCheck, ...]
+    leak_causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
+    """The likely causes of leaks, where the node has evidence of one."""
     newly_confirmed: Mapping[tuple[str, LeakCause], int] = field(default_factory=dict)
     """How many leaks this snapshot confirmed, by network and cause."""
     clock_stepped: bool = False
@@ -42,7 +43,7 @@ class Report:
     @property
     def problems(self) -> tuple[TrackedFinding, ...]:
         """Findings that call for action."""
-        return tuple(one for one in self.findings if one.finding.severity is not Severity.INFO)
+        return tuple(finding for finding in self.findings if finding.finding.severity is not Severity.INFO)
 
     @property
     def sorted_findings(self) -> tuple[TrackedFinding, ...]:
@@ -52,21 +53,12 @@ class Report:
     @property
     def confirmed_leaks(self) -> frozenset[ReservationKey]:
         """The reservations that two snapshots found without an owner: those in state `leaked`."""
-        return frozenset(
-            one.entry.key
-            for one in self.assessment.reservations
-            if one.state is State.LEAKED and isinstance(one.entry, Reservation)
-        )
+        return frozenset(leak.key for leak in self.assessment.leaked)
 
     @property
     def unnamed(self) -> frozenset[str]:
         """The container IDs of reservations whose pod is not known."""
-        return frozenset(one.container_id for one in self.assessment.reservations if not one.pod) - {""}
-
-    @property
-    def leak_causes(self) -> dict[ReservationKey, LeakCause]:
-        """The likely causes of leaks, where the node has evidence of one."""
-        return known_causes(self.assessment.leaks)
+        return frozenset(entry.container_id for entry in self.assessment.reservations if not entry.pod) - {""}
 
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:

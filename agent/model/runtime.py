@@ -30,8 +30,7 @@ class ContainerRuntime:
     @property
     def deletes_at_start(self) -> bool:
         """Whether it calls CNI DEL, when it starts, for what libcni's cache names and no sandbox has."""
-        parsed = version_numbers(self.version)
-        return self.name == CRI_O and parsed is not None and parsed >= _FIRST_TO_DELETE
+        return self.name == CRI_O and is_since(self.version, _FIRST_TO_DELETE) is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +78,12 @@ def endpoint_path(text: str) -> str:
 _Version = tuple[int, int, int]
 _VERSION: Final = re.compile(r"v?(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5}))?(?!\d)", re.ASCII)
 
-# containerd recorded a sandbox only after its network was set up, until containerd#5904, which was backported.
 _FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
+    # It recorded a sandbox only after its network was set up, until containerd#5904, which was backported.
     CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
     CRI_O: ((1, 20, 0),),
 }
-"""The first version of each release branch; the last one stands for all later branches as well."""
-
-
-_FIRST_TO_DELETE: Final[_Version] = (1, 32, 0)
+_FIRST_TO_DELETE: Final[tuple[_Version, ...]] = ((1, 32, 0),)
 """The first CRI-O with cri-o#8245, which was not backported."""
 
 
@@ -97,12 +93,20 @@ def version_numbers(version: str) -> _Version | None:
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
+def is_since(version: str, firsts: tuple[_Version, ...]) -> bool | None:
+    """Return whether a version is as new as the first one of its release branch; None: it has no numbers.
+
+    The last of the `firsts` stands for all later branches as well.
+    """
+    parsed = version_numbers(version)
+    if parsed is None or not firsts:
+        return None
+    return parsed >= firsts[-1] or any(parsed[:2] == first[:2] and parsed >= first for first in firsts)
+
+
 def record_before_address(name: str, version: str) -> bool:
     """Return whether this runtime is known to record each sandbox before it requests an address for it.
 
     Where it does, and reservations are read before the runtime's records, a reservation without a record has no owner.
     """
-    firsts, parsed = _FIRST_TO_RECORD.get(name, ()), version_numbers(version)
-    if parsed is None or not firsts:
-        return False
-    return parsed >= firsts[-1] or any(parsed[:2] == first[:2] and parsed >= first for first in firsts)
+    return is_since(version, _FIRST_TO_RECORD.get(name, ())) is True

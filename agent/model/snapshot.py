@@ -3,17 +3,15 @@
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 from agent.model.devices import DevicePlugins
-from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.sandbox_failures import SandboxFailure
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
 
@@ -76,6 +74,14 @@ def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
     return isinstance(reading, Unavailable) and reading.missing
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def from_mtime(ns: int) -> datetime:
+    """Return the modification time of a file; raises OverflowError for a year that the calendar does not have."""
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
 class ReservationKey(NamedTuple):
     """What a reservation is known by: host-local has one file for each address of a network."""
 
@@ -104,8 +110,17 @@ class Reservation:
     """The `dataDir` that it is in, as a path of the node; empty: --cni-networks-dir."""
 
     @property
-    def key(self) -> "ReservationKey":
+    def key(self) -> ReservationKey:
         return ReservationKey(self.network, self.ip)
+
+    @property
+    def mtime(self) -> datetime:
+        """When it was made: host-local writes the file once, and never again."""
+        try:
+            return from_mtime(self.mtime_ns)
+        except OverflowError:
+            # A file system's years go further than the calendar's.
+            return datetime.max.replace(tzinfo=UTC) if self.mtime_ns > 0 else datetime.min.replace(tzinfo=UTC)
 
     @property
     def directory(self) -> str:
@@ -196,13 +211,26 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class PortMapping:
+    """A `hostPort` of a pod: a port of the node that a CNI plugin or the runtime forwards to it."""
+
+    host_port: int
+    protocol: str
+    """In lower case."""
+
+    def __str__(self) -> str:
+        return f"{self.host_port}/{self.protocol}"
+
+
+@dataclass(frozen=True, slots=True)
 class CniResult:
     """libcni's cached result of one ADD."""
 
     network: str
     container_id: str
     ifname: str
-    pod: str
+    pod: str | None
+    """Empty: the ADD was given none, as those of kubenet. None: it is not known, as of libcni < 0.8."""
     ranges: RangeSets
     data_dir: str
     mtime_ns: int
@@ -245,6 +273,8 @@ class Address:
     ip: str
     pid: int
     command: str
+    namespace: int = 0
+    """The inode of its table in the process table: each network namespace has one of its own. 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +309,8 @@ class Pod:
     """The volumes that it needs without a claim, as the node's status names them."""
     static: bool = False
     """The kubelet runs it from a file; the API server has its mirror."""
+    host_ports: tuple[PortMapping, ...] | None = None
+    """Those in its spec that are forwarded; None: a recording that does not say it."""
 
     @property
     def live(self) -> bool:
@@ -289,6 +321,26 @@ class Pod:
     def has_sandbox(self) -> bool:
         """Whether the kubelet reports a running sandbox: without one the phase stays Running, and the address goes."""
         return self.phase == "Running" and bool(self.ips) and not self.deleting
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxFailure:
+    """An Event of a pod that says why its sandbox could not be created, in the words of the runtime."""
+
+    pod: str
+    """`namespace/name`."""
+    at: datetime | None
+    """By the API server's clock; None: not known."""
+    message: str
+    """What the plugin said; the whole message if it names no plugin."""
+    plugin: str = ""
+    """The type of the CNI plugin that failed, such as `portmap`; empty: the message names none."""
+    network: str = ""
+    """Empty: the message does not name it."""
+    operation: str = ""
+    """`add` or `delete`; empty: not known."""
+    exhausted: str = ""
+    """The range set without a free address, as host-local names it; empty: it is not the cause."""
 
 
 @dataclass(frozen=True, slots=True)

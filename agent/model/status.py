@@ -17,7 +17,7 @@ SHAPE: Final[dict[str, Any]] = {
     "state": str,
     "headline": str,
     "report": {"taken_at": str, "age_seconds": _NUMBER, "interval_seconds": _NUMBER},
-    "cleanup": {"mode": str, "networks": [str], "release_possible": bool | None, "why_not": [str]},
+    "cleanup": {"mode": str, "networks": [str], "release_possible": bool | None, "why_not": [str], "halted": str},
     "networks": [{"name": str, "usable": int | None, "free": int | None, "leaked": int | None, "unknown": int | None}],
     "findings": [{"severity": str, "detector": str, "count": int, "oldest": str}],
     "unavailable": [{"source": str, "why": str}],

@@ -11,7 +11,9 @@ def escape(text: str) -> str:
     """Replace what is not printable by its escape: a name must not control the reader's terminal."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def truncate(text: object, longest: int = 200) -> str:

@@ -20,7 +20,7 @@ MIGRATED: Final = {
 """The CSI driver of each in-tree plugin whose volumes have to be attached (`csi-translation-lib`)."""
 
 
-class Strength(StrEnum):
+class Confidence(StrEnum):
     """How certain it is that a volume is missing from the node's status."""
 
     CONFIRMED = "confirmed"

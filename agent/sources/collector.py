@@ -3,7 +3,7 @@
 A source is declared by its field in `Snapshot`. `app/sources.py` gives it a reader. This module says when it is read.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -11,15 +11,13 @@ from typing import Any, Final, TypeAlias
 from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.devices.history import with_history
 from agent.checks.volumes import lost_volumes
-from agent.model.namespaces import named_sandboxes
+from agent.model.index import named_sandboxes
 from agent.model.snapshot import (
     SOURCES,
     DamagedResult,
     Known,
-    NetworkStore,
     Node,
     NotRequested,
-    Reading,
     Snapshot,
     Timing,
     Unavailable,
@@ -69,10 +67,11 @@ _ALWAYS: Final = (
 
 def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable[[], float]) -> Snapshot:
     """Read every source that this node needs. `clock`: seconds, to time the reading with."""
-    read = _Reading(sources.readers, clock)
-    snapshot = _blank(node_name, now)
+    unread: dict[str, Any] = {name: NotRequested(name, "this process does not read it") for name in SOURCES}
+    unread["reservations"] = ()
+    snapshot = Snapshot(node_name=node_name, taken_at=now.wall, uptime=now.uptime, **unread)
     for name in _ALWAYS:
-        snapshot = read.into(snapshot, name)
+        snapshot = _read(name, snapshot, sources, clock)
     # These come with the answers of a source.
     snapshot = replace(
         snapshot,
@@ -82,64 +81,39 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     )
     snapshot = crosscheck.all_sources(snapshot)
     for name, why_not in _WHERE_NEEDED.items():
-        if why := why_not(snapshot):
-            snapshot = _with(snapshot, name, NotRequested(name, why))
-        else:
-            snapshot = read.into(snapshot, name)
-    snapshot = crosscheck.namespaces(snapshot)
-    return with_history(replace(snapshot, timings=tuple(read.timings)))
+        why = why_not(snapshot)
+        given: dict[str, Any] = {name: NotRequested(name, why)}
+        snapshot = replace(snapshot, **given) if why else _read(name, snapshot, sources, clock)
+    return with_history(crosscheck.namespaces(snapshot))
 
 
-def _blank(node_name: str, now: Moment) -> Snapshot:
-    unread: dict[str, Any] = {name: NotRequested(name, "this process does not read it") for name in SOURCES}
-    return Snapshot(node_name=node_name, taken_at=now.wall, uptime=now.uptime, **(unread | {"reservations": ()}))
-
-
-def _with(snapshot: Snapshot, name: str, reading: Any) -> Snapshot:
-    return replace(snapshot, **{name: reading})
-
-
-class _Reading:
-    """Reads sources by name, and keeps how long each took."""
-
-    def __init__(self, readers: Mapping[str, Reader], clock: Callable[[], float]) -> None:
-        self.timings: list[Timing] = []
-        self._readers, self._clock = readers, clock
-
-    def into(self, snapshot: Snapshot, name: str) -> Snapshot:
-        """Return the snapshot with one source more."""
-        if name not in self._readers:
-            return snapshot
-        start = self._clock()
-        reading = self._ask(name, snapshot)
-        self.timings.append(Timing(name, self._clock() - start))
-        return _with(snapshot, name, reading)
-
-    def _ask(self, name: str, snapshot: Snapshot) -> Reading[Any] | tuple[NetworkStore, ...]:
-        try:
-            value = self._readers[name](snapshot)
-        except SourceError as error:
-            return Unavailable(name, str(error), isinstance(error, NotFound))
-        if name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested)):
-            return value  # type: ignore[no-any-return]
-        return Known(value)
+def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], float]) -> Snapshot:
+    """Return the snapshot with one source more, and how long it took."""
+    if name not in sources.readers:
+        return snapshot
+    start = clock()
+    try:
+        value = sources.readers[name](snapshot)
+    except SourceError as error:
+        value = Unavailable(name, str(error), isinstance(error, NotFound))
+    is_reading = name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested))
+    read: dict[str, Any] = {name: value if is_reading else Known(value)}
+    return replace(snapshot, timings=(*snapshot.timings, Timing(name, clock() - start)), **read)
 
 
 def has_unowned(snapshot: Snapshot) -> bool:
     """Return whether a reservation has no owner by the containers and checkpoints that were read."""
-    return any(True for _ in _unowned(snapshot))
+    return bool(_unowned(snapshot))
 
 
-def _unowned(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the container IDs of those reservations; empty for an empty file."""
+def _unowned(snapshot: Snapshot) -> frozenset[str]:
+    """Return the container IDs of those reservations; empty for an empty file."""
     if not isinstance(snapshot.containers, Known):
-        return
+        return frozenset()
+    reserved = (known_or(store.reading, ()) for store in snapshot.reservations)
+    ids = frozenset(reservation.container_id for reservations in reserved for reservation in reservations)
     owned = {container.id for container in snapshot.containers.value}
-    owned |= {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
-    for store in snapshot.reservations:
-        for one in known_or(store.reading, ()):
-            if one.container_id not in owned:
-                yield one.container_id
+    return ids - owned - {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
 
 
 def _addresses_not_needed(snapshot: Snapshot) -> str:
@@ -161,7 +135,7 @@ def _mounts_not_needed(snapshot: Snapshot) -> str:
 
 
 def _attachments_not_needed(snapshot: Snapshot) -> str:
-    return "" if lost_volumes.question(snapshot) else "no pod waits for a volume that is missing"
+    return "" if lost_volumes.request(snapshot) else "no pod waits for a volume that is missing"
 
 
 def _sandbox_failures_not_needed(snapshot: Snapshot) -> str:

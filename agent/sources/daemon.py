@@ -44,7 +44,7 @@ class DaemonClient:
         """Return the pods that the daemon knows, by container ID; raises SourceError."""
         match self._ask("/api/v1/report", _MOST_REPORT):
             case {"reservations": list(reservations)}:
-                return dict(named for one in reservations if (named := _named(one)))
+                return dict(filter(None, map(_named, reservations)))
             case _:
                 raise self._not_ours()
 

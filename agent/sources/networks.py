@@ -5,6 +5,7 @@ is judged: by the list of the pods' runtime, all of its reservations would look 
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from posixpath import normpath
@@ -14,12 +15,15 @@ from agent.model.assessment import KUBENET
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     CniResult,
+    Container,
     Known,
     LeftOver,
     NetworkStore,
     NotRequested,
+    Reading,
     Snapshot,
     Unavailable,
+    UnrecognizedEntry,
     is_missing,
     known_or,
 )
@@ -32,24 +36,29 @@ _WAITED: Final = timedelta(minutes=1)
 
 def cleanable(snapshot: Snapshot) -> frozenset[str]:
     """Return the networks that the configuration names as those of the pods."""
-    return frozenset(one.name for one in known_or(snapshot.networks, ()) if one.may_use_host_local)
+    return frozenset(network.name for network in known_or(snapshot.networks, ()) if network.may_use_host_local)
 
 
 def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     """Return the store as it is if it is the pods', else one that is not requested, or unavailable."""
     if _PODMAN.fullmatch(store.network):
         return _not_in_use(store, "its addresses are those of podman", snapshot)
-    network = next((one for one in known_or(snapshot.networks, ()) if one.name == store.network), None)
-    if network:
-        return _configured(store, network, snapshot)
+    for network in known_or(snapshot.networks, ()):
+        if network.name == store.network:
+            return _configured(store, network, snapshot)
     if not isinstance(store.reading, Known) and not _has_no_kubenet(store, snapshot):
         return store
     # Whoever names a network knows it; kubenet may be named for a fleet of which only some nodes have it.
     if _is_in_use(store, snapshot) or (not store.discovered and store.network != KUBENET):
         return store
-    if program := _program(store):
+    if program := _program(store.unrecognized):
         return _not_in_use(store, f"its addresses are those of {program}", snapshot)
     return _unnamed(store, snapshot)
+
+
+def _has_no_kubenet(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether it is a missing directory of kubenet, on a node that does not use it."""
+    return store.network == KUBENET and is_missing(store.reading) and isinstance(snapshot.networks, Known)
 
 
 def _configured(store: NetworkStore, network: RuntimeNetwork, snapshot: Snapshot) -> NetworkStore:
@@ -72,38 +81,41 @@ def _missing(store: NetworkStore, snapshot: Snapshot, plugins: str) -> NetworkSt
 def _missed(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
     """Return the running sandboxes that should have an address in a directory that is missing."""
     pods = {pod.name for pod in known_or(snapshot.pods, ()) if pod.host_network}
-    on_host = {one.container_id for one in known_or(snapshot.checkpoints, ()) if one.host_network}
-    on_host |= {one.id for one in known_or(snapshot.containers, ()) if one.pod in pods}
-    elsewhere = {one.container_id for one in known_or(snapshot.cni_results, ()) if one.network != store.network}
-    for other in snapshot.reservations:
-        elsewhere |= {one.container_id for one in known_or(other.reading, ())}
-    return _running(snapshot) - on_host - (elsewhere - _allocated(store, snapshot))
-
-
-def _has_no_kubenet(store: NetworkStore, snapshot: Snapshot) -> bool:
-    """Return whether it is a missing directory of kubenet, on a node that does not use it."""
-    return store.network == KUBENET and is_missing(store.reading) and isinstance(snapshot.networks, Known)
+    on_host = {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ()) if checkpoint.host_network}
+    on_host |= {container.id for container in known_or(snapshot.containers, ()) if container.pod in pods}
+    results = known_or(snapshot.cni_results, ())
+    elsewhere = {result.container_id for result in results if result.network != store.network}
+    elsewhere = elsewhere.union(*(_ids(other) for other in snapshot.reservations))
+    return running_sandboxes(snapshot.containers) - on_host - (elsewhere - _allocated(store, snapshot))
 
 
 def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
+    """Return a store that neither a setting nor the configuration names."""
     for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
         if isinstance(reading, Unavailable):
-            if store.network == KUBENET or _has_only_pods(store, snapshot):
-                return store  # each of its reservations is unknown
-            why = f"it is unknown whether pods use network {store.network}: {reading.source}: {reading.why}"
-            return replace(store, reading=Unavailable("reservations", why), unrecognized=())
+            return _undecided(store, f"{reading.source}: {reading.why}", snapshot)
     if isinstance(snapshot.networks, NotRequested):
         kept = store.network == KUBENET or not store.discovered
         return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
-    if any(not one.pod for one in _results(store, snapshot)):
-        return _not_in_use(store, "libcni's cache has IDs of this network that are not those of pods", snapshot)
-    names = ", ".join(one.name for one in known_or(snapshot.networks, ()))
-    why = (
-        f"the pods of this node get their addresses from network {names}"
-        if names
-        else "the kubelet uses no CNI network"
-    )
-    return _not_in_use(store, why, snapshot)
+    if _is_failing(store, snapshot):
+        return store
+    names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
+    why = f"the pods of this node get their addresses from network {names}"
+    return _not_in_use(store, why if names else "the kubelet uses no CNI network", snapshot)
+
+
+def _is_failing(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether it may be that of an attachment whose ADD never succeeds, so that libcni caches no result."""
+    newest = max((reservation.mtime_ns for reservation in known_or(store.reading, ())), default=0)
+    return newest > _since(snapshot) and _waits(snapshot)
+
+
+def _undecided(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkStore:
+    results = _results(store, snapshot)
+    if store.network == KUBENET or (results and all(result.pod for result in results)):
+        return store  # each of its reservations is unknown
+    why = f"it is unknown whether pods use network {store.network}: {why}"
+    return replace(store, reading=Unavailable("reservations", why), unrecognized=())
 
 
 def _not_in_use(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkStore:
@@ -114,40 +126,37 @@ def _not_in_use(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkSto
 
 def _is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether running pods show that it is theirs, or libcni's cache that it gives pods a further interface."""
-    reserved = {one.container_id for one in known_or(store.reading, ())} | _allocated(store, snapshot)
-    if not reserved.isdisjoint(_running(snapshot)):
+    if not (_ids(store) | _allocated(store, snapshot)).isdisjoint(running_sandboxes(snapshot.containers)):
         return True
-    results = _results(store, snapshot)
-    # kubenet passes no names of pods.
-    only_pods = store.network == KUBENET or all(one.pod for one in results)
-    return only_pods and any(one.ifname not in _PRIMARY for one in results)
+    further = (result for result in _results(store, snapshot) if result.ifname not in _PRIMARY)
+    return any(result.pod or store.network == KUBENET for result in further)  # which passes no names of pods
+
+
+def _ids(store: NetworkStore) -> frozenset[str]:
+    return frozenset(reservation.container_id for reservation in known_or(store.reading, ()))
 
 
 def _results(store: NetworkStore, snapshot: Snapshot) -> tuple[CniResult, ...]:
-    return tuple(one for one in known_or(snapshot.cni_results, ()) if one.network == store.network)
-
-
-def _has_only_pods(store: NetworkStore, snapshot: Snapshot) -> bool:
-    results = _results(store, snapshot)
-    return bool(results) and all(result.pod for result in results)
+    return tuple(result for result in known_or(snapshot.cni_results, ()) if result.network == store.network)
 
 
 def _allocated(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
     """Return the sandboxes with an address from this directory by libcni's cache; without a `dataDir`, the network."""
     return frozenset(
-        one.container_id
-        for one in _results(store, snapshot)
-        if not (one.data_dir and store.data_dir) or normpath(one.data_dir) == normpath(store.data_dir)
+        result.container_id
+        for result in _results(store, snapshot)
+        if not (result.data_dir and store.data_dir) or normpath(result.data_dir) == normpath(store.data_dir)
     )
 
 
-def _running(snapshot: Snapshot) -> frozenset[str]:
-    return frozenset(one.id for one in known_or(snapshot.containers, ()) if one.sandbox and one.running)
+def running_sandboxes(containers: Reading[tuple[Container, ...]]) -> frozenset[str]:
+    """Return their IDs; none where the list is not known."""
+    return frozenset(container.id for container in known_or(containers, ()) if container.sandbox and container.running)
 
 
-def _program(store: NetworkStore) -> str:
-    """Return the program beside the kubelet whose IDs are in it; empty: none that is known."""
-    return next((one.program for one in store.unrecognized if one.program), "")
+def _program(entries: Iterable[UnrecognizedEntry]) -> str:
+    """Return the program beside the kubelet whose IDs are among them; empty: none that is known."""
+    return next((entry.program for entry in entries if entry.program), "")
 
 
 def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
@@ -155,22 +164,20 @@ def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
 
     None while a pod waits for an address: the configuration may have been changed.
     """
-    reservations = known_or(store.reading, ())
-    containers = known_or(snapshot.containers, None)
-    if not reservations or containers is None or not _is_settled(store, snapshot):
+    ids, times = _ids(store), [reservation.mtime_ns for reservation in known_or(store.reading, ())]
+    if not ids or not _is_settled(store, snapshot) or max(times) >= _since(snapshot):
         return None
-    ids = {one.container_id for one in reservations}
-    times = [one.mtime_ns for one in reservations]
-    if max(times) >= _since(snapshot) or not ids.isdisjoint(one.id for one in containers):
+    if not ids.isdisjoint(container.id for container in known_or(snapshot.containers, ())):
         return None
-    pods = len(ids.intersection(one.container_id for one in _results(store, snapshot) if one.pod))
+    pods = len(ids.intersection(result.container_id for result in _results(store, snapshot) if result.pod))
     return LeftOver(f"{store.data_dir}/{store.network}", len(times), min(times), max(times), pods)
 
 
 def _is_settled(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether nobody else's addresses are in it, and no pod waits for one."""
-    others = _PODMAN.fullmatch(store.network) or _program(store)
-    return bool(known_or(snapshot.networks, ())) and not others and not _waits(snapshot)
+    if not isinstance(snapshot.containers, Known) or not known_or(snapshot.networks, ()):
+        return False
+    return not (_PODMAN.fullmatch(store.network) or _program(store.unrecognized) or _waits(snapshot))
 
 
 def _waits(snapshot: Snapshot) -> bool:
@@ -180,7 +187,8 @@ def _waits(snapshot: Snapshot) -> bool:
 
 def _since(snapshot: Snapshot) -> int:
     """Return the time before which nothing of this setup was made, in nanoseconds; 0: not known."""
-    made = [one.created for one in known_or(snapshot.containers, ()) if one.sandbox and one.running]
+    running = running_sandboxes(snapshot.containers)
+    made = [container.created for container in known_or(snapshot.containers, ()) if container.id in running]
     processes = known_or(snapshot.processes, None)
     booted = int(processes.booted.timestamp()) if processes else 0
     return max(min(made, default=0), booted) * 10**9

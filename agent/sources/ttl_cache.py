@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from agent.sources.deadline import raising
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -16,9 +15,8 @@ class TTLCache(Generic[_T]):
         """`clock`: seconds, never jumping. `failure_seconds`: for how long a failure is kept, if not as an answer."""
         self._clock, self._seconds = clock, seconds
         self._failure_seconds = seconds if failure_seconds is None else failure_seconds
-        self._expires: float | None = None
-        self._about: frozenset[str] = frozenset()
-        self._answer: Callable[[], _T] | None = None
+        self._kept: tuple[float, frozenset[str], _T | SourceError] | None = None
+        """Until when, about which subjects, and what."""
 
     def get(self, ask: Callable[[], _T], about: frozenset[str] = frozenset()) -> _T:
         """Return the kept answer, or ask; raises SourceError.
@@ -26,14 +24,12 @@ class TTLCache(Generic[_T]):
         `about`: the subjects of the question. An answer about more subjects is an answer too.
         """
         now = self._clock()
-        if self._answer is None or self._expires is None or now >= self._expires or not about <= self._about:
-            self._answer, seconds = self._asked(ask)
-            self._expires, self._about = now + seconds, about
-        return self._answer()
-
-    def _asked(self, ask: Callable[[], _T]) -> tuple[Callable[[], _T], float]:
-        try:
-            answer = ask()
-        except SourceError as error:
-            return raising(error), self._failure_seconds
-        return lambda: answer, self._seconds
+        if self._kept is None or now >= self._kept[0] or not about <= self._kept[1]:
+            try:
+                self._kept = now + self._seconds, about, ask()
+            except SourceError as error:
+                self._kept = now + self._failure_seconds, about, error
+        answer = self._kept[2]
+        if isinstance(answer, SourceError):
+            raise answer.with_traceback(None)  # or it would grow with each call
+        return answer

@@ -4,13 +4,13 @@ The agent works without it: a directory that cannot be written is reported throu
 """
 
 import os
-import tempfile
 from collections.abc import Callable
-from glob import escape
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _TEMPORARY: Final = ".nodeleak"
+"""The end of the name of a file that is not complete yet."""
 
 
 class StateFile:
@@ -23,37 +23,44 @@ class StateFile:
 
     def write(self, content: bytes) -> bool:
         """Return whether it was written."""
+        before, self.failed = self.failed, ""
         try:
             replace_file(self.path, content)
         except OSError as error:
             # Without the name of the temporary file, which is different each time.
-            return self._fail(f"{self.path.parent}: {error.strerror}")
-        self.failed = ""
-        return True
-
-    def _fail(self, why: str) -> bool:
-        if why != self.failed:
-            self._warn(why)
-        self.failed = why
-        return False
+            self.failed = f"{self.path.parent}: {error.strerror}"
+            if self.failed != before:
+                self._warn(self.failed)
+        return not self.failed
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the file by a private one. After a power cut, either version is there and complete. Raises OSError."""
     make_directory(path.parent)
-    for left in path.parent.glob(f".{escape(path.name)}.*{_TEMPORARY}"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY)
+    temporary = path.with_name(f".{path.name}{_TEMPORARY}")  # what a process leaves that is killed is used again
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove one file of the state directory. Raises OSError."""
+    path.unlink()
+
+
+def remove_temporary_files(directory: Path) -> None:
+    """Remove what processes left that were killed. The caller is the only writer of the directory."""
+    for path in directory.glob(f".*{_TEMPORARY}"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def make_directory(directory: Path) -> None:

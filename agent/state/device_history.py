@@ -2,18 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
-from agent.checks.devices.clocks import plugins
-from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
-from agent.sources.host.cached_file import CachedFile
+from agent.model.state_files import HISTORY_FILE, StoredHistory, dump_history, load_history
+from agent.sources.host.files import read_file
+from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 from agent.state.atomic_file import StateFile
-
-MAX_HISTORY_BYTES: Final = 512 * 1024
-"""Bytes. A full history has a tenth of that."""
 
 
 class DeviceHistoryStore:
@@ -23,8 +19,6 @@ class DeviceHistoryStore:
         """`warn`: called with the reason when the history cannot be written, once for each reason."""
         self._file = StateFile(state_dir / HISTORY_FILE, warn)
         self._history: StoredHistory | None = None
-        self._saved: tuple[int, ...] | None = None
-        """What identifies the file that has what is in memory; None: no file has."""
 
     @property
     def failed(self) -> str:
@@ -34,48 +28,30 @@ class DeviceHistoryStore:
     def read(self) -> StoredHistory:
         """Return the history up to the last report, with the reason if the stored one is unreadable."""
         if self._history is None:
-            self._history, self._saved = _loaded(self._file.path)
+            self._history = _load(self._file.path)
         return self._history
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
         try:
-            history = plugins(report.assessment.snapshot).history
+            history = report.assessment.snapshot.device_plugins.known().history
         except InsufficientData:
             return
         before = self.read()
-        if history == before.transitions and not before.trouble and (not history or self._is_saved()):
+        if history == before.transitions and not before.trouble and not self.failed:
             return
-        # The file may also have been lost or damaged since: then it is written again.
         written = self._file.write(dump_history(history).encode())
-        self._saved = _identity(self._file.path) if written else None
         self._history = StoredHistory(history, "" if written else before.trouble)
-
-    def _is_saved(self) -> bool:
-        return self._saved is not None and _identity(self._file.path) == self._saved
-
-
-def _identity(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file is replaced or written; None: there is no file, or it cannot be reached."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _loaded(path: Path) -> tuple[StoredHistory, tuple[int, ...] | None]:
-    """Return the stored history, and what identifies its file if it is undamaged."""
-    history = _load(path)
-    return history, None if history.trouble else _identity(path)
 
 
 def _load(path: Path) -> StoredHistory:
     """Read the stored history; none is empty, a damaged one is empty with the reason."""
     try:
-        found = CachedFile(load_history, MAX_HISTORY_BYTES).read(path)
+        content, _ = read_file(path)
+    except FileNotFoundError:
+        return StoredHistory()
+    except OSError as error:
+        return StoredHistory(trouble=cannot_read(path, error))
     except SourceError as error:
         return StoredHistory(trouble=str(error))
-    if found is None:
-        return StoredHistory()
-    stored, _ = found
+    stored = load_history(content)
     return StoredHistory(stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else "")

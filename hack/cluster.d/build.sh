@@ -18,6 +18,12 @@ missing_binaries() {
   done
 }
 
+cmd_packages() {
+  PACKAGES=("$@")
+  command -v kubectl >/dev/null || PACKAGES+=(kubernetes-client)
+  provide_packages
+}
+
 cmd_build() {
   local binary binaries
   binaries=$(missing_binaries)

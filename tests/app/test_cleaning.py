@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.app.cleaning import cleanup_status
-from agent.cleanup.journal_store import MOST_ENTRIES
+from agent.cleanup.journal import MAX_ENTRIES
 from agent.config import Config, load
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import Snapshot
@@ -99,9 +99,9 @@ def test_a_source_that_cleanup_needs_is_an_obstacle_and_another_is_not(home: Pat
 def test_a_full_journal_is_an_obstacle(home: Path) -> None:
     journal = home / "state/journal"
     journal.mkdir(parents=True)
-    for number in range(MOST_ENTRIES):
+    for number in range(MAX_ENTRIES):
         (journal / f"{number:04}.json").touch()
-    assert why_not(home, on_docker()) == ("the journal is full: wait until its oldest entry is 24 hours old",)
+    assert why_not(home, on_docker()) == (f"the journal is full until {journal}/0000.json is 24 hours old",)
 
 
 def test_a_network_directory_that_is_none_is_an_obstacle(home: Path) -> None:

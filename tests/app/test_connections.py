@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,13 +14,13 @@ import pytest
 
 from agent.app import api_server
 from agent.config import load
-from agent.model.snapshot import Known, Unavailable
-from agent.sources.collector import Moment, Sources, take_snapshot
-from agent.sources.kube import etcd_restore
-from tests.builders import NOW, UPTIME, node
+from agent.model.snapshot import Known
+from agent.sources.collector import Sources
+from agent.sources.kube import list_watch
+from tests.builders import node
 from tests.fakes.apiserver import apiserver
 from tests.fakes.nodes import healthy
-from tests.wire import Answer, FakeServer, Request, established, kubeconfig, until
+from tests.wire import established, kubeconfig, until
 
 _REFERENCE = Path(__file__).parents[2] / "docs/reference.md"
 _WATCH = "2s"
@@ -45,24 +44,6 @@ def watching(url: str, home: Path) -> Iterator[Sources]:
             thread.join()
 
 
-def test_while_an_answer_is_late_a_command_sends_nothing_on_its_connection(tmp_path: Path) -> None:
-    def answers(request: Request) -> Answer:
-        assert request.path == "/api/v1/pods"
-        yield b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
-        while not server.closing.wait(0.1):
-            yield b" "
-
-    server: FakeServer = FakeServer(answers)
-    with server:
-        path = kubeconfig(tmp_path / "kubeconfig", server.url)
-        given = {"node": "worker-1", "kubeconfig": str(path), "api_timeout": "300ms"}
-        sources = api_server.asked_once(load("scan", given, {}))
-        snapshot = take_snapshot(sources, "worker-1", Moment(NOW, UPTIME), time.perf_counter)
-        assert snapshot.pods == Unavailable("pods", "API server: no complete response within 0.36 s")
-        assert snapshot.node == Unavailable("node", "API server: still waiting for an earlier response")
-        assert len(server.requests) == 1
-
-
 def documented() -> int:
     (number,) = re.findall(r"A settled daemon has (\d+) connections to the API server", _REFERENCE.read_text())
     return int(number)
@@ -72,7 +53,7 @@ def test_a_settled_daemon_has_the_documented_connections_and_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whether etcd was restored is asked beside every watch, as is the version beside the first.
-    monkeypatch.setattr(etcd_restore, "_PERIOD", 0.0)
+    monkeypatch.setattr(list_watch, "_CHECK_PERIOD", 0.0)
     fake = healthy(datetime.fromisoformat("2026-03-26T20:00:00Z"), 3, "10.244.1.0/24")
     with apiserver(fake) as url, watching(url, tmp_path) as sources:
         port = urlsplit(url).port or 0

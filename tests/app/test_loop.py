@@ -9,7 +9,7 @@ import pytest
 
 from agent.app import loop
 from agent.app.loop import Exporter, Heartbeat
-from agent.cleanup.cleaner import Cleaner, DisabledCleaner
+from agent.cleanup.run import DryRun
 from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
@@ -39,12 +39,12 @@ def run(
     exporters: Sequence[Exporter],
     stop: threading.Event,
     *,
-    cleaner: Cleaner | None = None,
+    cleaner: DryRun | None = None,
     interval: timedelta = SOON,
     heartbeat: Heartbeat | None = None,
 ) -> None:
     loop.run_loop(
-        sources.sources, "worker-1", exporters, cleaner or DisabledCleaner(), grace=GRACE, confirm_after=NOTHING,
+        sources.sources, "worker-1", exporters, cleaner, grace=GRACE, confirm_after=NOTHING,
         interval=interval,
         heartbeat=heartbeat or Heartbeat(timedelta(hours=1)), stop=stop,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def test_a_source_that_fails_is_read_again() -> None:
     assert [len(report.unavailable) for report, _ in exporter.reports] == [1, 0]
 
 
-class RecordingCleaner:
+class RecordingCleaner(DryRun):
     """A cleaner that keeps its calls, and how often the sources had been read before."""
 
     def __init__(self, sources: RecordedSources) -> None:

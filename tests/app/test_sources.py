@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,16 @@ from typing import Any
 import pytest
 
 from agent.app.sources import NodeSources, for_command
+from agent.cleanup.recheck import Recheck
 from agent.config import load
-from agent.model.device_history import HISTORY_FILE, dump_history
 from agent.model.devices import TransitionKind
 from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import NotRequested
+from agent.model.state_files import HISTORY_FILE, dump_history
 from agent.model.volumes import Mount
 from agent.sources.collector import Moment, Sources, take_snapshot
-from agent.sources.recheck import NodeRecheck
 from agent.sources.source_error import SourceError
-from tests.builders import KVM, NOW, UPTIME, node, node_using, transition
+from tests.builders import KVM, NOW, UPTIME, node, node_using, reservation, transition
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
@@ -63,10 +64,11 @@ def running_docker(tmp_path: Path) -> None:
     (tmp_path / "proc/stat").write_text("btime 1700000000\n")
     (tmp_path / "proc/7").mkdir()
     (tmp_path / "proc/7/stat").write_text(f"7 (dockerd) S {'0 ' * 18}50 0\n")
+    (tmp_path / "proc/7/mountinfo").touch()
 
 
 @pytest.fixture
-def sources(wire: Callable[..., NodeSources]) -> NodeRecheck:
+def sources(wire: Callable[..., NodeSources]) -> Recheck:
     return wire().recheck
 
 
@@ -86,7 +88,7 @@ def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
     (home / "net/if_inet6").write_text(f"{ipv6} 03 40 00 82     eth0\n")
 
 
-def test_the_process_with_a_configured_address_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_the_process_with_a_configured_address_is_named(sources: Recheck, tmp_path: Path) -> None:
     process(tmp_path / "proc", 71, "10.244.1.9", "fd000099000000000000000000000009")
     (tmp_path / "cache").mkdir()
     assert sources.holder_of(ID, ["10.244.1.9"]) == "process 71 (nginx) has the address configured"
@@ -103,7 +105,8 @@ def pinned(home: Path, place: str = "/run/netns/cni-9") -> None:
     (home / "cache" / f"kubenet-{ID}-eth0").write_text(json.dumps(result))
 
 
-def test_a_mounted_namespace_of_the_sandbox_is_named(sources: NodeRecheck, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("running_docker")
+def test_a_mounted_namespace_of_the_sandbox_is_named(sources: Recheck, tmp_path: Path) -> None:
     pinned(tmp_path)
     assert sources.holder_of(ID, ["10.244.1.9"]) == "its network namespace is still mounted: /run/netns/cni-9"
     assert sources.holder_of("f" * 64, ["10.244.1.9"]) == ""
@@ -114,9 +117,25 @@ def test_a_mounted_namespace_of_the_sandbox_is_named(sources: NodeRecheck, tmp_p
         sources.holder_of(ID, ["10.244.1.9"])
 
 
+@pytest.mark.usefixtures("running_docker")
 def test_mounted_namespaces_are_read_of_the_first_process(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
     pinned(tmp_path)
     assert wire().snapshot.readers["mounted_namespaces"](node()) == ("/run/netns/cni-9",)
+
+
+@pytest.mark.usefixtures("running_docker")
+def test_a_namespace_mounted_only_for_a_runtime_protects_its_sandbox(sources: Recheck, tmp_path: Path) -> None:
+    pinned(tmp_path)
+    table, own = tmp_path / "proc/1/mountinfo", tmp_path / "proc/8/mountinfo"
+    assert sources.holder_of(ID, ["10.244.1.9"])
+    shutil.copytree(tmp_path / "proc/7", tmp_path / "proc/8")  # it has started since
+    (tmp_path / "proc/8/stat").write_text(f"8 (containerd) S {'0 ' * 18}50 0\n")
+    own.write_text(table.read_text())
+    table.write_text("")
+    assert sources.holder_of(ID, ["10.244.1.9"]) == "its network namespace is still mounted: /run/netns/cni-9"
+    own.unlink()
+    with pytest.raises(SourceError, match=r"cannot read .*/proc/8/mountinfo: no such file or directory"):
+        sources.holder_of(ID, ["10.244.1.9"])
 
 
 def test_the_choice_of_docker_is_no_answer_about_other_runtimes(wire: Callable[..., NodeSources]) -> None:
@@ -140,20 +159,19 @@ def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(
         assert not wired.recheck.has_checkpoint(ID)
 
 
-def test_a_disabled_probe_is_reported_as_one_that_was_not_made(
-    wire: Callable[..., NodeSources], tmp_path: Path
-) -> None:
-    off = wire(probe="off").recheck.probe(["127.0.0.1", "fd00:99::9"])
-    assert off == dict.fromkeys(["127.0.0.1", "fd00:99::9"], ProbeResult("not probed: --probe=off"))
+def test_a_probe_needs_libcnis_cache(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
+    own = reservation("127.0.0.1")
     write_sockets(tmp_path / "proc")
-    with pytest.raises(SourceError, match="none of these exists"):
-        wire().recheck.probe(["127.0.0.1"])
+    for probe in ("on", "off"):
+        with pytest.raises(SourceError, match="none of these exists"):
+            wire(probe=probe).recheck.probe([own])
     (tmp_path / "cache").mkdir()
-    assert wire().recheck.probe(["127.0.0.1"]) == {
-        "127.0.0.1": ProbeResult("127.0.0.1 is an address of the node itself", Reason.ADDRESS_IN_USE)
+    assert wire().recheck.probe([own]) == {
+        own.key: ProbeResult("127.0.0.1 is an address of the node itself", Reason.ADDRESS_IN_USE)
     }
 
 
+@pytest.mark.usefixtures("running_docker")
 @pytest.mark.parametrize(
     ("table", "objects"),
     [
@@ -164,31 +182,44 @@ def test_a_disabled_probe_is_reported_as_one_that_was_not_made(
     ],
     ids=["of nobody", "of a sandbox", "docker's", "none"],
 )
-@pytest.mark.parametrize("send", [True, False])
-def test_where_an_address_cannot_be_asked_a_namespace_of_nobody_objects(
-    wire: Callable[..., NodeSources], tmp_path: Path, table: str, objects: bool, send: bool
+def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(
+    wire: Callable[..., NodeSources], tmp_path: Path, table: str, objects: bool
 ) -> None:
     pinned(tmp_path)
     write_sockets(tmp_path / "proc")
     (tmp_path / "proc/1/mountinfo").write_text(table)
-    (result,) = wire().recheck.probe(["203.0.113.9"], send=send).values()
-    assert "203.0.113.9 cannot be probed: the node has it on no link" in result.why
-    assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
+    for probe, why in (("on", "203.0.113.9 cannot be probed: the node has it on no link"), ("off", "not probed: ")):
+        for send in (True, False):
+            (result,) = wire(probe=probe).recheck.probe([reservation("203.0.113.9")], send=send).values()
+            assert why in result.why
+            assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
 
 
-def test_without_processes_addresses_are_never_treated_as_free(sources: NodeRecheck) -> None:
+@pytest.mark.usefixtures("running_docker")
+def test_a_namespace_of_docker_is_explained_only_while_docker_runs(
+    wire: Callable[..., NodeSources], tmp_path: Path
+) -> None:
+    pinned(tmp_path, "/run/docker/netns/a1")
+    write_sockets(tmp_path / "proc")
+    recheck, lost = wire(probe="off").recheck, reservation("203.0.113.9")
+    assert recheck.probe([lost])[lost.key].objection is None
+    (tmp_path / "proc/7/stat").write_text(f"7 (containerd) S {'0 ' * 18}50 0\n")
+    assert recheck.probe([lost])[lost.key].objection == Reason.PROBE_UNANSWERED
+
+
+def test_without_processes_addresses_are_never_treated_as_free(sources: Recheck) -> None:
     with pytest.raises(SourceError, match="shows its network namespace"):
         sources.holder_of(ID, ["10.244.1.9"])
 
 
-def test_the_kubelet_checkpoint_is_rechecked(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_the_kubelet_checkpoint_is_rechecked(sources: Recheck, tmp_path: Path) -> None:
     assert not sources.has_checkpoint(ID)
     (tmp_path / "sandbox" / ID).touch()
     assert sources.has_checkpoint(ID)
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_docker_is_queried_for_one_container(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_docker_is_queried_for_one_container(sources: Recheck, tmp_path: Path) -> None:
     there = {ID: http(json.dumps({"Id": ID}))}
 
     def answers(request: Request) -> Answer:
@@ -204,7 +235,7 @@ def test_docker_is_queried_for_one_container(sources: NodeRecheck, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: Recheck, tmp_path: Path) -> None:
     def dripping(request: Request) -> Answer:
         if request.path == "/version":
             yield http('{"ApiVersion": "1.41"}')
@@ -220,7 +251,7 @@ def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: NodeReche
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_hanging_or_missing_docker_is_never_treated_as_gone(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_hanging_or_missing_docker_is_never_treated_as_gone(sources: Recheck, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"cannot connect to docker at .*/docker\.sock: no such file"):
         sources.has_container(ID)
     good = [http('{"ApiVersion": "1.41"}')]
@@ -246,7 +277,7 @@ def test_a_docker_that_does_not_run_is_never_asked(wire: Callable[..., NodeSourc
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_docker_that_stops_between_two_attempts_is_not_started_again(sources: NodeRecheck, tmp_path: Path) -> None:
+def test_a_docker_that_stops_between_two_attempts_is_not_started_again(sources: Recheck, tmp_path: Path) -> None:
     def stopping(_: Request) -> Answer:
         (tmp_path / "proc/7/stat").unlink(missing_ok=True)
         (tmp_path / "proc/8").mkdir()
@@ -254,8 +285,9 @@ def test_a_docker_that_stops_between_two_attempts_is_not_started_again(sources: 
         return []
 
     with FakeServer(stopping, at=tmp_path / "docker.sock") as server:
-        with pytest.raises(SourceError, match="docker does not run on this node"):
-            sources.has_container(ID)
+        for why in ("docker: ", "docker does not run on this node"):
+            with pytest.raises(SourceError, match=why):
+                sources.has_container(ID)
         assert len(server.requests) == 1
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_failures import Daemon, SmallNode, engine, running, served
+from tests.cli.commands import Daemon, SmallNode, engine, running, served
 from tests.wire import FakeServer, needs, until
 
 # Holds a mount namespace. "full": a tmpfs without space.

@@ -1,1 +1,1 @@
-"""The figures of docs/figures.md, each measured together with its baseline, so that machine load affects both."""
+"""The figures of docs/figures.md: short programs, each of which prints one section of it."""

@@ -1,7 +1,7 @@
 """A straightforward implementation, as a baseline for the agent: typed models, one request per container, plain gauges.
 
-`python baseline.py KUBECONFIG DOCKER_HOST STORE NODE PORT INTERVAL SYNCS`. It uses each library as on the first page of
-its documentation, reads what the agent reads, and classifies nothing.
+`python baseline.py KUBECONFIG DOCKER_HOST STORE NODE INTERVAL`. It prints its port. It uses each library as
+on the first page of its documentation, reads what the agent reads, and classifies nothing.
 """
 
 import sys
@@ -15,7 +15,7 @@ from kubernetes import client, config
 from prometheus_client import Gauge, start_http_server
 from tenacity import retry, stop_after_attempt
 
-kubeconfig, docker_host, store, node, port, interval, syncs = sys.argv[1:]
+kubeconfig, docker_host, store, node, interval = sys.argv[1:]
 config.load_kube_config(kubeconfig)
 api = client.CoreV1Api()
 engine = docker.DockerClient(base_url=docker_host)
@@ -39,10 +39,9 @@ def read() -> None:
     leaked.set(sum(1 for ip, owner in reserved.items() if owner not in containers and ip not in ips))
 
 
-start_http_server(int(port), addr="127.0.0.1")
-for number in range(int(syncs)):
+server, _ = start_http_server(0, addr="127.0.0.1")
+log.info("started", port=server.server_port)
+while True:
     read()
-    done.set(number + 1)
+    done.inc()
     time.sleep(float(interval))
-log.info("done")
-time.sleep(3600)

@@ -1,13 +1,16 @@
-"""Measure the time of calls in this process, and the resources of other processes from `/proc`."""
+"""What the sections have in common: rows with targets, times measured alternately, and the resources of processes."""
 
 import gc
 import os
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from urllib.request import ProxyHandler, build_opener
 
+_PAGE = Path(__file__).parents[2] / "docs/figures.md"
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
 
@@ -25,14 +28,20 @@ class Figure:
         return f"| {self.what} | {self.measured} | {self.target} | {verdict} |"
 
 
-def ratio(what: str, mine: float, theirs: float, most: float | None = None) -> Figure:
-    """Compare two times of one run. `most`: the target."""
+def at_most(what: str, measured: float, unit: str, limit: float) -> Figure:
+    return Figure(what, f"{measured:.1f} {unit}", f"at most {limit:g} {unit}", measured <= limit)
+
+
+def ratio(what: str, mine: float, theirs: float, limit: float | None = None) -> Figure:
+    """Compare two times of one run."""
     found = mine / theirs
-    return Figure(what, f"{found:.2f}x", "" if most is None else f"at most {most:g}x", most is None or found <= most)
+    return Figure(
+        what, f"{found:.2f}x", "" if limit is None else f"at most {limit:g}x", limit is None or found <= limit
+    )
 
 
-def interleaved(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Sequence[float]]:
-    """Time the calls alternately, `rounds` times, so that machine load affects all of them. In seconds."""
+def alternating(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Time the calls alternately, so that machine load affects all of them; return the median of each in seconds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -40,15 +49,7 @@ def interleaved(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)
-    return {name: tuple(taken) for name, taken in times.items()}
-
-
-def medians(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: median(taken) for name, taken in times.items()}
-
-
-def minima(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {name: min(taken) for name, taken in times.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,26 @@ class Footprint:
 
 
 def footprint(pid: int) -> Footprint:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    kib = {
-        name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if rest.endswith("kB")
-    }
+    kib = dict(re.findall(r"^(\w+):\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     # utime and stime: fields 14 and 15 of proc_pid_stat(5), counted here from the one after the command.
-    return Footprint(kib["VmRSS"] / 1024, kib["VmHWM"] / 1024, (int(fields[11]) + int(fields[12])) * _TICK_MS)
+    cpu_ms = (int(fields[11]) + int(fields[12])) * _TICK_MS
+    return Footprint(int(kib["VmRSS"]) / 1024, int(kib["VmHWM"]) / 1024, cpu_ms)
+
+
+def values(metrics: str, start: str, label: str = "") -> list[float]:
+    """Return the values of the samples that start like this and have the label."""
+    lines = [line.rsplit(None, 1) for line in metrics.splitlines() if line.startswith(start)]
+    return [float(value) for name, value in lines if label in name]
+
+
+def get(url: str) -> str:
+    with build_opener(ProxyHandler({})).open(url, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def write_section(section: str) -> None:
+    """Put a section into the page in place of its own; a new one goes to the end."""
+    head, *rest = re.split(r"^(?=## )", _PAGE.read_text(), flags=re.MULTILINE)
+    sections = {text.partition("\n")[0]: text for text in rest} | {section.partition("\n")[0]: f"{section}\n"}
+    _PAGE.write_text(f"{head}{''.join(sections.values()).rstrip()}\n")

@@ -1,28 +1,37 @@
-"""One sync: from snapshots to a report."""
+"""One sync: from snapshots to a report. Leaks are confirmed before anything else is judged."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.addresses import leaked_reservation, shared_ip
 from agent.checks.confirm import ConfirmationState
+from agent.cleanup import guards
+from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import Assessment, State
-from agent.model.finding import Finding, Gap, LeakCause, Severity
+from agent.model.finding import Finding, LeakCause, Severity, SkippedCheck
 from agent.model.report import Report
 from agent.model.runtime import RuntimeNetwork, WrittenRange
-from agent.model.snapshot import SOURCES, Address, InsufficientData, Node, NotRequested, Snapshot
+from agent.model.snapshot import SOURCES, InsufficientData, Node, NotRequested, Reservation
 from tests.builders import (
     CIDR,
+    CONTAINERS,
+    GONE,
     GRACE,
+    NOW,
     WEB_ID,
     WORKER,
     assessment,
     cni_result,
     dark_node,
     empty_file,
+    make_limits,
     node,
     processes,
     reservation,
@@ -34,22 +43,34 @@ from tests.builders import (
 )
 
 LOST = reservation("10.244.1.9")
+OTHERS = (reservation("10.244.1.10", "8" * 64), reservation("10.244.1.11", "7" * 64))
 PERIOD = timedelta(seconds=30)
+GAP = "containers"
 
 
 class Syncs:
-    """The syncs of a daemon."""
+    """Syncs of one agent, seconds apart."""
 
-    def __init__(self) -> None:
-        self._memory: ConfirmationState | None = None
+    def __init__(self, confirm_after: timedelta = PERIOD) -> None:
+        self.state: ConfirmationState | None = None
+        self._confirm_after, self._later, self._clock_set_by = confirm_after, timedelta(0), timedelta(0)
 
-    def __call__(self, snapshot: Snapshot) -> Report:
-        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=PERIOD)
-        return report
+    def sync(
+        self, after: float, *leaks: Reservation, gap: str = "", clock_set_by: float = 0, **more: Any
+    ) -> tuple[Report, set[str]]:
+        """Return the report, and the addresses that leaked."""
+        self._later += timedelta(seconds=after)
+        self._clock_set_by += timedelta(seconds=clock_set_by)
+        snapshot = node(*leaks, later=self._later, clock_set_by=self._clock_set_by, **more)
+        snapshot = without(snapshot, gap) if gap else snapshot
+        report, self.state = engine.run(snapshot, self.state, grace=GRACE, confirm_after=self._confirm_after)
+        leaked = {one.ip for one in report.assessment.leaked}
+        assert leaked == {one.ip for one in report.confirmed_leaks}
+        assert sum(report.newly_confirmed.values()) <= len(leaked)
+        return report, leaked
 
-
-def seconds(count: float) -> timedelta:
-    return timedelta(seconds=count)
+    def leaked(self, after: float, *leaks: Reservation, **more: Any) -> bool:
+        return LOST.ip in self.sync(after, *leaks, **more)[1]
 
 
 def states(report: Report, ip: str) -> State:
@@ -57,9 +78,84 @@ def states(report: Report, ip: str) -> State:
     return classified.state
 
 
+# Leaks
+
+
+def test_a_leak_is_a_candidate_until_it_lasted() -> None:
+    syncs = Syncs()
+    report, leaked = syncs.sync(0, LOST)
+    assert (leaked, states(report, LOST.ip), report.findings) == (set(), State.CANDIDATE, ())
+    assert [syncs.leaked(15, LOST) for _ in range(4)] == [False, True, True, True]
+    at_once = Syncs(timedelta(0))
+    assert [at_once.leaked(0, LOST) for _ in range(2)] == [False, True], "one snapshot never confirms"
+
+
+def test_another_file_with_the_same_address_is_another_leak() -> None:
+    for other in (
+        replace(LOST, inode=LOST.inode + 1),
+        replace(LOST, mtime_ns=LOST.mtime_ns - 1),
+        replace(LOST, size=65),
+    ):
+        syncs = Syncs()
+        syncs.sync(0, LOST)
+        assert not syncs.leaked(60, other)
+
+
+def test_a_leak_that_disappears_starts_over_and_others_are_not_affected() -> None:
+    syncs = Syncs()
+    assert [syncs.leaked(30, *leaks) for leaks in ((LOST,), (), (LOST,), (LOST,), (), (LOST,))] == [
+        False, False, False, True, False, False,
+    ]  # fmt: skip
+    together = Syncs()
+    assert together.sync(0, LOST)[1] == set()
+    assert together.sync(15, LOST, *OTHERS)[1] == set()
+    assert together.sync(15, LOST, *OTHERS)[1] == {LOST.ip}
+    assert together.sync(15, *OTHERS, LOST)[1] == {LOST.ip, *(one.ip for one in OTHERS)}
+
+
+def test_both_addresses_of_a_sandbox_and_each_network_are_confirmed() -> None:
+    report = scanned(node(LOST, reservation("fd00::9")))
+    assert {states(report, LOST.ip), states(report, "fd00::9")} == {State.LEAKED}
+    other = reservation(LOST.ip, "8" * 64, network="storage")
+    report = scanned(node(LOST), node(LOST, other, later=timedelta(seconds=1)))
+    assert {(one.network, one.state) for one in report.assessment.reservations if one.name == LOST.ip} == {
+        ("kubenet", State.LEAKED),
+        ("storage", State.CANDIDATE),
+    }
+
+
+def test_a_leak_is_newly_confirmed_once_with_its_cause() -> None:
+    syncs = Syncs()
+    counts = [syncs.sync(15, LOST)[0].newly_confirmed for _ in range(5)]
+    assert counts == [{}, {}, {("kubenet", LeakCause.UNKNOWN): 1}, {}, {}]
+
+
+def test_a_later_restart_is_not_the_cause_of_an_earlier_leak() -> None:
+    syncs = Syncs()
+    syncs.sync(0, LOST, processes=[processes(kubelet=timedelta(days=9))])
+    report, _ = syncs.sync(60, LOST, processes=[processes(kubelet=timedelta(0))])
+    (tracked,) = report.findings
+    assert (tracked.finding.cause, tracked.first_seen, report.leak_causes) == (LeakCause.UNKNOWN, NOW, {})
+    assert "cause unknown" in tracked.finding.message, "cause, time and message belong together"
+    assert tracked.since < NOW
+
+
+def test_a_restart_long_before_the_sandbox_was_last_seen_is_not_the_cause() -> None:
+    for ago, cause in (
+        (-30, LeakCause.KUBELET_RESTART),
+        (600, LeakCause.KUBELET_RESTART),
+        (1200, LeakCause.UNKNOWN),
+    ):
+        syncs, kubelet = Syncs(), [processes(kubelet=timedelta(seconds=ago))]
+        syncs.sync(0, LOST, containers=[*CONTAINERS, sandbox(LOST.container_id, "shop/cart")], processes=kubelet)
+        for _ in range(2):
+            report, _ = syncs.sync(60, LOST, processes=kubelet)
+        assert [one.finding.cause for one in report.findings] == [cause]
+
+
 def test_a_leak_is_named_where_no_record_is_left() -> None:
     pods = {LOST.container_id: "shop/cart-0", WEB_ID: "shop/other"}
-    report = engine.replay([node(LOST), node(LOST)], grace=GRACE, confirm_after=seconds(0), pods=pods)
+    report = engine.replay([node(LOST), node(LOST)], grace=GRACE, confirm_after=timedelta(0), pods=pods)
     assert {one.name: one.pod for one in report.assessment.reservations} == {
         "10.244.1.2": "shop/web", "10.244.1.3": "shop/db", "10.244.1.9": "shop/cart-0"
     }  # fmt: skip
@@ -68,6 +164,69 @@ def test_a_leak_is_named_where_no_record_is_left() -> None:
     assert "of pod shop/cart-0" in leak.finding.message
     assert scanned(node(LOST)).unnamed == {LOST.container_id}
     assert report.unnamed == frozenset()
+
+
+# Gaps
+
+
+def test_candidates_are_dropped_if_there_is_a_gap() -> None:
+    syncs = Syncs()
+    assert [syncs.leaked(20, LOST), syncs.leaked(20, gap=GAP), syncs.leaked(20, LOST)] == [False, False, False]
+
+
+@pytest.mark.parametrize("missing", [GAP, "reservations", "pods"])
+def test_confirmed_leaks_stay_known_through_a_gap(missing: str) -> None:
+    syncs = Syncs()
+    syncs.sync(0, LOST)
+    assert syncs.sync(30, LOST)[0].newly_confirmed == {("kubenet", LeakCause.UNKNOWN): 1}
+    for _ in range(3):
+        assert not syncs.leaked(30, LOST, gap=missing), "nothing is a leak while data is missing"
+    report, leaked = syncs.sync(30, LOST)
+    assert (leaked, report.newly_confirmed, report.findings[0].first_seen) == ({LOST.ip}, {}, NOW)
+
+
+def test_a_leak_that_had_an_owner_or_no_file_during_a_gap_starts_over() -> None:
+    owner: dict[str, Any] = {"containers": [*CONTAINERS, sandbox(GONE, "shop/x")]}
+    for meanwhile, leaks, more in (("pods", (LOST,), owner), ("pods", (), {}), (GAP, (OTHERS[0],), {})):
+        syncs = Syncs()
+        for _ in range(2):
+            syncs.sync(30, LOST)
+        syncs.sync(30, *leaks, gap=meanwhile, **more)
+        syncs.sync(30, *leaks, gap=meanwhile)
+        assert not syncs.leaked(30, LOST), "one snapshot is not enough"
+
+
+def test_without_a_gap_nothing_is_remembered() -> None:
+    syncs = Syncs()
+    for _ in range(2):
+        syncs.sync(30, LOST, *OTHERS)
+    syncs.sync(30, LOST)
+    assert syncs.state is not None
+    assert list(syncs.state.observations) == [leaked_reservation.key(LOST)]
+
+
+# Clocks
+
+
+def test_a_clock_step_restarts_candidates_and_keeps_confirmed_leaks() -> None:
+    old = replace(LOST, mtime_ns=0)
+    for step in (-86400, -6, 6, 86400):
+        syncs = Syncs()
+        syncs.sync(0, old)
+        report, leaked = syncs.sync(60, old, clock_set_by=step)
+        assert (report.clock_stepped, leaked, report.findings) == (True, set(), ())
+        assert syncs.leaked(30, old)
+        report, leaked = syncs.sync(15, old, clock_set_by=step)
+        assert (leaked, report.newly_confirmed) == ({LOST.ip}, {})
+
+
+def test_a_clock_step_forward_does_not_confirm_a_new_file() -> None:
+    new, syncs = reservation(LOST.ip, age=timedelta(0)), Syncs()
+    syncs.sync(0, new)
+    assert not syncs.leaked(15, new, clock_set_by=86400)
+
+
+# Detectors that cannot
 
 
 class Broken:
@@ -81,171 +240,51 @@ class Broken:
         raise ZeroDivisionError("a bug")
 
 
-def test_a_healthy_node_has_no_findings() -> None:
-    report = scanned(node())
-    assert (report.findings, report.gaps, report.unavailable, report.complete) == ((), (), (), True)
-    (network,) = report.networks
-    assert (network.name, network.usable, network.reserved, network.free) == ("kubenet", 253, 2, 251)
-    assert network.states is not None
-    assert {state: n for state, n in network.states.items() if n} == {State.IN_USE: 2}
-
-
-def test_every_state_is_counted_including_those_with_zero_entries() -> None:
-    (network,) = scanned(node()).networks
-    assert network.states is not None
-    assert set(network.states) == set(State)
-
-
-def test_a_scan_confirms_findings_of_both_snapshots() -> None:
-    report = scanned(node(LOST))
-    (tracked,) = report.findings
-    assert tracked.confirmed
-    assert states(report, LOST.ip) is State.LEAKED
-
-
-def test_a_leak_only_in_the_second_snapshot_is_a_candidate() -> None:
-    report = scanned(node(), node(LOST, later=seconds(1)))
-    assert report.findings == ()
-    assert states(report, LOST.ip) is State.CANDIDATE
-
-
-def test_a_leak_only_in_the_first_snapshot_is_gone() -> None:
-    report = scanned(node(LOST), node(later=seconds(1)))
-    assert report.findings == ()
-
-
-def test_one_snapshot_confirms_nothing() -> None:
-    report = engine.replay([node(LOST)], grace=GRACE, confirm_after=seconds(0))
-    assert report.findings == ()
-    assert states(report, LOST.ip) is State.CANDIDATE
-
-
-def test_a_scan_needs_a_snapshot() -> None:
-    with pytest.raises(ValueError, match="no snapshot"):
-        engine.replay([], grace=GRACE, confirm_after=seconds(0))
-
-
-def test_a_second_snapshot_is_needed_only_to_confirm_findings() -> None:
-    assert not engine.needs_second_snapshot(node(), GRACE)
-    assert not engine.needs_second_snapshot(dark_node(), GRACE)
-    assert engine.needs_second_snapshot(node(LOST), GRACE)
-    assert engine.needs_second_snapshot(node(reservations=[]), GRACE)
-
-
-def test_a_leak_is_a_candidate_until_it_is_confirmed() -> None:
-    syncs = Syncs()
-    states_seen = [states(syncs(node(LOST, later=seconds(15 * n))), LOST.ip) for n in range(4)]
-    assert states_seen == [State.CANDIDATE, State.CANDIDATE, State.LEAKED, State.LEAKED]
-
-
-def test_both_addresses_of_a_sandbox_become_leaked_together() -> None:
-    report = scanned(node(LOST, reservation("fd00::9")))
-    assert {states(report, LOST.ip), states(report, "fd00::9")} == {State.LEAKED}
-
-
-def test_the_same_address_in_two_networks_is_confirmed_separately() -> None:
-    other = reservation(LOST.ip, "8" * 64, network="storage")
-    report = scanned(node(LOST), node(LOST, other, later=seconds(1)))
-    states_by_network = {(one.network, one.state) for one in report.assessment.reservations if one.name == LOST.ip}
-    assert states_by_network == {("kubenet", State.LEAKED), ("storage", State.CANDIDATE)}
-
-
-# Newly confirmed
-
-
-def test_a_leak_is_newly_confirmed_once() -> None:
-    syncs = Syncs()
-    counts = [syncs(node(LOST, later=seconds(15 * n))).newly_confirmed for n in range(6)]
-    assert counts == [{}, {}, {("kubenet", LeakCause.UNKNOWN): 1}, {}, {}, {}]
-
-
-def test_a_leak_is_not_newly_confirmed_again_after_a_gap() -> None:
-    syncs = Syncs()
-    for n in range(3):
-        syncs(node(LOST, later=seconds(15 * n)))
-    for n in range(3, 6):
-        assert syncs(without(node(LOST, later=seconds(15 * n)), "containers")).findings == ()
-    report = syncs(node(LOST, later=seconds(90)))
-    assert ([one.confirmed for one in report.findings], report.newly_confirmed) == ([True], {})
-
-
-def test_a_later_kubelet_restart_is_not_the_cause() -> None:
-    syncs = Syncs()
-    syncs(node(LOST))
-    report = syncs(node(LOST, later=seconds(60), processes=[processes(kubelet=seconds(-30))]))
-    (tracked,) = report.findings
-    assert tracked.finding.cause is LeakCause.UNKNOWN
-    assert "kubelet" not in tracked.finding.message
-
-
-@pytest.mark.parametrize(
-    ("ago", "cause"),
-    [(-30, LeakCause.KUBELET_RESTART), (600, LeakCause.KUBELET_RESTART), (1200, LeakCause.UNKNOWN)],
-    ids=["since the last snapshot", "shortly before it", "long before it"],
-)
-def test_a_restart_long_before_the_sandbox_was_last_seen_is_not_the_cause(ago: float, cause: LeakCause) -> None:
-    syncs, kubelet = Syncs(), [processes(kubelet=seconds(ago))]
-    syncs(node(LOST, sandbox(LOST.container_id, "shop/cart"), processes=kubelet))
-    for n in (1, 2):
-        report = syncs(node(LOST, later=seconds(60 * n), processes=kubelet))
-    assert [one.finding.cause for one in report.findings] == [cause]
-
-
-# Clocks
-
-
-def test_a_clock_step_is_reported_and_confirms_nothing() -> None:
-    syncs = Syncs()
-    assert not syncs(node(LOST)).clock_stepped
-    report = syncs(node(LOST, later=seconds(60), clock_set_by=seconds(7200)))
-    assert report.clock_stepped
-    assert report.findings == ()
-    assert states(report, LOST.ip) is State.CANDIDATE
-
-
-def test_a_clock_step_forward_does_not_confirm_a_new_file() -> None:
-    new_reservation = reservation("10.244.1.9", age=seconds(0))
-    syncs = Syncs()
-    syncs(node(new_reservation))
-    report = syncs(node(new_reservation, later=seconds(15), clock_set_by=seconds(86400)))
-    assert states(report, new_reservation.ip) is State.CANDIDATE
-
-
-# Detectors that cannot
-
-
 def test_a_broken_detector_leaves_a_gap_and_the_others_still_run() -> None:
     findings, gaps = engine.detect(assessment(node(LOST)), (Broken(), leaked_reservation))
     assert [finding.detector for finding in findings] == ["broken", "leaked_reservation"]
-    assert gaps == (Gap("broken", "ZeroDivisionError: a bug", broken=True),)
+    assert gaps == (SkippedCheck("broken", "ZeroDivisionError: a bug", broken=True),)
+    assert not replace(scanned(node()), gaps=gaps).complete
 
 
-def test_a_report_with_a_broken_detector_is_incomplete() -> None:
-    report = scanned(node())
-    assert not replace(report, gaps=(Gap("broken", "a bug", broken=True),)).complete
+def test_nothing_is_released_and_nothing_forgotten_while_the_detector_of_leaks_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    syncs = Syncs()
+    for _ in range(2):
+        syncs.sync(30, LOST)
+    with monkeypatch.context() as patched:
+        patched.setattr(leaked_reservation, "describe_cause", broken)
+        report, leaked = syncs.sync(30, LOST)
+    assert (leaked, report.findings, [gap.broken for gap in report.gaps]) == (set(), (), [True])
+    context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=make_limits())
+    assert not [requested for requested, refusals in guards.decide(context) if not refusals]
+    report, leaked = syncs.sync(30, LOST)
+    assert (leaked, report.newly_confirmed) == ({LOST.ip}, {})
 
 
-def test_a_detector_without_data_leaves_a_gap_and_the_others_still_run() -> None:
-    findings, gaps = engine.detect(assessment(without(node(empty_file("10.244.1.9")), "pods")), (shared_ip,))
-    assert (findings, gaps) == ((), (Gap("shared_ip", "pods: it gave no word"),))
-
-
-def test_findings_raised_before_a_gap_are_kept() -> None:
-    findings, gaps = engine.detect(
-        assessment(without(node(empty_file("10.244.1.9")), "containers")), (leaked_reservation,)
+def test_a_detector_without_data_leaves_a_gap_beside_what_it_found() -> None:
+    findings, gaps = engine.detect(assessment(without(node(empty_file(LOST.ip)), "pods")), (shared_ip,))
+    assert (findings, gaps) == ((), (SkippedCheck("shared_ip", "pods: it gave no word"),))
+    blind = assessment(without(node(empty_file(LOST.ip)), "containers"))
+    findings, gaps = engine.detect(blind, (leaked_reservation,))
+    assert ([finding.subject for finding in findings], [gap.detector for gap in gaps]) == (
+        ["kubenet/10.244.1.9"],
+        ["leaked_reservation"],
     )
-    assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
-    assert [gap.detector for gap in gaps] == ["leaked_reservation"]
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(source: str) -> None:
-    report = scanned(without(node(), source))
-    assert [one.source for one in report.unavailable] == [source]
+def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed() -> None:
     not_needed = {"processes", "runtimes", "autoscaler", "mounts", "attachments", "state"}
-    assert report.complete is (source in not_needed), (
-        "these only name pods, or the node object is enough, or all volumes are attached"
-    )
+    for source in SOURCES:
+        report = scanned(without(node(), source))
+        assert [one.source for one in report.unavailable] == [source]
+        assert report.complete is (source in not_needed), (
+            "these only name pods, or the node object is enough, or all volumes are attached"
+        )
 
 
 def test_the_cni_cache_is_needed_if_only_it_knows_the_range() -> None:
@@ -254,7 +293,7 @@ def test_the_cni_cache_is_needed_if_only_it_knows_the_range() -> None:
     assert not scanned(without(node(node=[]), "cni_results")).complete
 
 
-def test_disabled_sources_are_not_missed() -> None:
+def test_disabled_sources_are_not_missed_and_hide_no_unavailable_one() -> None:
     report = scanned(without_api(node(LOST)))
     assert report.complete
     assert {gap.detector for gap in report.gaps if gap.chosen} == {
@@ -267,33 +306,52 @@ def test_disabled_sources_are_not_missed() -> None:
         "detached_volume",
     }
     assert states(report, LOST.ip) is State.LEAKED
-
-
-def test_a_disabled_source_does_not_hide_an_unavailable_one() -> None:
     assert not scanned(without(without_api(node()), "containers")).complete
+
+
+# Commands
+
+
+def test_a_scan_confirms_what_both_snapshots_have() -> None:
+    later = timedelta(seconds=1)
+    (tracked,) = scanned(node(LOST)).findings
+    assert tracked.confirmed
+    assert scanned(node(LOST), node(later=later)).findings == ()
+    new = scanned(node(), node(LOST, later=later))
+    assert (new.findings, states(new, LOST.ip)) == ((), State.CANDIDATE)
+    once = engine.replay([node(LOST)], grace=GRACE, confirm_after=timedelta(0))
+    assert (once.findings, states(once, LOST.ip)) == ((), State.CANDIDATE)
+    with pytest.raises(ValueError, match="no snapshot"):
+        engine.replay([], grace=GRACE, confirm_after=timedelta(0))
+
+
+def test_a_second_snapshot_is_needed_only_to_confirm_findings() -> None:
+    assert not engine.needs_second_snapshot(node(), GRACE)
+    assert not engine.needs_second_snapshot(dark_node(), GRACE)
+    assert engine.needs_second_snapshot(node(LOST), GRACE)
+    assert engine.needs_second_snapshot(node(reservations=[]), GRACE)
 
 
 # Numbers
 
 
-def test_without_data_every_number_is_unknown() -> None:
-    (network,) = scanned(dark_node()).networks
-    assert (network.ranges, network.usable, network.reserved, network.free, network.states) == (None,) * 5
+def test_a_healthy_node_has_no_findings_and_every_state_is_counted() -> None:
+    report = scanned(node())
+    assert (report.findings, report.gaps, report.unavailable, report.complete) == ((), (), (), True)
+    (network,) = report.networks
+    assert (network.name, network.usable, network.reserved, network.free) == ("kubenet", 253, 2, 251)
+    assert network.states == dict.fromkeys(State, 0) | {State.IN_USE: 2}
 
 
-def test_with_an_unknown_range_reservations_are_counted() -> None:
-    (network,) = scanned(node(node=[], cni_results=[])).networks
-    assert (network.usable, network.reserved, network.free) == (None, 2, None)
-
-
-def test_with_unavailable_reservations_the_range_is_known() -> None:
-    (network,) = scanned(without(node(), "reservations")).networks
-    assert (network.usable, network.reserved, network.free, network.states) == (253, None, None, None)
-
-
-def test_an_invalid_pod_cidr_is_an_unknown_range() -> None:
-    (network,) = scanned(node(node=[replace(WORKER, pod_cidrs=("10.244.1.0/31",))])).networks
-    assert network.ranges is None
+def test_what_was_not_read_is_unknown_and_no_zero() -> None:
+    (dark,) = scanned(dark_node()).networks
+    assert (dark.ranges, dark.usable, dark.reserved, dark.free, dark.states) == (None,) * 5
+    (no_range,) = scanned(node(node=[], cni_results=[])).networks
+    assert (no_range.usable, no_range.reserved, no_range.free) == (None, 2, None)
+    (no_files,) = scanned(without(node(), "reservations")).networks
+    assert (no_files.usable, no_files.reserved, no_files.free, no_files.states) == (253, None, None, None)
+    (invalid,) = scanned(node(node=[replace(WORKER, pod_cidrs=("10.244.1.0/31",))])).networks
+    assert invalid.ranges is None
 
 
 def written(*subnets: str, first: str = "") -> list[RuntimeNetwork]:
@@ -301,24 +359,18 @@ def written(*subnets: str, first: str = "") -> list[RuntimeNetwork]:
     return [RuntimeNetwork("kubenet", ("bridge",), "host-local", ranges=sets)]
 
 
-@pytest.mark.parametrize(
-    ("networks", "expected"),
-    [
+def test_the_runtimes_configuration_has_the_range() -> None:
+    dual = [replace(WORKER, pod_cidrs=("10.244.1.0/24", "fd00::/120"))]
+    for networks, expected in (
         (written("10.9.0.0/24", first="10.9.0.9"), ["10.9.0.9-10.9.0.254"]),
         (written("usePodCidr"), ["10.244.1.1-10.244.1.254"]),
         (written("usePodCidr", "usePodCidrIPv6"), ["10.244.1.1-10.244.1.254", "fd00::1-fd00::ff"]),
-    ],
-)
-def test_the_runtimes_configuration_has_the_range(networks: list[RuntimeNetwork], expected: list[str]) -> None:
-    dual = [replace(WORKER, pod_cidrs=("10.244.1.0/24", "fd00::/120"))]
-    (network,) = scanned(node(networks=networks, node=dual)).networks
-    assert [str(one) for ranges in network.ranges or () for one in ranges] == expected
-
-
-@pytest.mark.parametrize("subnet", ["usePodCidrIPv6", "10.9.0.0/31", "elsewhere"])
-def test_a_range_that_nobody_can_resolve_is_unknown(subnet: str) -> None:
-    (network,) = scanned(node(networks=written(subnet))).networks
-    assert network.ranges is None
+    ):
+        (network,) = scanned(node(networks=networks, node=dual)).networks
+        assert [str(one) for ranges in network.ranges or () for one in ranges] == expected
+    for subnet in ("usePodCidrIPv6", "10.9.0.0/31", "elsewhere"):
+        (network,) = scanned(node(networks=written(subnet))).networks
+        assert network.ranges is None
 
 
 def test_the_pod_cidr_in_place_of_a_range_needs_the_node() -> None:
@@ -342,13 +394,39 @@ def test_a_dual_stack_range_has_the_size_of_its_smaller_family() -> None:
     dual = Node("worker-1", (CIDR, "fd00::/124"), 10)
     (network,) = scanned(node(reservation("fd00::2", "1" * 64), node=[dual])).networks
     assert (network.usable, network.free) == (14, 13)
-    assert network.ranges is not None
-    assert [str(one) for ranges in network.ranges for one in ranges] == [
+    assert [str(one) for ranges in network.ranges or () for one in ranges] == [
         "10.244.1.1-10.244.1.254",
         "fd00::1-fd00::f",
     ]
 
 
-def test_an_address_configured_in_a_namespace_is_another_finding_and_no_leak() -> None:
-    report = scanned(node(LOST, Address(LOST.ip, 4711, "java")))
-    assert [one.finding.detector for one in report.findings] == ["unmanaged_address"]
+# Laws
+
+FILES = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(20, 24)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([15, 0, 30]), st.sets(st.sampled_from(FILES)), st.booleans()),
+        max_size=10,
+    ),
+    st.sampled_from([0, 15, 30, 60]).map(lambda n: timedelta(seconds=n)),
+)
+def test_leaks_are_confirmed_by_the_rules(
+    syncs: list[tuple[int, set[Reservation], bool]], confirm_after: timedelta
+) -> None:
+    """Compare with the rules, written down for one file."""
+    since: dict[str, timedelta] = {}
+    before: set[str] = set()
+    agent, now = Syncs(confirm_after), timedelta(0)
+    for seconds, leaks, stepped in syncs:
+        now += timedelta(seconds=seconds)
+        seen = {one.ip for one in leaks}
+        if stepped and agent.state is not None:
+            since = {ip: at for ip, at in since.items() if ip in before}
+        confirmed = {ip for ip in seen if ip in since and (now - since[ip] >= confirm_after or ip in before)}
+        since = {ip: since.get(ip, now) for ip in seen}
+        report, leaked = agent.sync(seconds, *leaks, clock_set_by=3600 * stepped)
+        assert leaked == confirmed
+        assert sum(report.newly_confirmed.values()) == len(confirmed - before)
+        before = confirmed

@@ -81,24 +81,18 @@ def test_a_runtime_that_was_not_asked_is_named() -> None:
     assert runtime.not_asked(with_runtimes(node(), OF_CONTAINERD)) == ""
 
 
-@pytest.mark.parametrize(
-    ("runtimes", "unordered"),
-    [
+def test_runtimes_that_may_list_late_are_known() -> None:
+    mine, early = ContainerRuntime("mine", "3.0.0", "/run/mine.sock"), replace(OF_CONTAINERD, version="1.6.8")
+    for runtimes, unordered in (
         ([OF_DOCKER], []),
         ([OF_CONTAINERD], []),
-        ([replace(OF_CONTAINERD, version="1.6.8")], ["containerd 1.6.8"]),
+        ([early], ["containerd 1.6.8"]),
         ([replace(OF_CONTAINERD, version="")], ["containerd"]),
-        ([ContainerRuntime("mine", "3.0.0", "/run/mine.sock")], ["mine 3.0.0"]),
-        ([OF_CONTAINERD, ContainerRuntime("mine", "3.0.0", "/run/mine.sock")], ["mine 3.0.0"]),
-    ],
-)
-def test_runtimes_that_may_list_late_are_known(runtimes: list[ContainerRuntime], unordered: list[str]) -> None:
-    assert [str(one) for one in runtime.unordered(with_runtimes(node(), *runtimes))] == unordered
-
-
-def test_the_order_of_a_runtime_beside_that_of_the_kubelet_does_not_matter() -> None:
-    beside = replace(OF_CONTAINERD, version="1.6.8")
-    assert runtime.unordered(with_runtimes(node(), OF_DOCKER, beside, named=DOCKER)) == ()
+        ([OF_CONTAINERD, mine], ["mine 3.0.0"]),
+    ):
+        assert [str(one) for one in runtime.unordered(with_runtimes(node(), *runtimes))] == unordered
+    beside = with_runtimes(node(), OF_DOCKER, early, named=DOCKER)
+    assert runtime.unordered(beside) == (), "only that of the kubelet matters"
 
 
 @pytest.mark.parametrize(("version", "state"), [("1.6.8", State.CANDIDATE), ("1.6.9", State.LEAKED)])
@@ -124,21 +118,18 @@ def test_an_endpoint_that_was_chosen_needs_no_other_evidence() -> None:
     assert (seen.containers, seen.checkpoints) == (Known(()), NONE)
 
 
-@pytest.mark.parametrize(
-    ("asked", "names"),
-    [
+def test_lists_without_a_sandbox_are_named() -> None:
+    for asked, names in (
         ([OF_K3S], "containerd"),
         ([OF_K3S, OF_CRI_O, OF_CONTAINERD], "containerd and cri-o"),
         ([], "the container runtime"),
-    ],
-)
-def test_lists_without_a_sandbox_are_named(asked: list[ContainerRuntime], names: str) -> None:
-    stopped = with_runtimes(node(reservation(OLD), containers=[]), *asked, named="")
-    assert crosscheck.runtime(stopped) == Unavailable(
-        "containers",
-        f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
-        "Node names its runtime: the pods of this node may belong to another one",
-    )
+    ):
+        stopped = with_runtimes(node(reservation(OLD), containers=[]), *asked, named="")
+        assert crosscheck.runtime(stopped) == Unavailable(
+            "containers",
+            f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor "
+            "its Node names its runtime: the pods of this node may belong to another one",
+        )
 
 
 def test_two_containerds_that_were_both_asked_are_judged_together() -> None:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from agent.cleanup.guard_context import GuardContext
+from agent.cleanup.guards import GuardContext
 from agent.model.release import Limits, Reason, Refusal
 from agent.model.snapshot import Node, Reservation, Snapshot
 from tests.builders import (

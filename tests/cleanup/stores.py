@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,18 +21,18 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from agent.cleanup.cleaner import ApplyingCleaner
-from agent.cleanup.files import NodeFiles
-from agent.cleanup.journal import Entry, Journal, entry_name
-from agent.cleanup.journal_store import JournalStore
-from agent.cleanup.release import FileImage, release, run_steps
-from agent.cleanup.session import Budget, CleanupSession
-from agent.model.release import Limits, Outcome, ProbeResult, ReleaseRequest, Verdict
+from agent.cleanup.journal import Entry, Journal, JournalStore
+from agent.cleanup.recheck import Recheck
+from agent.cleanup.run import Apply, Budget
+from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, OpenNetwork, release
+from agent.model.release import Limits, Outcome, ReleaseRequest
 from agent.model.snapshot import Reservation
 from agent.sources.host import reservations
+from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.processes import ProcessTable
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, GRACE, NOW
-from tests.wire import needs, run
+from tests.wire import needs, only_with, run
 
 File: TypeAlias = tuple[bytes, int, int, int, int]
 """A file byte for byte: content, mode, owner, group, mtime in nanoseconds."""
@@ -42,61 +42,98 @@ MADE_NS: Final = 1_700_000_000_123_456_789
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 
 
-class NoOwners:
+Step: TypeAlias = str
+"""What a release has just done."""
+STEPS: Final = (
+    "asked the runtime", "asked the kubelet", "asked the kernel", "read", "locked", "unlocked", "journaled",
+    "locked", "compared", "removed", "unlocked", "recorded",
+)  # fmt: skip
+"""Of a sandbox with one address."""
+
+
+class NoOwners(Recheck):
     """A recheck that finds no owner, or the given ones."""
 
     def __init__(
-        self, *, container: bool = False, checkpoint: bool = False, holder: str = "", silent: str = ""
-    ) -> None:
+        self, *, container: bool = False, checkpoint: bool = False, holder: str = "", silent: str = "",
+        happens: Callable[[Step], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         """`silent`: which of docker, kubelet and kernel gives no definite answer."""
-        self._container, self._checkpoint, self._holder, self._silent = container, checkpoint, holder, silent
 
-    def _answer(self, who: str) -> None:
-        if who == self._silent:
-            raise SourceError(f"{who} is gone")
+        def answer(who: str, found: Any) -> Callable[[str], Any]:
+            def ask(container_id: str) -> Any:
+                assert len(container_id) in {0, 64}
+                if who == silent:
+                    raise SourceError(f"{who} is gone")
+                happens(f"asked the {who.replace('docker', 'runtime')}")
+                return found
 
-    def has_container(self, container_id: str) -> bool:
-        assert container_id
-        self._answer("docker")
-        return self._container
+            return ask
 
-    def has_checkpoint(self, container_id: str) -> bool:
-        assert container_id
-        self._answer("kubelet")
-        return self._checkpoint
+        super().__init__(
+            answer("docker", container),
+            answer("kubelet", checkpoint),
+            CniResults([]),
+            Path(),
+            ProcessTable(Path()),
+            lambda *_: {},
+        )
+        self.__dict__["kernel"] = answer("kernel", holder)
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
-        assert len(container_id) in {0, 64}
         assert ips
-        self._answer("kernel")
-        return self._holder
-
-    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
-        assert ips
-        return dict.fromkeys(ips, ProbeResult("nobody has it"))
+        return str(self.__dict__["kernel"](container_id))
 
 
-class JournalWriter:
-    """Writes the journal as a cleaner does, with a clock that advances by itself."""
+@dataclass
+class WatchedFiles(NodeFiles):
+    """Tells what has just been done."""
 
-    def __init__(self, journal_store: JournalStore, start: int = 0) -> None:
-        """`start`: microseconds; no two of one journal may begin at the same."""
-        self._book = journal_store
-        self._ticks = itertools.count(start)
+    happens: Callable[[Step], None] = lambda _: None
 
-    def now(self) -> datetime:
-        return NOW.replace(microsecond=next(self._ticks))
+    @contextlib.contextmanager
+    def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
+        with super().opened(directories) as networks:
+            yield networks
+        self.happens("read")
 
-    def begin(self, request: ReleaseRequest, files: Sequence[FileImage], evidence: Sequence[str]) -> str:
-        now = self.now()
-        entry = Entry(
-            entry_name(now, request), now, "clean", request.container_id, request.pod, tuple(files)
-        )  # fmt: skip
-        self._book.begin(entry, evidence)
-        return entry.name
+    @contextlib.contextmanager
+    def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
+        with super().locked(directories) as networks:
+            self.happens("locked")
+            yield {
+                directory: WatchedNetwork(directory, network.handle, self.happens)
+                for directory, network in networks.items()
+            }
+        self.happens("unlocked")
 
-    def end(self, entry: str, verdict: Verdict, why: str) -> None:
-        self._book.end(entry, verdict, why, self.now())
+
+class WatchedNetwork(LockedNetwork):
+    def __init__(self, directory: str, handle: int, happens: Callable[[Step], None]) -> None:
+        super().__init__(directory, handle)
+        self._happens = happens
+
+    def unlink(self, name: str) -> None:
+        self._happens("compared")
+        super().unlink(name)
+        self._happens("removed")
+
+
+class WatchedJournal(JournalStore):
+    def __init__(self, state_dir: Path, happens: Callable[[Step], None]) -> None:
+        super().__init__(state_dir)
+        self._happens = happens
+
+    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
+        super().begin(entry, evidence)
+        self._happens("journaled")
+
+    def update(self, entry: Entry, at: datetime) -> None:
+        super().update(entry, at)
+        self._happens("recorded")
+
+
+_TICKS: Final = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -186,27 +223,27 @@ class Store:
         os.utime(file, ns=(MADE_NS, MADE_NS))
         return file
 
-    def file_ops(self, lock_timeout: float = 0.1) -> NodeFiles:
-        return NodeFiles(self.networks, self.caches, lock_timeout, time.perf_counter)
+    def file_ops(self, lock_timeout: float = 0.1, happens: Callable[[Step], None] = lambda _: None) -> NodeFiles:
+        return WatchedFiles(self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens)
 
     def release(
         self,
         *reserved: Reservation,
-        recheck: NoOwners | None = None,
+        recheck: Recheck | None = None,
         file_ops: NodeFiles | None = None,
-        writer: JournalWriter | None = None,
+        journal: JournalStore | None = None,
         keeps_results: bool = False,
     ) -> Outcome:
         """Release them as one sandbox."""
         request = ReleaseRequest(reserved, "shop/old", keeps_results=keeps_results)
-        return run_steps(
-            release(
-                request,
-                recheck or NoOwners(),
-                file_ops or self.file_ops(),
-                writer or JournalWriter(self.journal_store),
-            )
-        )
+        recheck, file_ops = recheck or NoOwners(), file_ops or self.file_ops()
+        at = NOW.replace(microsecond=next(_TICKS))  # no two entries may begin at the same
+        return release(request, (), recheck, file_ops, journal or self.journal_store, by="clean", at=at)
+
+    def release_with(self, happens: Callable[[Step], None], *reserved: Reservation) -> Outcome:
+        """Release them, and let something happen after each step."""
+        recheck, file_ops = NoOwners(happens=happens), self.file_ops(happens=happens)
+        return self.release(*reserved, recheck=recheck, file_ops=file_ops, journal=WatchedJournal(self.state, happens))
 
     def journal(self) -> Journal:
         """Read the journal as a new process does."""
@@ -220,11 +257,9 @@ class Store:
     def start(self) -> None:
         """Do what a cleaner does first when it starts."""
         limits = Limits(networks=frozenset({"kubenet"}), grace=GRACE, settle=GRACE, max_share=1.0)
-        journal_store = JournalStore(self.state)
-        session = CleanupSession(limits, Budget(), journal_store, "clean")
-        ApplyingCleaner(
-            session, NoOwners(), self.file_ops, journal_store, lambda: datetime(2026, 3, 27, tzinfo=UTC), 0.1
-        ).before_snapshot(NOW)
+        at = datetime(2026, 3, 27, tzinfo=UTC)
+        parts = JournalStore(self.state), NoOwners(), self.file_ops()
+        Apply(limits, Budget(), "clean", *parts, now=lambda: at, lock_timeout=0.1).before_snapshot(NOW)
 
     def files(self) -> dict[str, File]:
         """Return every reservation, byte for byte, by network and address."""
@@ -238,17 +273,27 @@ class Store:
 
     def unlocked(self) -> bool:
         """Whether every lock of `kubenet`, and that of the cleaner, is free."""
-        locked = self.file_ops(0).lock(["kubenet"])
-        if locked is None:
+        try:
+            with self.file_ops(0).locked(["kubenet"]), self.journal_store.exclusive(0):
+                return True
+        except LockHeld:
             return False
-        locked.unlock()
-        with self.journal_store.exclusive(0):
-            return True
 
 
 def whole(file: Path) -> File:
     at = file.lstat()
     return file.read_bytes(), stat.S_IMODE(at.st_mode), at.st_uid, at.st_gid, at.st_mtime_ns
+
+
+def at(step: Step, do: Callable[[], object], nth: int = 1) -> Callable[[Step], None]:
+    """Do something once, after a step has been done for the n-th time."""
+    seen = itertools.count(1)
+
+    def happens(done: Step) -> None:
+        if done == step and next(seen) == nth:
+            do()
+
+    return happens
 
 
 def handles() -> int:
@@ -397,7 +442,7 @@ def may_mount() -> None:
     try:
         run("unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt")
     except (AssertionError, FileNotFoundError):
-        needs(False, "the right to mount")
+        only_with(False, "the right to mount")
 
 
 _GETFLAGS, _SETFLAGS, _IMMUTABLE = 0x80086601, 0x40086602, 0x10

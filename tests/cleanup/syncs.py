@@ -6,10 +6,8 @@ from typing import Any
 
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
-from agent.cleanup.cleaner import ApplyingCleaner, Cleaner
-from agent.cleanup.journal import Entry
-from agent.cleanup.journal_store import JournalStore
-from agent.cleanup.session import HOUR, Budget, CleanupSession
+from agent.cleanup.journal import Entry, JournalStore
+from agent.cleanup.run import HOUR, Apply, Budget, DryRun
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation
@@ -47,10 +45,15 @@ class Daemon:
         recheck: Owners | None = None,
     ) -> None:
         self.files, self.journal_store = Files(), journal_store or InMemoryJournal()
-        self.session = CleanupSession(limits or make_limits(), budget, self.journal_store, by)
-        self.cleaner: Cleaner = ApplyingCleaner(
-            self.session, recheck or Owners(), lambda: self.files, self.journal_store, lambda: self.now, lock_timeout=0
+        self.session = (
+            limits or make_limits(),
+            budget,
+            by,
+            self.journal_store,
+            (recheck or Owners()).recheck(),
+            self.files,
         )
+        self.cleaner: DryRun = Apply(*self.session, now=lambda: self.now, lock_timeout=0)
         self.now = NOW
         self._memory: ConfirmationState | None = None
 
@@ -62,13 +65,11 @@ class Daemon:
             assert isinstance(self.journal_store, InMemoryJournal)
             self.journal_store.entries[one.name] = one
         snapshot = node(*records, **changes, later=self.now - NOW)
-        self.files.files = {
-            (one.network, one.ip): image(one) for store in snapshot.reservations for one in store.reading.known()
-        }
+        self.files.files.clear()
+        reserved = [one for store in snapshot.reservations for one in store.reading.known()]
+        self.files.files.update({(one.network, one.ip): image(one) for one in reserved})
         report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(0))
-        cleaning = self.cleaner.after_snapshot((snapshot,), report)
-        assert cleaning is not None
-        return cleaning
+        return self.cleaner.after_snapshot((snapshot,), report)
 
     @property
     def names(self) -> list[str]:

@@ -1,6 +1,5 @@
-"""The journal on a real disk: what was written is read, damage is reported, and no line affects another."""
+"""The journal on a real disk: what was written is read, and damage is reported and affects no other entry."""
 
-import base64
 import json
 import os
 import stat
@@ -15,12 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cleanup import journal
-from agent.cleanup import journal_store as journal_store_module
-from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, entry_name, file_document
-from agent.cleanup.journal_store import RETENTION, Busy, JournalStore
-from agent.cleanup.release import RESERVATION, FileImage, JournalFull
-from agent.config import all_settings
+from agent.cleanup import journal as journal_module
+from agent.cleanup.journal import (
+    JOURNAL_SCHEMA,
+    RESERVATION,
+    RETENTION,
+    Busy,
+    Entry,
+    FileImage,
+    Journal,
+    JournalFull,
+    JournalStore,
+    new_entry,
+    parse_entry,
+)
 from agent.model.release import ReleaseRequest, Verdict
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, NOW, WEB_ID, reservation
@@ -36,7 +43,7 @@ ENTRY = Entry("20260326T200000.000000Z-999999999999", NOW, "clean", GONE, "shop/
 
 
 @pytest.fixture
-def journal_store(tmp_path: Path) -> JournalStore:
+def journal(tmp_path: Path) -> JournalStore:
     return JournalStore(tmp_path / "state")
 
 
@@ -60,57 +67,42 @@ def read_anew(file: Path) -> Journal:
     return JournalStore(file.parent.parent).read()
 
 
-def error_of(act: Callable[[], object]) -> str:
-    with pytest.raises(SourceError) as raised:
-        act()
-    return str(raised.value)
-
-
-def test_a_finished_entry_is_read_back_unchanged(journal_store: JournalStore, file: Path) -> None:
-    journal_store.begin(ENTRY, ("docker said so",))
-    assert journal_store.read() == Journal((ENTRY,))
-    assert journal_store.read().unfinished() == (ENTRY,)
-    journal_store.end(ENTRY.name, Verdict.RELEASED, "why", NOW)
-    ended = replace(ENTRY, verdict=Verdict.RELEASED, why="why")
-    assert journal_store.read() == Journal((ended,)) == read_anew(file)
+def test_an_entry_is_read_back_as_it_was_written(journal: JournalStore, file: Path) -> None:
+    journal.begin(ENTRY, ("docker said so",))
+    assert journal.read() == Journal((ENTRY,)) == read_anew(file)
+    assert journal.read().unfinished() == (ENTRY,)
+    ended = ENTRY.ended(Verdict.RELEASED, "why")
     assert (ended.ips, ended.reservations, ended.released) == (("10.244.1.9",), (KEPT,), True)
-    assert journal_store.read().released_from() == {GONE: ended}
-    journal_store.restoring(ENTRY.name, NOW)
-    begun = replace(ended, restoring=NOW, restorations=1)
-    assert journal_store.read() == Journal((begun,)) == read_anew(file)
-    assert (begun.released, journal_store.read().unfinished()) == (False, (begun,))
-    journal_store.end(ENTRY.name, Verdict.RELEASED, "not restored", NOW)
-    failed = replace(ended, why="not restored", restorations=1)
-    assert journal_store.read() == Journal((failed,)) == read_anew(file)
-    assert (failed.released, journal_store.read().unfinished()) == (True, ())
-    journal_store.restoring(ENTRY.name, NOW)
-    journal_store.restored(ENTRY.name, NOW)
-    assert journal_store.read() == Journal((replace(failed, restored=NOW, restorations=2),)) == read_anew(file)
-    assert not journal_store.read().entries[0].released
-    assert journal_store.read().released_from() == {}
+    begun = ended.restoration_began(NOW)
+    assert (begun.released, begun.unfinished) == (False, True)
+    restored = replace(begun, restoring=None, restored=NOW)
+    halted = replace(restored, halted=NOW, resumed=NOW)
+    for entry in (ended, begun, begun.ended(Verdict.RELEASED, "not restored"), restored, halted):
+        journal.update(entry, NOW)
+        assert journal.read() == Journal((entry,)) == read_anew(file)
+    assert journal.read().released_from() == {}, "it was restored"
 
 
-def test_a_line_is_human_readable(journal_store: JournalStore, file: Path) -> None:
-    journal_store.begin(ENTRY, ("docker said so",))
-    line = json.loads(file.read_text())
-    assert (line["schema"], line["began"], line["evidence"]) == (
-        JOURNAL_SCHEMA,
-        "2026-03-26T20:00:00.000000Z",
-        ["docker said so"],
-    )
-    (document,) = line["files"]
-    assert (document["text"], document["mode"]) == (f"{GONE}\r\neth0", "0644")
-    assert document["mtime"] == "2023-11-14T22:13:20.123456Z"
+def test_an_entry_is_readable_by_people_and_keeps_its_evidence_word_for_word(journal: JournalStore, file: Path) -> None:
+    journal.begin(ENTRY, ("docker said so",))
+    journal.update(ENTRY.ended(Verdict.RELEASED, ""), NOW + timedelta(seconds=1))
+    journal.update(replace(ENTRY.ended(Verdict.RELEASED, ""), halted=NOW), NOW + timedelta(days=1))
+    document = json.loads(file.read_text())
+    assert (document["schema"], document["evidence"]) == (JOURNAL_SCHEMA, ["docker said so"])
+    assert (document["began"], document["ended"]) == ("2026-03-26T20:00:00.000000Z", "2026-03-26T20:00:01.000000Z")
+    assert document["versions"].keys() == {"nodeleak", "python", "kernel"}
+    assert document["files"] == [
+        {
+            "place": "reservation", "network": "kubenet", "name": "10.244.1.9", "text": f"{GONE}\r\neth0",
+            "mode": "0644", "uid": 0, "gid": 0, "inode": 17,
+            "mtime": "2023-11-14T22:13:20.123456Z", "mtime_ns": 1_700_000_000_123_456_789,
+        }
+    ]  # fmt: skip
 
 
-def test_a_missing_journal_is_empty(journal_store: JournalStore) -> None:
-    assert journal_store.read() == Journal()
-    assert journal_store.trouble() == ""
-
-
-def test_the_journal_is_readable_only_by_its_owner(journal_store: JournalStore, file: Path) -> None:
-    with journal_store.exclusive(0):
-        journal_store.begin(ENTRY, ())
+def test_the_journal_is_readable_only_by_its_owner(journal: JournalStore, file: Path) -> None:
+    with journal.exclusive(0):
+        journal.begin(ENTRY, ())
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (file.parent.parent, file.parent, file)}
     assert modes == {"state": 0o700, "journal": 0o700, file.name: 0o600}
 
@@ -125,184 +117,154 @@ def test_every_new_name_is_synced_to_disk_before_the_entry_starts(tmp_path: Path
             fsync(handle)
 
         os.fsync = record_fsync  # type: ignore[assignment]
-        journal_store = JournalStore(tmp_path / "a" / "state")
-        journal_store.begin(ENTRY, ())
+        JournalStore(tmp_path / "a" / "state").begin(ENTRY, ())
         return [one if Path(one).is_dir() else "the file" for one in synced]
 
     state = tmp_path / "a" / "state"
     assert in_child(act) == [*map(str, (tmp_path, tmp_path / "a", state)), "the file", str(state / "journal")]
 
 
+def test_what_may_not_be_on_disk_is_taken_back(journal: JournalStore, file: Path) -> None:
+    def act() -> str:
+        def broken(_: int) -> None:
+            raise OSError(5, os.strerror(5))
+
+        journal.begin(named("first"), ())
+        os.fsync = broken  # type: ignore[assignment]
+        try:
+            journal.begin(named("second"), ())
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        return ""
+
+    assert in_child(act) == f"{file.with_name('second.json')}: Input/output error"
+    assert [entry.name for entry in read_anew(file).entries] == ["first"]
+
+
 # Damage.
 
+DAMAGES = (
+    b"", b"garbage", b"\x00\x01\xff\xfe", b"[]", b"7", b"null", b"{}", b"[" * 100_000,
+    b'{"schema": "nodeleak.journal/v2", "entry": "x"}', b'{"schema": "nodeleak.journal/v1", "entry": "x"}',
+)  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("damage", "expected"),
-    [
-        (b"", "incomplete, or not JSON"),
-        (b"garbage", "incomplete, or not JSON"),
-        (b"\x00\x01\xff\xfe", "incomplete, or not JSON"),
-        (b"[]", "not a valid entry"),
-        (b"7", "not a valid entry"),
-        (b"null", "not a valid entry"),
-        (b"{}", "not a valid entry"),
-        (b'{"schema": "nodeleak.journal/v2", "entry": "x"}', "schema nodeleak.journal/v2 is not"),
-        (b'{"schema": "%b"}' % (b"x" * 10_000), "schema xxxxx"),
-        (b'{"schema": "nodeleak.journal/v1", "entry": "x"}', "not a valid entry"),
-        (b"[" * 100_000, "incomplete, or not JSON"),
-    ],
-)
-def test_a_damaged_entry_is_reported_and_affects_no_other(
-    journal_store: JournalStore, file: Path, damage: bytes, expected: str
-) -> None:
-    journal_store.begin(ENTRY, ())
+
+def test_a_damaged_entry_is_reported_kept_and_affects_no_other(journal: JournalStore, file: Path) -> None:
+    journal.begin(ENTRY, ())
     damaged = file.with_name("20260326T200001.json")
-    damaged.write_bytes(damage)
-    journal_store.end(ENTRY.name, Verdict.RELEASED, "", NOW)
-    image = journal_store.read()
-    assert [(entry.name, entry.verdict) for entry in image.entries] == [(ENTRY.name, Verdict.RELEASED)]
-    (message,) = image.damage
-    assert message.startswith(f"{damaged}: ")
-    assert expected in message
-    assert len(message) < len(str(file)) + 300
-    with pytest.raises(OSError, match="damaged") as raised:
-        journal_store.restoring(damaged.stem, NOW)
-    assert raised.value.filename == str(damaged)
-    assert damaged.read_bytes() == damage, "it stays as it is"
+    for damage in DAMAGES:
+        damaged.write_bytes(damage)
+        journal.update(ENTRY.ended(Verdict.RELEASED, ""), NOW)
+        read = journal.read()
+        assert [(entry.name, entry.verdict) for entry in read.entries] == [(ENTRY.name, Verdict.RELEASED)]
+        (message,) = read.damage
+        assert message.startswith(f"{damaged}: ")
+        assert damaged.read_bytes() == damage
 
 
-def test_what_another_process_wrote_is_read(journal_store: JournalStore, file: Path) -> None:
-    journal_store.begin(ENTRY, ())
-    assert journal_store.read() == Journal((ENTRY,))
-    JournalStore(file.parent.parent).end(ENTRY.name, Verdict.GONE, "", NOW)
-    assert journal_store.read().entries[0].verdict is Verdict.GONE
+def test_an_entry_that_was_changed_cannot_name_a_file_elsewhere(journal: JournalStore, file: Path) -> None:
+    journal.begin(ENTRY, ())
+    document = json.loads(file.read_text())
+    for tampered in (
+        {"name": "../../../etc/passwd"}, {"name": "/etc/passwd"}, {"name": ""}, {"name": "."}, {"name": ".."},
+        {"name": 7}, {"network": "../../etc"}, {"network": ""}, {"network": None}, {"text": 7}, {"mode": "rwx"},
+    ):  # fmt: skip
+        changed = {**document["files"][0], **tampered}
+        assert parse_entry(json.dumps({**document, "files": [changed]}).encode()) is None
+
+
+def test_what_another_process_wrote_is_read(journal: JournalStore, file: Path) -> None:
+    journal.begin(ENTRY, ())
+    assert journal.read() == Journal((ENTRY,))
+    JournalStore(file.parent.parent).update(ENTRY.ended(Verdict.GONE, ""), NOW)
+    assert journal.read().entries[0].verdict is Verdict.GONE
+    file.with_name(f".{file.name}.x.nodeleak").write_text("{")  # of an agent that died
     file.unlink()
-    assert journal_store.read() == Journal()
+    assert journal.read() == Journal()
 
 
-def test_a_temporary_file_of_an_agent_that_died_is_no_entry(journal_store: JournalStore, file: Path) -> None:
-    journal_store.begin(ENTRY, ())
-    file.with_name(f".{file.name}.x.nodeleak").write_text("{")
-    assert journal_store.read() == Journal((ENTRY,))
+def test_what_a_killed_process_left_is_removed_by_the_next_cleaner(journal: JournalStore, file: Path) -> None:
+    journal.begin(ENTRY, ())
+    left = file.with_name(f".{file.name}x.nodeleak")
+    left.write_text("{")
+    with journal.exclusive(0):
+        assert (left.exists(), journal.read()) == (False, Journal((ENTRY,)))
 
 
-def make_directory(file: Path) -> None:
-    file.mkdir()
-
-
-def make_link(file: Path) -> None:
-    file.with_name("elsewhere").write_text("")
-    file.symlink_to("elsewhere")
-
-
-def make_fifo(file: Path) -> None:
-    os.mkfifo(file)
-
-
-@pytest.mark.parametrize("make", [make_directory, make_link, make_fifo])
-@pytest.mark.parametrize("name", ["20260326T200000.json"])
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("elsewhere"), os.mkfifo])
 def test_a_journal_that_is_no_file_is_unavailable_without_waiting(
-    journal_store: JournalStore, file: Path, make: Callable[[Path], None], name: str
+    journal: JournalStore, file: Path, make: Callable[[Path], None]
 ) -> None:
     file.parent.mkdir(parents=True)
-    make(file.with_name(name))
+    make(file)
     start = time.perf_counter()
-    assert error_of(journal_store.read).startswith(f"cannot read {file.with_name(name)}: ")
+    with pytest.raises(SourceError, match=str(file)):
+        journal.read()
     assert time.perf_counter() - start < 1
-
-
-@pytest.mark.parametrize("part", ["state", "state/journal"])
-def test_a_file_in_place_of_the_directory_is_an_error(journal_store: JournalStore, tmp_path: Path, part: str) -> None:
-    (tmp_path / part).parent.mkdir(exist_ok=True)
-    (tmp_path / part).write_text("")
-    assert journal_store.trouble() == f"{tmp_path / part} is not a directory"
-    assert journal_store.read() == Journal()
-    with pytest.raises(OSError, match=r"Not a directory|File exists"):
-        journal_store.begin(ENTRY, ())
 
 
 def test_an_unreadable_journal_is_unavailable() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     with open_directory() as directory:
-        journal_store = JournalStore(directory)
-        journal_store.begin(ENTRY, ())
-        (directory / "journal").chmod(0o755)
+        JournalStore(directory).begin(ENTRY, ())
+        for mode in (0o755, 0o700):
+            (directory / "journal").chmod(mode)
+            with as_nobody(), pytest.raises(SourceError, match=r"permission denied \(run as root\)"):
+                JournalStore(directory).read()
         with as_nobody():
-            file = directory / "journal" / f"{ENTRY.name}.json"
-            assert error_of(JournalStore(directory).read) == f"cannot read {file}: permission denied (run as root)"
-        (directory / "journal").chmod(0o700)
-        with as_nobody():
-            assert "permission denied" in error_of(JournalStore(directory).read)
             assert JournalStore(directory).trouble() != ""
 
 
-def test_a_read_only_directory_is_an_error(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_that_is_known_before(tmp_path: Path) -> None:
     may_mount()
 
-    def act() -> str:
+    def read_only() -> str:
         mount("-t", "tmpfs", "-o", "ro", "none", tmp_path)
         return JournalStore(tmp_path / "state").trouble()
 
-    assert in_child(act) == f"{tmp_path} is mounted read-only"
+    def full() -> str:
+        mount("-t", "tmpfs", "-o", "size=8k", "none", tmp_path)
+        assert JournalStore(tmp_path / "state").trouble() == ""
+        (tmp_path / "filler").write_bytes(b"x" * 8192)
+        return JournalStore(tmp_path / "state").trouble()
 
-
-def test_missing_parent_directories_are_created() -> None:
-    assert JournalStore(Path("nowhere/at/all")).trouble() == ""
+    assert in_child(read_only) == f"{tmp_path} is mounted read-only"
+    assert in_child(full) == f"{tmp_path}: no space left on device"
+    too_long = JournalStore(tmp_path / ("x" * 300))
+    assert too_long.trouble().endswith(": file name too long")
+    assert (too_long.size(), too_long.full(NOW)) == (None, "")
 
 
 # Room.
 
 
 def test_no_release_of_the_last_day_is_ever_dropped(
-    journal_store: JournalStore, file: Path, monkeypatch: pytest.MonkeyPatch
+    journal: JournalStore, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_store_module, "MOST_ENTRIES", 3)
-    names = ["0", "1", "2"]
-    for number, name in enumerate(names):
-        assert journal_store.room(NOW) == 3 - number
-        journal_store.begin(named(name), ())
-        os.utime(file.with_name(f"{name}.json"), (NOW.timestamp(), NOW.timestamp()))
-    late = NOW + RETENTION
-    assert journal_store.room(late) == 0
-    with pytest.raises(JournalFull, match=rf"the journal is full until {file.with_name('0.json')} is 24 hours old"):
-        journal_store.begin(named("3", at=late), ())
-    journal_store.end("0", Verdict.RELEASED, "", NOW)
-    journal_store.restoring("0", NOW)
-    journal_store.restored("0", NOW)
-    assert read_anew(file).entries[0].restored == NOW, "what is begun can be ended, and restored"
-    os.utime(file.with_name("0.json"), (NOW.timestamp(), NOW.timestamp()))
-    later = late + timedelta(seconds=1)
-    assert journal_store.room(later) == 3
-    journal_store.begin(named("3", at=later), ())
-    assert [entry.name for entry in read_anew(file).entries] == ["1", "2", "3"]
+    monkeypatch.setattr(journal_module, "MAX_ENTRIES", 3)
 
+    def written(name: str, ago: timedelta) -> None:
+        os.utime(file.with_name(f"{name}.json"), ((NOW - ago).timestamp(),) * 2)
 
-def test_the_room_of_an_empty_journal_is_enough_for_what_the_daemon_releases_in_a_day(
-    journal_store: JournalStore,
-) -> None:
-    assert journal_store.room(NOW) > 24 * int(all_settings()["max_per_hour"].default)
-
-
-def test_the_size_is_that_of_all_files(journal_store: JournalStore, file: Path) -> None:
-    assert journal_store.size() is None
-    journal_store.begin(ENTRY, ())
-    file.with_name("other.json").write_text("x" * 1000)
-    assert journal_store.size() == file.stat().st_size + 1000
-
-
-def test_a_size_that_cannot_be_told_is_not_known(tmp_path: Path) -> None:
-    assert JournalStore(tmp_path / ("x" * 300)).size() is None
-
-
-def test_a_journal_whose_directory_cannot_be_read_has_no_room(tmp_path: Path) -> None:
-    assert JournalStore(tmp_path / ("x" * 300)).room(NOW) == 0
+    for number in range(3):
+        assert journal.full(NOW) == ""
+        journal.begin(named(str(number)), ())
+        written(str(number), RETENTION - timedelta(seconds=number))
+    assert journal.full(NOW) == f"the journal is full until {file.with_name('0.json')} is 24 hours old"
+    with pytest.raises(JournalFull):
+        journal.begin(named("3"), ())
+    journal.update(named("0").ended(Verdict.RELEASED, ""), NOW)  # what has begun can be ended, and was just written to
+    written("0", timedelta(0))
+    assert journal.full(NOW + timedelta(seconds=2)) == ""
+    journal.begin(named("3", at=NOW + timedelta(seconds=2)), ())
+    assert [entry.name for entry in read_anew(file).entries] == ["0", "2", "3"]
 
 
 # Names and contents.
 
 
-def test_entries_of_the_same_microsecond_have_different_ids() -> None:
-    candidates = [
+def test_entries_of_the_same_microsecond_have_different_names() -> None:
+    requests = [
         ReleaseRequest((reservation("10.244.1.9"),)),
         ReleaseRequest((reservation("10.244.1.9", WEB_ID),)),
         ReleaseRequest((reservation("10.244.1.9", ""),)),
@@ -310,11 +272,11 @@ def test_entries_of_the_same_microsecond_have_different_ids() -> None:
         ReleaseRequest((reservation("10.244.1.10", "", network="net1"),)),
         ReleaseRequest((reservation("fd00::9", ""),)),
     ]
-    names = [entry_name(NOW, one) for one in candidates]
+    names = [new_entry(request, (), "clean", NOW).name for request in requests]
     assert len(set(names)) == len(names)
     assert names[0] == "20260326T200000.000000Z-999999999999"
     assert all(not set(name) & set(" /'\"$\\*") for name in names), "it can be typed"
-    assert entry_name(NOW + timedelta(microseconds=1), candidates[0]) > names[0]
+    assert new_entry(requests[0], (), "clean", NOW + timedelta(microseconds=1)).name > names[0]
 
 
 @given(
@@ -322,167 +284,94 @@ def test_entries_of_the_same_microsecond_have_different_ids() -> None:
     mode=st.integers(0, 0o7777),
     owner=st.integers(0, 2**32 - 2),
     mtime_ns=st.integers(-(2**63) * 10**9 + 1, 2**63 * 10**9 - 1),
+    data_dir=st.sampled_from(["", "/run/cni-ipam-state"]),
 )
-def test_any_file_is_stored_byte_for_byte(content: bytes, mode: int, owner: int, mtime_ns: int) -> None:
-    image = replace(KEPT, content=content, mode=mode, uid=owner, gid=owner, mtime_ns=mtime_ns)
-    read = journal._file_image(json.loads(json.dumps(file_document(image))))  # noqa: SLF001 (a disk for each would take minutes)
-    assert read == image
-
-
-def test_a_lone_surrogate_in_a_pod_name_is_stored(journal_store: JournalStore) -> None:
-    """JSON may hold it, UTF-8 may not."""
-    journal_store.begin(replace(ENTRY, pod="shop/\ud800"), ())
-    journal_store.end(ENTRY.name, Verdict.RELEASED, "/var/\udcff: gone", NOW)
-    assert journal_store.read().damage == ()
-    assert journal_store.read().entries[0].pod == "shop/\ud800"
-
-
-@pytest.mark.parametrize(
-    "tampered",
-    [
-        {"name": "../../../etc/passwd"},
-        {"name": "/etc/passwd"},
-        {"name": ""},
-        {"name": "."},
-        {"name": ".."},
-        {"name": "10.244.1.9\0"},
-        {"name": "lock"},
-        {"name": "\ud800"},
-        {"name": 7},
-        {"name": ["10.244.1.9"]},
-        {"network": "../../etc"},
-        {"network": ""},
-        {"network": None},
-        {"text": 7},
-        {"text": "\ud800"},
-        {"mode": "rwx"},
-        {"mode": "-1"},
-        {"mode": "10000000"},
-        {"mode": 420},
-        {"uid": -1},
-        {"uid": 2**32},
-        {"gid": "root"},
-        {"gid": float("inf")},
-        {"mtime_ns": 10**40},
-        {"mtime_ns": None},
-        {"inode": "x"},
-    ],
-)
-def test_an_entry_with_a_changed_file_is_damaged(
-    journal_store: JournalStore, file: Path, tampered: dict[str, object]
-) -> None:
-    journal_store.begin(ENTRY, ())
-    tree = json.loads(file.read_text())
-    tree["files"][0] |= tampered
-    file.write_text(json.dumps(tree))
-    image = journal_store.read()
-    assert image.entries == ()
-    assert len(image.damage) == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        {"began": "yesterday"},
-        {"began": "2026-03-26T20:00:00"},
-        {"began": 7},
-        {"files": [{}]},
-        {"files": None},
-        {"files": [{**file_document(KEPT), "base64": "?"}]},
-    ],
-)
-def test_a_changed_start_of_an_entry_is_damaged(journal_store: JournalStore, file: Path, line: dict[str, Any]) -> None:
-    journal_store.begin(ENTRY, ())
-    whole = json.loads(file.read_text()) | line
-    for one in whole["files"] or ():
-        if "base64" in one:
-            del one["text"]
-    file.write_text(json.dumps(whole) + "\n")
-    assert (journal_store.read().entries, len(journal_store.read().damage)) == ((), 1)
-
-
-def test_binary_content_is_stored_as_base64() -> None:
-    document = file_document(replace(KEPT, content=b"\xff\x00"))
-    assert base64.b64decode(document["base64"]) == b"\xff\x00"
-    assert "text" not in document
+def test_any_file_is_stored_byte_for_byte(content: bytes, mode: int, owner: int, mtime_ns: int, data_dir: str) -> None:
+    image = FileImage(RESERVATION, "kubenet", "10.244.1.9", content, mode, owner, owner, 17, mtime_ns, data_dir)
+    document = {
+        "schema": JOURNAL_SCHEMA, "entry": "x", "began": "2026-03-26T20:00:00Z", "by": "run", "container_id": GONE,
+        "pod": "", "files": [journal_module.file_document(image)],
+    }  # fmt: skip
+    entry = parse_entry(json.dumps(document).encode())
+    assert entry is not None
+    assert entry.files == (image,)
 
 
 # Queries.
 
 
-def test_releases_within_the_hour_are_counted(journal_store: JournalStore) -> None:
+def test_releases_within_the_hour_are_counted() -> None:
     hour_ago = NOW - timedelta(hours=1)
-    for name, at, by, verdict in (
-        ("old", hour_ago, "run", Verdict.RELEASED),
-        ("new", NOW, "run", Verdict.RELEASED),
-        ("later", NOW + timedelta(days=1), "run", Verdict.RELEASED),
-        ("by hand", NOW, "clean", Verdict.RELEASED),
-        ("busy", NOW, "run", Verdict.BUSY),
-        ("restored", NOW, "run", Verdict.RELEASED),
+    entries = [
+        named(
+            str(number), at=at, by=by, files=(KEPT, replace(KEPT, name="fd00::9")), verdict=verdict, restored=restored
+        )
+        for number, (at, by, verdict, restored) in enumerate(
+            [
+                (hour_ago, "run", Verdict.RELEASED, None),
+                (NOW, "run", Verdict.RELEASED, None),
+                (NOW + timedelta(days=1), "run", Verdict.RELEASED, None),  # the clock was set back
+                (NOW, "clean", Verdict.RELEASED, None),
+                (NOW, "run", Verdict.BUSY, None),
+                (NOW, "run", Verdict.RELEASED, NOW),
+            ]
+        )
+    ]
+    assert Journal(tuple(entries)).released_since(hour_ago, "run") == 4
+
+
+def test_what_happened_since_the_journal_was_read_is_known() -> None:
+    old, other = ENTRY.ended(Verdict.RELEASED, ""), named("2", container_id=WEB_ID).ended(Verdict.RELEASED, "")
+    before = Journal((old, other))
+    assert before.active_since(before) == frozenset()
+    failed = old.restoration_began(NOW).ended(Verdict.RELEASED, "")
+    for now in (
+        old.restoration_began(NOW),
+        replace(old, restored=NOW),
+        failed,
+        named("3"),
+        named("3").ended(Verdict.GONE, ""),
     ):
-        journal_store.begin(named(name, at=at, by=by, files=(KEPT, replace(KEPT, name="fd00::9"))), ())
-        journal_store.end(name, verdict, "", at)
-    journal_store.restored("restored", NOW)
-    assert journal_store.read().released_since(hour_ago, "run") == 4
+        assert Journal((now, other)).active_since(before) == {GONE}
+    unfinished = Journal((old.restoration_began(NOW), other))
+    assert unfinished.active_since(unfinished) == {GONE}, "whoever began it was killed"
+    assert Journal((named("4", container_id=""),)).active_since(Journal()) == frozenset()
 
 
-def test_an_empty_file_has_no_container_that_could_reappear(journal_store: JournalStore) -> None:
-    journal_store.begin(replace(ENTRY, container_id=""), ())
-    journal_store.end(ENTRY.name, Verdict.RELEASED, "", NOW)
-    assert journal_store.read().released_from() == {}
+def test_an_empty_file_has_no_container_that_could_reappear() -> None:
+    assert Journal((replace(ENTRY, container_id="").ended(Verdict.RELEASED, ""),)).released_from() == {}
 
 
 # The cleaner's lock.
 
 
-def test_only_one_cleaner_runs_at_a_time(journal_store: JournalStore, tmp_path: Path) -> None:
+def test_only_one_cleaner_runs_at_a_time(journal: JournalStore, tmp_path: Path) -> None:
     with (
-        journal_store.exclusive(0),
+        journal.exclusive(0),
         pytest.raises(Busy, match=r"another cleaner is running .*cleaner\.lock"),
         JournalStore(tmp_path / "state").exclusive(0),
     ):
         pytest.fail("two cleaners")
     with another_process_locks(tmp_path / "state" / "cleaner.lock") as other:
         start = time.perf_counter()
-        with pytest.raises(Busy), journal_store.exclusive(0.1):
+        with pytest.raises(Busy), journal.exclusive(0.1):
             pytest.fail("two cleaners")
         assert time.perf_counter() - start >= 0.1
         let_go(other)
-        with journal_store.exclusive(5):
+        with journal.exclusive(5):
             assert other.wait() == 0
 
 
-def test_an_error_under_the_lock_is_not_reported_as_another_cleaner(journal_store: JournalStore) -> None:
-    with pytest.raises(BlockingIOError), journal_store.exclusive(0):
+def test_an_error_under_the_lock_is_not_reported_as_another_cleaner(journal: JournalStore) -> None:
+    with pytest.raises(BlockingIOError), journal.exclusive(0):
         raise BlockingIOError
-    with journal_store.exclusive(0):
-        assert journal_store.read() == Journal()
+    with journal.exclusive(0):
+        assert journal.read() == Journal()
 
 
-def test_a_lock_that_is_a_symlink_is_not_followed(journal_store: JournalStore, tmp_path: Path) -> None:
+def test_a_lock_that_is_a_symlink_is_not_followed(journal: JournalStore, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cleaner.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="symbolic links"), journal_store.exclusive(0):
+    with pytest.raises(OSError, match="symbolic links"), journal.exclusive(0):
         pytest.fail("it was followed")
     assert not (tmp_path / "victim").exists()
-
-
-def test_a_failed_write_names_the_journal(journal_store: JournalStore, file: Path) -> None:
-    def act() -> str:
-        def broken(_: int) -> None:
-            raise OSError(5, os.strerror(5))
-
-        journal_store.begin(named("first"), ())
-        os.fsync = broken  # type: ignore[assignment]
-        try:
-            journal_store.begin(named("second"), ())
-        except OSError as error:
-            return f"{error.filename}: {error.strerror}"
-        return ""
-
-    assert in_child(act) == f"{file.with_name('second.json')}: Input/output error"
-    assert [entry.name for entry in read_anew(file).entries] == ["first"], "what may not be on disk is taken back"
-
-
-def test_a_path_that_cannot_be_checked_is_an_error(tmp_path: Path) -> None:
-    assert JournalStore(tmp_path / ("x" * 300)).trouble().endswith(": file name too long")

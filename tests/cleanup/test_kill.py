@@ -4,29 +4,25 @@ import errno
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from agent.cleanup.journal import Entry
-from agent.cleanup.release import RESERVATION, release
+from agent.cleanup.journal import RESERVATION, Entry
 from agent.cleanup.restore import recover_and_restore, restore
-from agent.model.release import ReleaseRequest, Verdict
+from agent.model.release import Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import NOW
 from tests.cleanup.stores import (
     File,
-    JournalWriter,
-    NoOwners,
     Store,
+    at,
     die,
     die_at,
     ends_by_itself,
     handles,
-    immutable,
-    in_child,
     refuse,
     without_nameless_files,
 )
@@ -35,7 +31,7 @@ from tests.wire import NOBODY
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 IP, IP6, IP_NET1 = "10.244.1.9", "fd00:10::9", "10.9.0.9"
-BOTH = {f"kubenet/{IP}", f"kubenet/{IP6}"}
+NAMED = pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +64,7 @@ def is_sound(store: Store, before: dict[str, File]) -> None:
     for name, file in before.items():
         assert (found.get(name) or image[name]) == file
     assert set(found) <= set(before), "nothing else is there"
-    assert len(store.journal().damage) <= 1, "a torn line, at most"
+    assert store.journal().damage == ()
 
 
 def is_settled(store: Store, before: dict[str, File]) -> Entry | None:
@@ -87,182 +83,133 @@ def is_settled(store: Store, before: dict[str, File]) -> Entry | None:
     return entry
 
 
-def moments(tmp_path: Path) -> Iterator[tuple[int, Store]]:
+def kill_at_each_call(
+    tmp_path: Path, prepare: Callable[[Store], object], act: Callable[[Store], object], check: Callable[[Store], object]
+) -> int:
+    """Do the same on a store for each system call, killed there, until it ends by itself. Return how many there are."""
     for moment in itertools.count(1):
-        yield moment, Store(tmp_path / str(moment))
+        store = Store(tmp_path / str(moment))
+        prepare(store)
 
+        def dying(store: Store = store, moment: int = moment) -> None:
+            die_at(moment)
+            act(store)
 
-def test_killed_at_each_step_of_a_release(tmp_path: Path) -> None:
-    for moment, store in moments(tmp_path):
-        reserved = sandbox(store)
-        before = store.files()
-
-        def act(store: Store = store, moment: int = moment, reserved: tuple[Reservation, ...] = reserved) -> None:
-            steps = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
-            for number, _ in enumerate(steps, 1):
-                if number == moment:
-                    die()
-
-        done = ends_by_itself(act)
-        is_sound(store, before)
-        is_settled(store, before)
+        done = ends_by_itself(dying)
+        check(store)
         if done:
-            break
-    assert moment == 12, "eleven steps, and to the end"
+            return moment
+    raise AssertionError
 
 
 def test_killed_at_each_call_of_a_release(tmp_path: Path) -> None:
+    reserved: dict[Path, tuple[Reservation, ...]] = {}
+    before: dict[Path, dict[str, File]] = {}
     verdicts = set()
-    for moment, store in moments(tmp_path):
-        reserved = sandbox(store)
-        before = store.files()
 
-        def act(store: Store = store, moment: int = moment, reserved: tuple[Reservation, ...] = reserved) -> None:
-            die_at(moment)
-            store.release(*reserved)
+    def prepare(store: Store) -> None:
+        reserved[store.root] = (*sandbox(store), store.reserve(IP_NET1, network="net1"))
+        before[store.root] = store.files()
 
-        done = ends_by_itself(act)
-        is_sound(store, before)
-        entry = is_settled(store, before)
+    def check(store: Store) -> None:
+        is_sound(store, before[store.root])
+        entry = is_settled(store, before[store.root])
         verdicts.add(entry and entry.verdict)
-        if done:
-            break
-    assert moment > 40, "there are so many calls at least"
+
+    calls = kill_at_each_call(tmp_path, prepare, lambda store: store.release(*reserved[store.root]), check)
+    assert calls > 40, "there are so many calls at least"
     assert verdicts == {None, Verdict.FAILED, Verdict.INTERRUPTED, Verdict.RELEASED}
 
 
-def test_killed_at_each_call_of_a_release_in_two_networks(tmp_path: Path) -> None:
-    for moment, store in moments(tmp_path):
-        reserved = (store.reserve(), store.reserve(IP_NET1, network="net1"))
-        before = store.files()
-
-        def act(store: Store = store, moment: int = moment, reserved: tuple[Reservation, ...] = reserved) -> None:
-            die_at(moment)
-            store.release(*reserved)
-
-        done = ends_by_itself(act)
-        is_sound(store, before)
-        is_settled(store, before)
-        if done:
-            break
-    assert moment > 40
-
-
-@pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
+@NAMED
 def test_killed_at_each_call_of_a_release_that_is_undone(tmp_path: Path, named: bool) -> None:
     """The second file cannot be removed, and the first is put back."""
-    for moment, store in moments(tmp_path):
-        reserved = sandbox(store)
-        before = store.files()
+    reserved: dict[Path, tuple[Reservation, ...]] = {}
+    before: dict[Path, dict[str, File]] = {}
 
-        def act(store: Store = store, moment: int = moment, reserved: tuple[Reservation, ...] = reserved) -> None:
-            if named:
-                without_nameless_files()
-            refuse("os.remove", errno.EIO, when=lambda arguments: arguments[0] == IP6)
-            die_at(moment)
-            store.release(*reserved)
+    def prepare(store: Store) -> None:
+        reserved[store.root] = sandbox(store)
+        before[store.root] = store.files()
 
-        done = ends_by_itself(act)
-        is_sound(store, before)
-        entry = is_settled(store, before)
+    def act(store: Store) -> None:
+        if named:
+            without_nameless_files()
+        refuse("os.remove", errno.EIO, when=lambda arguments: arguments[0] == IP6)
+        store.release(*reserved[store.root])
+
+    def check(store: Store) -> None:
+        is_sound(store, before[store.root])
+        entry = is_settled(store, before[store.root])
         assert entry is None or entry.verdict is Verdict.FAILED
-        assert store.files() == before
-        if done:
-            break
-    assert moment > 40
+        assert store.files() == before[store.root]
+
+    assert kill_at_each_call(tmp_path, prepare, act, check) > 40
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
-def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool) -> None:
-    for moment, store in moments(tmp_path):
-        before, entry = released(store)
-        done = restore_and_die(store, entry, moment, named=named)
-        is_sound(store, before)
-        again = recover_and_restore(entry.name, store.file_ops(), store.journal_store, NOW)
-        assert again.done or again.why == "nothing is missing: all reservations are in place"
-        assert store.files() == before
-        assert store.entry().restored == NOW
-        assert len(list(store.caches[0].iterdir())) == 1
-        if done:
-            break
-    assert moment > 20
-
-
-def test_killed_at_each_call_of_a_restoration_the_next_cleanup_finishes_it_or_watches_for_it(tmp_path: Path) -> None:
+@NAMED
+@pytest.mark.parametrize("repeated", [True, False], ids=["it is repeated", "the next cleanup finishes it"])
+def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool, repeated: bool) -> None:
+    before: dict[Path, dict[str, File]] = {}
     found = set()
-    for moment, store in moments(tmp_path):
-        before, entry = released(store)
-        done = restore_and_die(store, entry, moment)
-        is_sound(store, before)
+
+    def prepare(store: Store) -> None:
+        reserved = sandbox(store)
+        before[store.root] = store.files()
+        store.release(*reserved)
+
+    def act(store: Store) -> None:
+        if named:
+            without_nameless_files()
+        restore(store.entry(), store.file_ops(), store.journal_store, NOW)
+
+    def check(store: Store) -> None:
+        is_sound(store, before[store.root])
+        if repeated:
+            again = recover_and_restore(store.entry().name, store.file_ops(), store.journal_store, NOW)
+            assert again.done or again.why == "nothing is missing: all reservations are in place"
+            assert (store.files(), store.entry().restored) == (before[store.root], NOW)
+            assert len(list(store.caches[0].iterdir())) == 1
         store.start()
         now = store.entry()
         assert not now.unfinished
-        assert store.files() == (before if now.restored else {}), "whole, or not at all"
-        assert now.released is (now.restored is None)
+        assert store.files() == (before[store.root] if now.restored else {}), "whole, or not at all"
+        assert now.released is (now.restored is None), "it is watched for"
         found.add(now.released)
-        if done:
-            break
-    assert moment > 20
-    assert found == {False, True}
+
+    assert kill_at_each_call(tmp_path, prepare, act, check) > 20
+    assert found == ({False} if repeated else {False, True})
 
 
-def released(store: Store) -> tuple[dict[str, File], Entry]:
-    """Release a sandbox. Return its files, and the entry."""
-    reserved = sandbox(store)
-    before = store.files()
-    store.release(*reserved)
-    return before, store.entry()
+@NAMED
+def test_killed_at_each_call_of_a_recovery(tmp_path: Path, named: bool) -> None:
+    before: dict[Path, dict[str, File]] = {}
 
+    def prepare(store: Store) -> None:
+        reserved = sandbox(store)
+        before[store.root] = store.files()
+        assert not ends_by_itself(lambda: store.release_with(at("removed", die), *reserved))
+        assert set(store.files()) == {f"kubenet/{IP6}"}
 
-def restore_and_die(store: Store, entry: Entry, moment: int, *, named: bool = False) -> bool:
-    def act() -> None:
+    def act(store: Store) -> None:
         if named:
             without_nameless_files()
-        die_at(moment)
-        restore(entry, store.file_ops(), store.journal_store, NOW)
+        store.start()
 
-    return ends_by_itself(act)
-
-
-@pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
-def test_killed_at_each_call_of_a_recovery(tmp_path: Path, named: bool) -> None:
-    for moment, store in moments(tmp_path):
-        reserved = sandbox(store)
-        before = store.files()
-
-        def die_between(store: Store = store, reserved: tuple[Reservation, ...] = reserved) -> None:
-            steps = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
-            for number, _ in enumerate(steps, 1):
-                if number == 8:
-                    die()
-
-        def act(store: Store = store, moment: int = moment) -> None:
-            if named:
-                without_nameless_files()
-            die_at(moment)
-            store.start()
-
-        assert not ends_by_itself(die_between)
-        assert set(store.files()) == {f"kubenet/{IP6}"}
-        done = ends_by_itself(act)
-        is_sound(store, before)
-        is_settled(store, before)
-        assert store.files() == before
+    def check(store: Store) -> None:
+        is_sound(store, before[store.root])
+        is_settled(store, before[store.root])
+        assert store.files() == before[store.root]
         assert store.entry().why == "this release was interrupted; all reservations are in place"
-        if done:
-            break
-    assert moment > 20
+
+    assert kill_at_each_call(tmp_path, prepare, act, check) > 20
 
 
 def test_a_killed_cleaner_leaves_no_lock(tmp_path: Path) -> None:
-    """A cleaner that is stopped, not dead, is waited for no longer than the timeout."""
     store = Store(tmp_path)
     reserved = sandbox(store)
 
     def act() -> None:
-        with store.journal_store.exclusive(0):
-            locked = store.file_ops().lock(["kubenet"])
-            assert locked is not None
+        with store.journal_store.exclusive(0), store.file_ops().locked(["kubenet"]):
             assert not store.unlocked()
             die()
 
@@ -274,7 +221,7 @@ def test_a_killed_cleaner_leaves_no_lock(tmp_path: Path) -> None:
 # Two at once.
 
 
-def clean(store: Store, reserved: list[Reservation], writer: JournalWriter, start: int, *, alone: bool) -> list[str]:
+def clean(store: Store, reserved: list[Reservation], start: int, *, alone: bool) -> list[str]:
     """Release in this process, as soon as the other one is ready."""
     os.read(start, 1)
     verdicts = []
@@ -282,34 +229,28 @@ def clean(store: Store, reserved: list[Reservation], writer: JournalWriter, star
         with ExitStack() as stack:
             if alone:
                 stack.enter_context(store.journal_store.exclusive(30))
-            verdicts.append(store.release(one, file_ops=store.file_ops(5), writer=writer).verdict.value)
+            verdicts.append(store.release(one, file_ops=store.file_ops(5)).verdict.value)
     return verdicts
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["one at a time", "in spite of all"])
-def test_two_cleaners_release_each_address_once_and_lose_no_journal_line(tmp_path: Path, alone: bool) -> None:
+def test_two_cleaners_release_each_address_once_and_lose_no_journal_entry(tmp_path: Path, alone: bool) -> None:
     store = Store(tmp_path)
     reserved = [store.reserve(f"10.244.1.{number}", f"{number:02x}" * 32) for number in range(10, 50)]
     waiting, start = os.pipe()
-    journals: list[list[str]] = []
     children = []
     for number, order in enumerate((reserved, reserved[::-1])):
-        answer = tmp_path / f"answer{number}"
-
-        writer = JournalWriter(store.journal_store, 1000 * number)
-
-        def act(order: list[Reservation] = order, answer: Path = answer, writer: JournalWriter = writer) -> None:
-            answer.write_text(json.dumps(clean(store, order, writer, waiting, alone=alone)))
-
         children.append(os.fork())
         if children[-1] == 0:
             code = 1
             try:
-                act()
+                verdicts = clean(store, order, waiting, alone=alone)
+                (tmp_path / f"answer{number}").write_text(json.dumps(verdicts))
                 code = 0
             finally:
                 os._exit(code)
     os.write(start, b"go")
+    journals: list[list[str]] = []
     for number, child in enumerate(children):
         assert os.waitpid(child, 0)[1] == 0
         journals.append(json.loads((tmp_path / f"answer{number}").read_text()))
@@ -319,32 +260,8 @@ def test_two_cleaners_release_each_address_once_and_lose_no_journal_line(tmp_pat
     for one, other in zip(journals[0], journals[1][::-1], strict=True):
         assert (one == "released") != (other == "released"), "each once, and by one of them"
         assert {one, other} <= {"released", "gone"}
-    image = store.journal()
-    assert (image.damage, image.unfinished()) == ((), ()), store.journal_file.read_text(errors="backslashreplace")
-    released = [entry.ips for entry in image.entries if entry.verdict is Verdict.RELEASED]
+    journal = store.journal()
+    assert (journal.damage, journal.unfinished()) == ((), ())
+    released = [entry.ips for entry in journal.entries if entry.verdict is Verdict.RELEASED]
     assert sorted(released) == sorted((one.ip,) for one in reserved)
     assert store.unlocked()
-
-
-def test_an_immutable_file_does_not_stop_the_next_start(tmp_path: Path) -> None:
-    """An entry that cannot be recovered stays unfinished, is retried, and affects no other."""
-    store = Store(tmp_path)
-    reserved = sandbox(store)
-
-    def act() -> None:
-        refuse("os.link", errno.EIO, when=lambda _: True)
-        store.start()
-
-    def die_between() -> None:
-        steps = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
-        for number, _ in enumerate(steps, 1):
-            if number == 8:
-                die()
-
-    with immutable(store.network() / IP6):
-        assert not ends_by_itself(die_between)
-        in_child(act)
-        assert len(store.journal().unfinished()) == 1
-        store.start()
-    assert store.journal().unfinished() == ()
-    assert set(store.files()) == BOTH

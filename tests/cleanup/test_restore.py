@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup import restore as restoring
-from agent.cleanup.journal import Entry
-from agent.cleanup.journal_store import JournalStore
-from agent.cleanup.release import RESERVATION, release
-from agent.cleanup.restore import Restoration, RestoreError, missing_of, recover, recover_and_restore, restore
-from agent.model.release import ReleaseRequest, Verdict
+from agent.cleanup.journal import RESERVATION, Entry, JournalStore
+from agent.cleanup.restore import Restoration, RestoreError, missing_of, recover_and_restore, restore
+from agent.cleanup.unlink import LockHeld
+from agent.model.release import Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GONE, NOW, WEB_ID
 from tests.cleanup.stores import (
     MADE_NS,
-    JournalWriter,
-    NoOwners,
+    Step,
     Store,
     another_process_locks,
+    at,
+    die,
+    ends_by_itself,
     handles,
     immutable,
     in_child,
@@ -56,17 +56,30 @@ def put_back(store: Store, entry: Entry | None = None) -> Restoration:
     return restore(entry or store.entry(), store.file_ops(), store.journal_store, NOW)
 
 
-def unfinished(store: Store, steps: int, *reserved: Reservation) -> Entry:
-    """Die during a release, after a number of steps."""
-    taken = release(ReleaseRequest(reserved), NoOwners(), store.file_ops(), JournalWriter(store.journal_store))
-    for _ in range(steps):
-        next(taken)
-    taken.close()
+def killed(store: Store, step: Step, *reserved: Reservation, nth: int = 1) -> Entry:
+    """Kill a release after one of its steps."""
+    assert not ends_by_itself(lambda: store.release_with(at(step, die, nth), *reserved))
     (entry,) = store.journal().unfinished()
     return entry
 
 
-JOURNALED, REMOVED = 5, 8
+def half_restored(store: Store) -> Entry:
+    """Kill a restoration after the first of two files."""
+    store.release(store.reserve(), store.reserve(IP6))
+    entry = store.entry()
+
+    def kill(arguments: tuple[Any, ...]) -> bool:
+        if arguments[1] == IP6:
+            die()
+        return False
+
+    def act() -> None:
+        refuse("os.link", errno.EIO, when=kill)
+        put_back(store, entry)
+
+    assert not ends_by_itself(act)
+    assert sorted(store.files()) == [f"kubenet/{IP}"]
+    return entry
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
@@ -75,11 +88,12 @@ def test_a_release_is_restored_byte_for_byte(store: Store, named: bool) -> None:
         store.reserve(mode=0o640, owner=NOBODY),
         store.reserve(IP6, ifname=""),
         store.reserve("10.9.0.9", network="net1"),
+        store.reserve("10.244.1.7", content=f" {GONE}\n".encode()),
     ]
     results = [store.keep_result(), store.keep_result(ip="10.9.0.9", network="net1", bare=True, at=1)]
     results[0].chmod(0o600)
     before = store.files(), [whole(one) for one in results]
-    store.release(*reserved)
+    assert store.release(*reserved).verdict is Verdict.RELEASED
     assert (store.files(), [one.exists() for one in results]) == ({}, [False, False])
 
     def act() -> list[object]:
@@ -107,9 +121,15 @@ def test_restoring_twice_is_refused_because_nothing_is_missing(store: Store) -> 
     second = put_back(store)
     assert (second.done, second.why) == (False, "nothing is missing: all reservations are in place")
     assert (store.files(), store.journal_file.read_bytes()) == before
+    assert "nothing is missing" in put_back(store, replace(store.entry(), files=())).why
 
 
-@pytest.mark.parametrize("take", [lambda path: path.write_text(WEB_ID), Path.mkdir, Path.touch, os.mkfifo])
+TAKEN = (
+    lambda path: path.write_text(WEB_ID), Path.mkdir, Path.touch, os.mkfifo, lambda path: path.symlink_to("nowhere"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("take", TAKEN)
 def test_an_address_that_is_reserved_again_is_not_restored(store: Store, take: Callable[[Path], object]) -> None:
     store.release(store.reserve(), store.reserve(IP6))
     take(store.network() / IP6)
@@ -119,68 +139,56 @@ def test_an_address_that_is_reserved_again_is_not_restored(store: Store, take: C
     assert store.entry().restored is None
 
 
-def test_a_dangling_symlink_prevents_the_restoration(store: Store) -> None:
-    store.release(store.reserve())
-    (store.network() / IP).symlink_to("nowhere")
-    assert "is reserved again" in put_back(store).why
+def test_an_address_that_is_reserved_just_before_the_lock_is_not_restored(store: Store) -> None:
+    store.release(store.reserve(), store.reserve(IP6))
+    files = store.file_ops(happens=at("locked", lambda: store.reserve(IP6, WEB_ID)))
+    done = restore(store.entry(), files, store.journal_store, NOW)
+    assert (done.done, done.why) == (False, f"{IP6} of network kubenet is reserved again")
+    assert sorted(store.files()) == [f"kubenet/{IP6}"]
+    assert (store.entry().released, store.entry().why) == (True, f"not restored: {done.why}")
 
 
 def test_a_sandbox_with_another_address_gets_no_second_one(store: Store) -> None:
     store.release(store.reserve())
+    store.reserve("10.9.0.9", network="net1")  # that is no obstacle
     store.reserve("10.244.1.77")
-    store.reserve("10.244.1.78")
+    store.reserve("10.244.1.78", ifname="")
     done = put_back(store)
-    assert not done.done
     assert done.why == f"container {GONE[:12]} has another address now: 10.244.1.77, 10.244.1.78"
     assert store.entry().restored is None
-
-
-def test_an_address_in_another_network_does_not_prevent_the_restoration(store: Store) -> None:
-    store.release(store.reserve())
-    store.reserve("10.9.0.9", network="net1")
+    for name in ("10.244.1.77", "10.244.1.78"):
+        (store.network() / name).unlink()
     assert put_back(store).done
 
 
 @pytest.mark.parametrize("locked", ["", "lock"])
 def test_while_a_lock_is_held_nothing_is_restored(store: Store, locked: str) -> None:
     store.release(store.reserve())
-    before = store.journal_file.read_bytes()
     with another_process_locks(store.network() / locked):
         done = put_back(store)
     assert (done.done, done.why) == (False, "another process holds host-local's lock")
-    assert (store.files(), store.journal_file.read_bytes()) == ({}, before)
+    assert (store.files(), store.entry().released) == ({}, True)
 
 
-def test_a_cached_result_that_exists_again_is_kept_and_reported(store: Store) -> None:
+def test_a_cached_result_that_cannot_be_put_back_is_reported(store: Store) -> None:
     result = store.keep_result()
     store.release(store.reserve())
     result.write_text("another")
     done = put_back(store)
-    assert (done.done, done.why) == (
-        True, f"not restored to libcni's cache: {result.name}: {result}: file exists",
-    )  # fmt: skip
+    assert (done.done, done.why) == (True, f"not restored to libcni's cache: {result.name}: file exists")
     assert result.read_text() == "another"
-
-
-def test_a_missing_cache_directory_is_reported(store: Store) -> None:
-    result = store.keep_result()
-    store.release(store.reserve())
-    result.parent.rmdir()
-    done = put_back(store)
-    assert done.done
-    assert done.why == f"not restored to libcni's cache: {result.name}: {result.parent}: no such file or directory"
 
 
 @pytest.mark.parametrize("verdict", [Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.FAILED])
 def test_an_entry_without_a_release_restores_nothing(store: Store, verdict: Verdict) -> None:
     store.release(store.reserve())
     with pytest.raises(RestoreError, match=f"nothing was released: the outcome was {verdict}"):
-        missing_of(replace(store.entry(), verdict=verdict), store.file_ops())
+        missing_of(replace(store.entry(), verdict=verdict), {})
 
 
 def test_an_unfinished_entry_is_left_for_recovery(store: Store) -> None:
-    entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
-    assert put_back(store, entry).why == "the entry is unfinished, the next cleanup or restore recovers it"
+    entry = killed(store, "removed", store.reserve(), store.reserve(IP6))
+    assert put_back(store, entry).why == "the entry is unfinished; the next cleanup or restore recovers it"
 
 
 def test_what_another_process_released_after_a_failed_release_is_not_restored(store: Store) -> None:
@@ -193,7 +201,7 @@ def test_what_another_process_released_after_a_failed_release_is_not_restored(st
     assert store.files() == {}
 
 
-def test_if_the_second_file_cannot_be_restored_the_first_is_removed_again(store: Store) -> None:
+def test_if_the_second_file_cannot_be_restored_that_is_said_and_the_next_recovery_does_it(store: Store) -> None:
     store.release(store.reserve(), store.reserve(IP6))
 
     def act() -> list[object]:
@@ -201,12 +209,12 @@ def test_if_the_second_file_cannot_be_restored_the_first_is_removed_again(store:
         done = put_back(store)
         return [done.done, done.why]
 
-    assert in_child(act) == [False, f"{store.network()}: no space left on device"]
-    assert store.files() == {}
-    assert store.entry().released
-    assert store.entry().why == f"not restored: {store.network()}: no space left on device"
-    assert put_back(store).done
+    unfinished = "the entry is unfinished; the next cleanup or restore recovers it"
+    assert in_child(act) == [False, f"{IP6}: no space left on device: {unfinished}"]
+    assert (store.entry().restoring, store.entry().released) == (NOW, False)
+    store.start()
     assert len(store.files()) == 2
+    assert store.entry().restored is not None
 
 
 def test_with_an_unwritable_journal_nothing_is_restored(store: Store) -> None:
@@ -218,7 +226,7 @@ def test_with_an_unwritable_journal_nothing_is_restored(store: Store) -> None:
     assert store.unlocked()
 
 
-def test_on_a_read_only_mount_nothing_is_restored(store: Store) -> None:
+def test_where_nothing_can_be_linked_nothing_is_restored(store: Store) -> None:
     may_mount()
     store.release(store.reserve())
 
@@ -230,22 +238,14 @@ def test_on_a_read_only_mount_nothing_is_restored(store: Store) -> None:
     done, why = in_child(act)
     assert not done
     assert "read-only mount" in why
-
-
-def test_a_missing_network_is_reported(store: Store) -> None:
-    store.release(store.reserve())
+    store.start()
+    assert store.entry().released
     store.network().rename(store.networks / "old")
     assert put_back(store).why == f"{store.network()}: no such file or directory"
 
 
 @pytest.mark.parametrize(
-    "tampered",
-    [
-        {"name": "../../victim"},
-        {"network": "../.."},
-        {"place": "/etc/cron.d", "name": "x"},
-        {"place": "../state", "name": "x"},
-    ],
+    "tampered", [{"name": "../../victim"}, {"network": "../.."}, {"place": "/etc/cron.d", "name": "x"}]
 )
 def test_a_changed_journal_cannot_write_elsewhere(store: Store, tampered: dict[str, str]) -> None:
     result = store.keep_result()
@@ -255,15 +255,9 @@ def test_a_changed_journal_cannot_write_elsewhere(store: Store, tampered: dict[s
     store.journal_file.write_text(json.dumps(tree))
     before = {path for path in store.root.rglob("*") if path != store.network() / IP}
     for entry in JournalStore(store.state).read().entries:
-        done = put_back(store, entry)
-        assert "not a configured directory of libcni's cache" in done.why
+        assert "not a configured directory of libcni's cache" in put_back(store, entry).why
     assert {path for path in store.root.rglob("*") if path != store.network() / IP} == before
     assert not result.exists()
-
-
-def test_an_entry_without_a_reservation_has_nothing_to_restore(store: Store) -> None:
-    store.release(store.reserve())
-    assert "nothing is missing" in put_back(store, replace(store.entry(), files=())).why
 
 
 # Recovery.
@@ -271,7 +265,7 @@ def test_an_entry_without_a_reservation_has_nothing_to_restore(store: Store) -> 
 
 def test_killed_before_the_first_removal_all_files_are_in_place(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
-    unfinished(store, JOURNALED, *reserved)
+    killed(store, "journaled", *reserved)
     store.start()
     entry = store.entry()
     assert (entry.verdict, entry.why) == (
@@ -283,26 +277,27 @@ def test_killed_before_the_first_removal_all_files_are_in_place(store: Store) ->
 def test_killed_between_two_removals_the_first_file_is_restored(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
-    unfinished(store, REMOVED, *reserved)
+    killed(store, "removed", *reserved)
     assert list(store.files()) == [f"kubenet/{IP6}"]
     store.start()
     assert store.files() == before
     assert store.entry().verdict is Verdict.FAILED
 
 
-def test_killed_after_the_last_removal_it_can_be_restored(store: Store) -> None:
+def test_killed_after_the_last_removal_it_claims_no_release_and_can_be_restored(store: Store) -> None:
     reserved = [store.reserve(), store.reserve(IP6)]
     before = store.files()
-    unfinished(store, REMOVED + 1, *reserved)
+    killed(store, "removed", *reserved, nth=2)
     store.start()
     assert store.files() == {}
     assert store.entry().verdict is Verdict.INTERRUPTED
+    assert "it is not known whether this release or another process removed them" in store.entry().why
     assert put_back(store).done
     assert store.files() == before
 
 
 def test_killed_between_two_removals_an_address_reserved_since_is_not_touched(store: Store) -> None:
-    unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
+    killed(store, "removed", store.reserve(), store.reserve(IP6))
     store.reserve(container_id=WEB_ID)
     before = store.files()
     store.start()
@@ -310,8 +305,8 @@ def test_killed_between_two_removals_an_address_reserved_since_is_not_touched(st
     assert store.entry().why == "this release was interrupted, and a removed address is reserved again"
 
 
-def test_an_entry_that_cannot_be_locked_or_found_stays_unfinished(store: Store) -> None:
-    unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
+def test_an_entry_that_cannot_be_locked_found_or_put_back_stays_unfinished(store: Store) -> None:
+    killed(store, "removed", store.reserve(), store.reserve(IP6))
     with another_process_locks(store.network() / "lock"):
         store.start()
     assert len(store.journal().unfinished()) == 1
@@ -319,28 +314,16 @@ def test_an_entry_that_cannot_be_locked_or_found_stays_unfinished(store: Store) 
     store.start()
     assert len(store.journal().unfinished()) == 1
     (store.networks / "old").rename(store.network())
+
+    def act() -> None:
+        refuse("os.link", errno.EIO, when=lambda _: True)
+        store.start()
+
+    in_child(act)
+    assert len(store.journal().unfinished()) == 1
     store.start()
     assert store.journal().unfinished() == ()
     assert len(store.files()) == 2
-
-
-def test_recovering_twice_changes_nothing_more(store: Store) -> None:
-    """After a death between restoration and journal, the file in place has another inode than the journaled one."""
-    entry = unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
-    restoring._put_back(entry.reservations[:1], store.file_ops())  # noqa: SLF001 (dead right after it)
-    before = store.files()
-    recover(entry, store.file_ops(), store.journal_store, NOW)
-    assert store.files() == before
-    assert store.entry().why == "this release was interrupted; all reservations are in place"
-
-
-def half_restored(store: Store) -> Entry:
-    """Die during a restoration, after the first of two files."""
-    store.release(store.reserve(), store.reserve(IP6))
-    entry = store.entry()
-    store.journal_store.restoring(entry.name, NOW)
-    restoring._put_back(entry.reservations[:1], store.file_ops())  # noqa: SLF001 (dead right after it)
-    return entry
 
 
 def test_an_interrupted_restoration_can_be_finished(store: Store) -> None:
@@ -365,35 +348,15 @@ def test_of_an_interrupted_restoration_an_address_reserved_since_is_not_touched(
     assert (done.done, done.why) == (False, f"{IP6} of network kubenet is reserved again")
 
 
-def test_a_restoration_that_can_be_neither_finished_nor_undone_is_recovered_later(store: Store) -> None:
-    store.release(store.reserve(), store.reserve(IP6))
-
-    def act() -> list[object]:
-        refuse("os.link", errno.ENOSPC, when=lambda arguments: arguments[1] == IP6)
-        refuse("os.remove", errno.EIO, when=lambda arguments: arguments[0] == IP)
-        done = put_back(store)
-        return [done.done, done.why]
-
-    done, why = in_child(act)
-    assert not done
-    assert "no space left on device" in why
-    assert "input/output error; the next cleanup or restore recovers it" in why
-    assert sorted(store.files()) == [f"kubenet/{IP}"]
-    assert store.entry().restoring == NOW
-    store.start()
-    assert sorted(store.files()) == [f"kubenet/{IP}", f"kubenet/{IP6}"]
-    assert store.entry().restored is not None
-
-
 def test_a_restoration_whose_end_cannot_be_recorded_says_so_and_is_recovered(store: Store) -> None:
     store.release(store.reserve())
 
     def act() -> list[object]:
-        replace = Path.replace
+        replace_path = Path.replace
 
         def once(path: Path, target: Path) -> Path:
             Path.replace = broken  # type: ignore[assignment,method-assign]
-            return replace(path, target)
+            return replace_path(path, target)
 
         def broken(_: Path, __: Path) -> Path:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -410,18 +373,12 @@ def test_a_restoration_whose_end_cannot_be_recorded_says_so_and_is_recovered(sto
     assert store.entry().restored is not None
 
 
-def test_a_restoration_does_not_write_the_journal_under_the_locks(store: Store) -> None:
-    store.release(store.reserve(), store.reserve(IP6))
-    assert journal_written_while_free(store, lambda: put_back(store)) == [True, True]
-
-
-def test_recovery_does_not_write_the_journal_under_the_locks(store: Store) -> None:
-    unfinished(store, REMOVED, store.reserve(), store.reserve(IP6))
-    assert journal_written_while_free(store, store.start) == [True]
-
-
-def journal_written_while_free(store: Store, act: Callable[[], object]) -> Any:
-    """Return for each write to the journal whether host-local's locks were free."""
+@pytest.mark.parametrize("recovers", [False, True])
+def test_the_journal_is_not_written_under_the_locks(store: Store, recovers: bool) -> None:
+    if recovers:
+        killed(store, "removed", store.reserve(), store.reserve(IP6))
+    else:
+        store.release(store.reserve(), store.reserve(IP6))
 
     def watched() -> list[bool]:
         free: list[bool] = []
@@ -431,15 +388,27 @@ def journal_written_while_free(store: Store, act: Callable[[], object]) -> Any:
             fsync(handle)
             if Path(f"/proc/self/fd/{handle}").readlink().name == "journal":
                 os.fsync = fsync
-                locked = store.file_ops(0).lock(["kubenet"])
-                free.append(locked is not None)
-                if locked:
-                    locked.unlock()
+                try:
+                    with store.file_ops(0).locked(["kubenet"]):
+                        free.append(True)
+                except LockHeld:
+                    free.append(False)
                 os.fsync = slow  # type: ignore[assignment]
 
         os.fsync = slow  # type: ignore[assignment]
-        act()
+        store.start() if recovers else put_back(store)
         os.fsync = fsync
         return free
 
-    return in_child(watched)
+    assert in_child(watched) == ([True] if recovers else [True, True])
+
+
+def test_a_later_release_of_the_sandbox_has_to_be_restored_instead(store: Store) -> None:
+    store.release(store.reserve())
+    first = store.entry()
+    assert recover_and_restore(first.name, store.file_ops(), store.journal_store, NOW).done
+    store.release(store.find(IP))
+    second: Any = store.journal().entries[-1]
+    with pytest.raises(RestoreError, match=f"restore {second.name} instead"):
+        recover_and_restore(first.name, store.file_ops(), store.journal_store, NOW)
+    assert recover_and_restore(second.name, store.file_ops(), store.journal_store, NOW).done

@@ -85,8 +85,6 @@ def test_while_host_local_holds_its_lock_nothing_changes_and_then_is_released(
 @VERSIONS
 def test_while_the_agent_holds_the_lock_host_local_waits(store: Store, locked: str, ifname: str) -> None:
     store.reserve(ifname=ifname)
-    lock = store.file_ops().lock(["kubenet"])
-    assert lock is not None
     got: list[bool] = []
 
     def it() -> None:
@@ -94,10 +92,10 @@ def test_while_the_agent_holds_the_lock_host_local_waits(store: Store, locked: s
             got.append(True)
 
     waiting = threading.Thread(target=it)
-    waiting.start()
-    waiting.join(0.3)
-    assert got == []
-    lock.unlock()
+    with store.file_ops().locked(["kubenet"]):
+        waiting.start()
+        waiting.join(0.3)
+        assert got == []
     waiting.join()
     assert got == [True]
 
@@ -126,12 +124,10 @@ def test_a_lock_that_0_6_does_not_use_is_created_and_does_no_harm(store: Store) 
 
 def test_while_the_agent_holds_the_locks_a_real_add_and_del_wait(real: Store) -> None:
     result_of(host_local("ADD", container(1), real))
-    lock = real.file_ops().lock(["kubenet"])
-    assert lock is not None
-    adding, deleting = host_local("ADD", container(2), real), host_local("DEL", container(1), real)
-    assert still_runs(adding)
-    assert still_runs(deleting, 0.1)
-    lock.unlock()
+    with real.file_ops().locked(["kubenet"]):
+        adding, deleting = host_local("ADD", container(2), real), host_local("DEL", container(1), real)
+        assert still_runs(adding)
+        assert still_runs(deleting, 0.1)
     assert address(result_of(adding)) in {"10.9.0.2", "10.9.0.3"}
     result_of(deleting)
     assert [name for name in real.files() if "last" not in name] == ["kubenet/10.9.0.3"]

@@ -1,22 +1,22 @@
 """Commands that run in this process change its state."""
 
-import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.wire import needs
+from tests.cli.commands import SmallNode, engine
+from tests.wire import FakeServer, needs
 
 
 @pytest.fixture(autouse=True)
 def _restore_process() -> Iterator[None]:
-    """Restore the handler of SIGTERM, and garbage collection."""
+    """Restore the handler of SIGTERM."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
-    gc.enable()
 
 
 @pytest.fixture
@@ -30,3 +30,9 @@ def read_only() -> tuple[str, ...]:
         exec "$@"
     """
     return ("unshare", "-m", "/bin/sh", "-c", script, "sh")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[SmallNode]:
+    with FakeServer(engine, at=tmp_path / "docker.sock") as docker:
+        yield SmallNode(tmp_path, docker)

@@ -2,17 +2,35 @@
 
 import base64
 import json
+import os
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.cli.test_networks import BRIDGE, CIDR, Stand, a_node, every_address, leaks, leave_over, standing, subjects
+from agent.cli.exit_codes import DONE, UNAVAILABLE
+from tests.cli.commands import nodeleak
+from tests.cli.test_networks import (
+    BRIDGE,
+    CIDR,
+    NINETY_DAYS_AGO,
+    NOW,
+    Stand,
+    a_node,
+    every_address,
+    leaks,
+    leave_over,
+    standing,
+    subjects,
+)
 from tests.fakes import cri
-from tests.fakes.host import configure
+from tests.fakes.grpc_server import FakeGrpcServer
+from tests.fakes.host import build, configure
 from tests.fakes.nodes import FakeNode
+from tests.wire import needs
 
 CRI_O: Final = "cri-o://1.35.6"
 CONTAINERD: Final = "containerd://2.1.9"
@@ -129,7 +147,13 @@ def test_a_process_whose_address_two_networks_reserve_is_that_of_the_running_con
         }  # fmt: skip
         (stand.host.cache / f"vlan10-{'0' * 64}-net1").write_text(json.dumps(cached))
         document = stand.scan()
-        assert subjects(document) == [f"leaked_reservation vlan10/{alone}", "overlapping_ranges vlan10 and vlan20"]
+        assert sorted(subjects(document)) == [
+            f"leaked_reservation vlan10/{alone}",
+            "overlapping_ranges vlan10 and vlan20",
+            f"unmanaged_address vlan10/{shared}",
+        ]
+        (told,) = (one for one in document["findings"] if one["detector"] == "unmanaged_address")
+        assert told["severity"] == "info", "the process is a healthy pod's"
         why = {one["ip"]: one["why"] for one in document["reservations"] if one["network"] == "vlan10"}
         assert why[shared].endswith("has the address, which vlan20 reserves for a container that the runtime has")
         cleaned = stand.clean("--apply", "--settle=0s", "--cleanup-network=auto,vlan10")
@@ -170,17 +194,58 @@ def test_a_multus_whose_delegates_are_elsewhere_is_a_gap(tmp_path: Path) -> None
         assert "clusterNetwork other is in no file: name the network with --network" in why["networks"]
 
 
-def test_a_further_network_of_multus_is_judged_by_its_cached_results(tmp_path: Path) -> None:
+def reserve_further(stand: Stand, number: int, cache: Path, pod: str = "web-0") -> None:
+    """Leave an old reservation of a further network with its cached result; `pod`: empty: it is no pod's."""
+    container_id, ip = f"{number:064x}", f"10.99.0.{number}"
+    store = stand.host.networks / "storage"
+    leave_over(store, [ip])
+    (store / ip).write_text(f"{container_id}\r\nnet1")
+    os.utime(store / ip, (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
+    cached = {
+        "kind": "cniCacheV1", "containerId": container_id, "networkName": "storage", "ifName": "net1",
+        "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", pod]] if pod else None,
+        "result": {"ips": [{"address": f"{ip}/24"}]},
+    }  # fmt: skip
+    (cache / f"storage-{container_id}-net1").write_text(json.dumps(cached))
+
+
+def test_a_further_network_is_judged_by_its_cached_results_of_pods(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
-        leave_over(stand.host.networks / "storage", ["10.99.0.7"])
-        (stand.host.networks / "storage/10.99.0.7").write_text(f"{'9' * 64}\r\nnet1")
-        arguments = [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-0"]]
-        cached = {
-            "kind": "cniCacheV1", "containerId": "9" * 64, "networkName": "storage", "ifName": "net1",
-            "cniArgs": arguments, "result": {"ips": [{"address": "10.99.0.7/24"}]},
-        }  # fmt: skip
-        (stand.host.cache / f"storage-{'9' * 64}-net1").write_text(json.dumps(cached))
-        assert judged(stand.scan("--grace=0s")) == {"cbr0", "storage"}
+        reserve_further(stand, 3, stand.host.cache, pod="")
+        assert (leaks(stand.scan()), judged(stand.scan())) == ([], {"cbr0"}), "it is another program's"
+        for number in (4, 5):
+            reserve_further(stand, number, stand.host.cache)
+        document = stand.scan()
+        assert judged(document) == {"cbr0", "storage"}
+        assert subjects(document) == [f"leaked_reservation storage/10.99.0.{number}" for number in (4, 5)]
+        states = {one["ip"]: one["state"] for one in document["reservations"] if one["network"] == "storage"}
+        assert states == {"10.99.0.3": "unknown", "10.99.0.4": "leaked", "10.99.0.5": "leaked"}
+
+
+def test_the_results_of_multus_are_read_by_default(tmp_path: Path) -> None:
+    needs(os.geteuid() == 0, "root, to mount directories")
+    with standing(tmp_path, on(CRI_O)) as stand:
+        stand.host.cache.rename(stand.host.networks.parent / "results")
+        (multus := stand.host.networks.parent / "multus/results").mkdir(parents=True)
+        reserve_further(stand, 5, multus)
+        mounting = "mount -t tmpfs none /var/lib && mkdir /var/lib/cni && mount --bind $0 /var/lib/cni && exec $*"
+        prefix = ("unshare", "--mount", "sh", "-c", mounting, str(stand.host.networks.parent))
+        options = [option for option in stand.options("off") if not option.startswith("--cni-cache-dir=")]
+        done = nodeleak("scan", "-o", "json", *options, prefix=prefix)
+        assert subjects(json.loads(done.out)) == ["leaked_reservation storage/10.99.0.5"], done
+
+
+def test_a_further_network_whose_add_fails_is_judged_while_a_pod_waits(tmp_path: Path) -> None:
+    for name, waiting in (("a", ()), ("b", (("shop", "web-1"),))):
+        with standing(tmp_path / name, on(CRI_O, pending=waiting)) as stand:
+            store = stand.host.networks / "storage"
+            leave_over(store, ["10.99.0.7", "10.99.0.8"])
+            os.utime(store / "10.99.0.8", ((NOW - timedelta(minutes=10)).timestamp(),) * 2)
+            expected = [f"leaked_reservation storage/10.99.0.{last}" for last in (7, 8)] if waiting else []
+            document = stand.scan(code=UNAVAILABLE if waiting else DONE)
+            assert sorted(leaks(document)) == expected, name
+            found = verdicts(stand)
+            assert (found["would_release"], found["refused"]) == (0, len(expected)), "no configuration names it"
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
@@ -214,6 +279,21 @@ def test_every_plugin_of_a_chain_counts_by_itself(tmp_path: Path) -> None:
         reconfigure(stand, "cbr0", {"type": "aws-cni", "ipam": {"type": "other"}}, BRIDGE)
         leave_over(stand.host.networks / "cbr0", every_address())
         assert "exhausted_range cbr0" in subjects(stand.scan())
+
+
+def test_a_chain_with_two_directories_of_host_local_is_a_gap(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, running=())) as stand:
+        second = tmp_path / "second/cbr0"
+        second.parent.mkdir()
+        leave_over(stand.host.networks / "cbr0", every_address()[:3])
+        leave_over(second, ["10.55.0.5"])
+        ipam = {"type": "host-local", "ranges": [[{"subnet": "10.55.0.0/24"}]], "dataDir": str(second.parent)}
+        reconfigure(stand, "cbr0", BRIDGE, {"type": "macvlan", "ipam": ipam})
+        document = stand.scan(code=3)
+        assert subjects(document) == []
+        why = {one["source"]: one["why"] for one in document["unavailable"]}
+        both = f"{stand.host.networks} and {second.parent}"
+        assert why == {"reservations": f"network cbr0 has two dataDirs, {both}, and only one can be read"}
 
 
 @pytest.mark.parametrize("break_it", [shutil.rmtree, lambda path: [one.unlink() for one in path.iterdir()]])
@@ -279,15 +359,27 @@ def test_no_directory_is_left_over_while_a_pod_waits_for_an_address(tmp_path: Pa
 def test_a_cached_result_that_is_too_large_costs_that_result_only(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
         large = next(path for path in stand.host.cache.iterdir() if path.name.startswith("cbr0-"))
-        large.write_text(large.read_text() + " " * 361_000)
+        large.write_text(large.read_text() + " " * 1_361_000)
         leave_over(stand.host.networks / "cbr0", ["10.244.1.98", "10.244.1.99"])
         ghost = f"cbr0-{1:064x}-eth0"  # of the second one
-        (stand.host.cache / ghost).write_text(" " * 361_000)
+        (stand.host.cache / ghost).write_text(" " * 1_361_000)
         document = stand.scan()
         assert leaks(document) == ["leaked_reservation cbr0/10.244.1.98"]
         (unknown,) = (one for one in document["reservations"] if one["state"] == "unknown")
         assert (unknown["ip"], ghost in unknown["why"]) == ("10.244.1.99", True)
         assert verdicts(stand)["would_release"] == 1
+
+
+def test_a_frozen_runtime_is_waited_for_once_in_a_snapshot(tmp_path: Path) -> None:
+    node = on(CONTAINERD)
+    host = build(tmp_path / "node", node)
+    with FakeGrpcServer(host.containerd_socket, lambda call: call.hang()) as server:
+        document = Stand(node, host).scan("--docker-timeout=300ms", api="off", code=3)
+        why = f"{host.containerd_socket}: Status: no complete response within 0.3 s"
+        unavailable = {one["source"]: one["why"] for one in document["unavailable"]}
+        assert (server.connections, unavailable["networks"], unavailable["containers"]) == (1, why, why)
+        Stand(node, host).scan("--docker-timeout=300ms", "--network=cbr0", api="off", code=3)
+        assert server.connections == 2
 
 
 @pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD, DOCKER])

@@ -9,196 +9,40 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agent.cli.exit_codes import OUTPUT, UNAVAILABLE
+from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.config import BUG
-from tests.fakes.host import write_sockets
+from tests.cli.commands import (
+    AGENT,
+    LEAKED,
+    SmallNode,
+    api_server,
+    environment,
+    hanging_api,
+    no_objects,
+    nodeleak,
+    running,
+    served,
+)
 from tests.sources.kube.old_server import Etcd, Server
 from tests.wire import (
     HTML,
     ID,
     Answer,
-    Answers,
-    FakeServer,
     Request,
     hang,
     http,
     kubeconfig,
     needs,
+    only_with,
     open_directory,
     refusing_port,
     self_signed,
     until,
 )
-
-LEAKED = "f" * 64
-AGENT = (sys.executable, "-m", "agent")
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-    seconds: float
-
-
-@dataclass
-class SmallNode:
-    """A node in a directory: one pod, one leak, a fake docker, and a process table with a kubelet."""
-
-    home: Path
-    docker: FakeServer
-    options: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        networks, cache, checkpoints = self.home / "networks", self.home / "cache", self.home / "sandbox"
-        for directory in (networks / "kubenet", networks / "cbr0", cache, checkpoints):
-            directory.mkdir(parents=True)
-        for ip, container_id in (("10.244.1.2", ID), ("10.244.1.9", LEAKED)):
-            path = networks / "kubenet" / ip
-            path.write_text(f"{container_id}\r\neth0")
-            os.utime(path, (1_700_000_000, 1_700_000_000))
-        (cache / f"kubenet-{ID}-eth0").write_text(json.dumps({"ip4": {"ip": "10.244.1.2/24"}}))
-        (checkpoints / ID).write_text('{"name": "web-0", "namespace": "shop"}')
-        self.proc = self.home / "proc"
-        random = self.proc / "sys/kernel/random"
-        random.mkdir(parents=True)
-        (random / "boot_id").write_text("b-1\n")
-        (self.proc / "stat").write_text("btime 1700000000\n")
-        write_sockets(self.proc)
-        for pid, command in ((7, "dockerd"), (8, "kubelet")):
-            net = self.proc / f"{pid}/task/{pid}/net"
-            net.mkdir(parents=True)
-            (net / "fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
-            (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
-        # Nothing of the real machine is read: it may have the sockets of a kubelet.
-        self.options = [
-            *("--device-plugins-dir", str(self.home / "device-plugins"), "--state-dir", str(self.home / "state")),
-            *("--cni-networks-dir", str(networks), "--cni-cache-dir", str(cache), "--checkpoint-dir", str(checkpoints)),
-            *("--docker-host", self.docker.url, "--proc", str(self.proc), "--confirm-after", "1ms"),
-        ]
-
-
-CONTAINER = {
-    "Id": ID,
-    "State": "running",
-    "Created": 1_700_000_000,
-    "Labels": {
-        "io.kubernetes.pod.name": "web-0",
-        "io.kubernetes.pod.namespace": "shop",
-        "io.kubernetes.docker.type": "podsandbox",
-    },
-}
-
-
-def engine(request: Request) -> Answer:
-    """A fake docker with one sandbox."""
-    return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps([CONTAINER]))]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[SmallNode]:
-    with FakeServer(engine, at=tmp_path / "docker.sock") as docker:
-        yield SmallNode(tmp_path, docker)
-
-
-@contextmanager
-def api_server(directory: Path, answers: Answers) -> Iterator[list[str]]:
-    """Return the options for a fake API server."""
-    with FakeServer(answers) as server:
-        yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
-
-
-@contextmanager
-def hanging_api(directory: Path) -> Iterator[list[str]]:
-    server: FakeServer = FakeServer(lambda _: hang(server))
-    with server:
-        yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
-
-
-def no_objects(_: Request) -> Answer:
-    """An API server without any objects."""
-    return [http('{"metadata":{"resourceVersion":"5"},"items":[]}')]
-
-
-def environment(more: dict[str, str]) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    # The addresses of a node in a directory may be those of real pods on this machine.
-    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "NODELEAK_PROBE": "off", **more}
-
-
-def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **more: str) -> Done:
-    """Run a command to its end."""
-    start = time.perf_counter()
-    done = subprocess.run(  # noqa: S603 (ours)
-        [*prefix, *AGENT, *arguments], env=environment(more), input=given, capture_output=True, text=True,
-        timeout=30, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr, time.perf_counter() - start)
-
-
-class Daemon:
-    """A running daemon, and its log lines so far."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        self.lines.extend(iter(self.process.stderr.readline, ""))
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.lines if line.startswith("{")]
-
-    def log_event(self, event: str) -> dict[str, Any]:
-        """Wait for a log line."""
-        until(lambda: event in [one["event"] for one in self.events], f"{event}, but {self.lines}", 20)
-        return next(one for one in self.events if one["event"] == event)
-
-    def handles_sigterm(self) -> bool:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
-        return bool(int(caught, 16) & 1 << (signal.SIGTERM - 1))
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
-        """Send a signal; return the exit code, and how long it took to end."""
-        start = time.perf_counter()
-        self.process.send_signal(number)
-        code, seconds = self.process.wait(20), time.perf_counter() - start
-        self._reader.join()
-        assert "Traceback" not in "".join(self.lines)
-        return code, seconds
-
-
-@contextmanager
-def running(*arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Daemon]:
-    """Start a daemon, and kill it at the end."""
-    process = subprocess.Popen(  # noqa: S603 (ours)
-        [*prefix, *AGENT, "run", *arguments], env=environment({}), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    with process:
-        try:
-            yield Daemon(process)
-        finally:
-            process.kill()
-
 
 # Wrong usage
 
@@ -218,30 +62,11 @@ def test_all_mistakes_are_reported_at_once() -> None:
         '--docker-timeout: invalid value "0s": expected a duration from 1ms to 1h',
         '--cni-networks-dir: invalid value "var/lib": expected an absolute path',
         '--network: invalid value "../etc": expected a CNI network', '--api: invalid value "maybe": expected one of:',
-        "NODELEAK_GRAACE: unknown setting: did you mean NODELEAK_GRACE?",
+        'NODELEAK_GRAACE: unknown setting: did you mean "NODELEAK_GRACE"?',
         'NODELEAK_API_TIMEOUT: invalid value "soon": expected a duration',
     ):  # fmt: skip
         assert sum(part in line for line in lines) == 1, part
     assert len(lines) == 8
-
-
-@pytest.mark.parametrize("command", ["run"])
-def test_a_missing_node_name_is_reported_with_the_remedy(command: str) -> None:
-    done = nodeleak(command)
-    assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        "nodeleak: --node (NODELEAK_NODE) is not set: give the name of this node's Node object, "
-        "or --api=off to run without the API server\n"
-    )
-
-
-@pytest.mark.parametrize("arguments", [["scan", "--listen", ":1"], ["repair"]])
-def test_an_unknown_command_or_option_is_one_line_and_a_hint(arguments: list[str]) -> None:
-    done = nodeleak(*arguments)
-    assert (done.code, done.out) == (2, "")
-    message, hint = done.err.splitlines()
-    assert message.startswith("nodeleak: unknown ")
-    assert hint.startswith("run 'nodeleak ")
 
 
 def test_missing_credentials_are_reported_with_the_remedy() -> None:
@@ -249,17 +74,6 @@ def test_missing_credentials_are_reported_with_the_remedy() -> None:
     assert done.code == 2
     assert "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
     assert "use --api=off to run without the API server" in done.err
-
-
-@pytest.mark.parametrize("content", [None, "not: [valid"])
-def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "kubeconfig"
-    if content is not None:
-        path.write_text(content)
-    done = nodeleak("run", "--node", "worker-1", "--kubeconfig", str(path))
-    assert done.code == 2
-    assert done.err.startswith(f"nodeleak: --kubeconfig (NODELEAK_KUBECONFIG): cannot read {path}: ")
-    assert len(done.err.splitlines()) == 1
 
 
 def test_of_several_kubeconfigs_the_invalid_one_is_named(tmp_path: Path) -> None:
@@ -290,14 +104,6 @@ def test_a_port_in_use_is_reported() -> None:
 
 
 # Sources that do not respond
-
-
-def test_nothing_fails(node: SmallNode) -> None:
-    done = nodeleak("scan", "--api", "off", "--exit-code", *node.options)
-    assert done.code == 1, done
-    assert "10.244.1.9" in done.out
-    assert "leaked_reservation" in done.out
-    assert done.err == ""
 
 
 def test_an_unknown_network_is_reported_with_the_existing_ones(node: SmallNode) -> None:
@@ -352,12 +158,11 @@ def test_a_docker_that_lists_nothing_while_pods_run_is_unavailable(node: SmallNo
     assert {one["state"] for one in document["reservations"]} == {"unknown"}
 
 
-@pytest.mark.parametrize("status", ["403 Forbidden"])
-def test_an_api_server_that_refuses_is_reported(node: SmallNode, status: str) -> None:
-    with api_server(node.home, lambda _: [http(HTML, status, "text/html")]) as api:
+def test_an_api_server_that_refuses_is_reported(node: SmallNode) -> None:
+    with api_server(node.home, lambda _: [http(HTML, "403 Forbidden", "text/html")]) as api:
         done = nodeleak("scan", *api, *node.options)
     assert done.code == 3
-    assert f"  pods, node: API server: {status}\n" in done.out
+    assert "  pods, node: API server: 403 Forbidden\n" in done.out
 
 
 def test_an_api_server_that_is_away_is_named_once_for_all_its_sources(node: SmallNode) -> None:
@@ -376,7 +181,7 @@ def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
     if os.geteuid() == 0:
         needs(Path("/usr/bin/setpriv").exists(), "setpriv, to be nobody")
         nobody = ("setpriv", "--reuid=65534", "--clear-groups")
-        needs(nodeleak("--version", prefix=nobody).code == 0, "a Python that nobody may run")
+        only_with(nodeleak("--version", prefix=nobody).code == 0, "a Python that nobody may run")
     with open_directory() as home:
         (home / "networks/kubenet").mkdir(parents=True)
         (home / "networks").chmod(0o000)
@@ -387,18 +192,6 @@ def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
 
 
 # Recordings
-
-
-def test_a_recording_gives_the_same_output_from_file_and_pipe(node: SmallNode) -> None:
-    recorded = nodeleak("record", "--api", "off", *node.options)
-    assert (recorded.code, recorded.err) == (0, "")
-    path = node.home / "node.json"
-    path.write_text(recorded.out)
-    from_file = nodeleak("scan", "--recording", str(path))
-    from_pipe = nodeleak("scan", "--recording", "-", given=recorded.out)
-    assert from_file.code == from_pipe.code == 0
-    assert from_file.out == from_pipe.out
-    assert "leaked_reservation" in from_file.out
 
 
 def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_path: Path) -> None:
@@ -421,54 +214,7 @@ def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_pat
     assert len({json.dumps([one["state"] for one in report["reservations"]]) for report in reports}) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("{}", "no schema"),
-        (
-            '{"schema": "nodeleak.recording/v9", "snapshots": []}',
-            "schema nodeleak.recording/v9: this version of nodeleak reads",
-        ),
-        ('{"schema": "nodeleak.recording/v1"}', "recording.grace: missing"),
-    ],
-)
-def test_a_damaged_recording_is_reported(text: str, why: str) -> None:
-    done = nodeleak("scan", "--recording", "-", given=text)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith('nodeleak: cannot read recording "-": ')
-    assert why in done.err
-    assert len(done.err) < 400
-
-
-@pytest.mark.parametrize(("name", "why"), [(".", "is a directory")])
-def test_a_recording_that_is_a_directory_is_reported(tmp_path: Path, name: str, why: str) -> None:
-    done = nodeleak("scan", "--recording", str(tmp_path / name))
-    assert (done.code, done.err) == (2, f'nodeleak: cannot read recording "{tmp_path / name}": {why}\n')
-
-
-def test_a_binary_recording_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "node.json").write_bytes(b"\xff\xfe\x00")
-    done = nodeleak("scan", "--recording", str(tmp_path / "node.json"))
-    assert done.code == 2
-    why = "not UTF-8 text: 'nodeleak record' writes recordings"
-    assert done.err == f'nodeleak: cannot read recording "{tmp_path}/node.json": {why}\n'
-
-
 # Standard output
-
-
-@pytest.mark.parametrize("command", ["explain", "record"])
-def test_a_broken_pipe_is_no_error(node: SmallNode, command: str) -> None:
-    options = node.options if command == "record" else []
-    script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{node.home}/code'
-    done = subprocess.run(  # noqa: S603 (ours)
-        ["/bin/bash", "-c", script, "x", *AGENT, command, *options], capture_output=True, text=True, check=False,
-        env=environment({"NODELEAK_API": "off"}),
-    )  # fmt: skip
-    assert done.stderr == ""
-    assert (node.home / "code").read_text() == "0\n"
 
 
 @pytest.mark.parametrize(
@@ -485,16 +231,17 @@ def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode, com
     assert done.returncode == code
 
 
-@pytest.mark.parametrize("arguments", [["explain"], ["--help"]])
-def test_a_closed_standard_output_is_no_bug(arguments: list[str]) -> None:
-    done = nodeleak(*arguments, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))
-    assert done.code in {0, 2}
-
-
-def test_a_full_disk_is_reported() -> None:
-    needs(Path("/dev/full").exists(), "/dev/full")
-    done = nodeleak("explain", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
-    assert (done.code, done.err) == (OUTPUT, "nodeleak: cannot write the output: no space left on device\n")
+def test_the_daemon_does_not_need_a_reader_of_its_log(node: SmallNode) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with refusing_port() as port:
+        listen = f"--listen=127.0.0.1:{port}"
+    command = [*AGENT, "run", "--api=off", listen, "--interval=100ms", *node.options]
+    with subprocess.Popen(command, stderr=writer, env=environment({})) as agent:  # noqa: S603 (ours)
+        until(lambda: nodeleak("status", listen, "--exit-code").code == FOUND, "it has found the leak", 20)
+        agent.send_signal(signal.SIGTERM)
+    os.close(writer)
+    assert agent.returncode == DONE
 
 
 def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> None:
@@ -502,7 +249,7 @@ def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> N
     (kubenet / "fünf\x1b[2J").write_text("")
     for last in range(20, 80):  # more than a table lists
         (kubenet / f"10.244.1.{last}").write_text("")
-    done = nodeleak("scan", "--api", "off", *node.options, PYTHONIOENCODING="ascii")
+    done = nodeleak("scan", "--api", "off", *node.options, prefix=("env",), PYTHONIOENCODING="ascii")
     assert done.code == 0
     assert "\x1b" not in done.out
 
@@ -513,15 +260,6 @@ def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> N
 @pytest.fixture
 def quick(node: SmallNode) -> list[str]:
     return ["--listen", "127.0.0.1:0", "--interval", "100ms", *node.options]
-
-
-def served(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -648,14 +386,6 @@ def test_credentials_that_need_a_place_to_write_say_so(node: SmallNode, read_onl
     done = nodeleak("scan", "--node", "worker-1", "--kubeconfig", str(path), *node.options, prefix=read_only)
     assert (done.code, done.out) == (2, "")
     assert f"{path}: no usable temporary directory found" in done.err
-
-
-def test_settings_without_effect_on_a_recording_are_rejected(node: SmallNode, tmp_path: Path) -> None:
-    taken = tmp_path / "node.json"
-    taken.write_text(nodeleak("record", "--api", "off", *node.options).out)
-    done = nodeleak("scan", "--recording", str(taken), "--node", "other", "--docker-timeout", "1s")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("nodeleak: --node, --docker-timeout cannot be combined with --recording")
 
 
 WITHOUT_THREADS = """

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cleanup.stores import in_child, may_mount, mount
-from tests.cli.test_failures import nodeleak
+from tests.cleanup.stores import may_mount
+from tests.cli.commands import nodeleak
 from tests.fakes import cri
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
@@ -48,8 +48,8 @@ class Stand:
     def text(self, *more: str, api: str = "on") -> str:
         return nodeleak("scan", *self.options(api, *more)).out
 
-    def clean(self, *more: str, api: str = "on") -> Any:
-        done = nodeleak("clean", "-o", "json", "--cleanup-network=auto", *self.options(api, *more))
+    def clean(self, *more: str, api: str = "on", prefix: tuple[str, ...] = ()) -> Any:
+        done = nodeleak("clean", "-o", "json", "--cleanup-network=auto", *self.options(api, *more), prefix=prefix)
         assert done.err == "", done
         return json.loads(done.out)
 
@@ -511,15 +511,13 @@ def test_a_network_in_another_data_directory_is_released_and_restored(tmp_path: 
 def test_a_data_directory_that_is_mounted_read_only_names_the_manifest(tmp_path: Path) -> None:
     may_mount()
     with kind(tmp_path) as (stand, directory, where):
-
-        def observed() -> list[Any]:
-            mount("--bind", "-o", "ro", directory, directory)
-            dry, applied = stand.clean(*where), stand.clean("--apply", "--settle=0s", *where)
-            return [*(one["why"] for one in dry["blockers"]), *(one["why"] for one in applied["addresses"])]
-
-        why = in_child(observed)
-        assert len(why) == 5
-        assert all("mount it writable, as deploy/overlays/data-dir does" in one for one in why), why
+        script = f'mount --bind -o ro {directory} {directory} && exec "$@"'
+        prefix = ("unshare", "-m", "/bin/sh", "-c", script, "sh")
+        dry = stand.clean(*where, prefix=prefix)
+        applied = stand.clean("--apply", "--settle=0s", *where, prefix=prefix)
+    why = [one["why"] for one in (*dry["blockers"], *applied["addresses"])]
+    assert len(why) == 5
+    assert all("mount it writable, as deploy/overlays/data-dir does" in one for one in why), why
 
 
 @pytest.mark.parametrize("runtime", ["cri-o://1.35.6", "docker://19.3.15"])

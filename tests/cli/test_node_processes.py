@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.commands import AGENT, Done, environment, nodeleak
 from tests.cli.test_clean import Incident
-from tests.cli.test_failures import AGENT, Done, environment, nodeleak
 from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.host import build, write_kubeconfig, write_sockets
@@ -84,6 +84,7 @@ class Node:
         (directory / f"task/{pid}/net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
         (directory / "stat").write_text(f"{pid} ({command}) S {'0 ' * 18}{start} 0\n")
         (directory / "comm").write_text(f"{command}\n")
+        (directory / "mountinfo").touch()
         (directory / "cmdline").write_text("".join(f"{word}\0" for word in words))
         (directory / "root").symlink_to(self.home)
 
@@ -434,7 +435,6 @@ def test_an_older_process_of_the_same_name_hides_no_restart(
     ("docker", "kubelet", "words"),
     [
         ("dockerd-current", "kubelet", ["/usr/bin/kubelet", KUBENET]),
-        ("dockerd", "hyperkube", ["/hyperkube", "kubelet", KUBENET]),
         ("dockerd", "k3s-agent", ["/usr/local/bin/k3s", "agent", CRI_DOCKERD]),
     ],
 )

@@ -3,6 +3,7 @@
 The pods, their bridge and the mount table are real; docker and the process table are fakes.
 """
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.exit_codes import DONE, UNAVAILABLE
-from tests.cli.test_failures import LEAKED, Done, SmallNode, engine, nodeleak
+from tests.cli.commands import LEAKED, Done, SmallNode, engine, nodeleak
 from tests.deploy.monitoring import RUNBOOKS
 from tests.network import Network, network, sniffer
 from tests.wire import ID, Answer, FakeServer, Request, http, run
@@ -53,6 +54,16 @@ class Pinned:
         result = {"ips": [{"address": f"{IP}/24"}], "interfaces": [{"name": "eth0", "sandbox": namespace}]}
         (self.node.home / "cache" / f"kubenet-{container_id}-eth0").write_text(json.dumps(result))
 
+    def cached(self, network: str, plugin: str, container_id: str, address: str) -> None:
+        """Let libcni's cache have the result of a plugin."""
+        config = base64.b64encode(json.dumps({"type": plugin, "ipam": {"type": "host-local"}}).encode()).decode()
+        result = {
+            "kind": "cniCacheV1", "networkName": network, "containerId": container_id, "config": config,
+            "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "vm"]],
+            "result": {"ips": [{"address": address}]},
+        }  # fmt: skip
+        (self.node.home / "cache" / f"{network}-{container_id}-eth0").write_text(json.dumps(result))
+
     @property
     def reserved(self) -> bool:
         return (self.node.home / "networks/kubenet" / IP).exists()
@@ -67,7 +78,7 @@ class Pinned:
 def pinned(tmp_path: Path) -> Iterator[Pinned]:
     with FakeServer(docker, at=tmp_path / "docker.sock") as server, network() as net:
         node = SmallNode(tmp_path, server)
-        (node.proc / "1").mkdir(exist_ok=True)
+        (node.proc / "1/mountinfo").unlink()
         (node.proc / "1/mountinfo").symlink_to(f"/proc/{net.pid}/mountinfo")
         net.pod("cni-9", 9)
         net.pod("cni-2", 2)
@@ -99,11 +110,35 @@ def test_an_address_with_a_route_of_its_own_is_not_released(pinned: Pinned) -> N
     assert why == f"address_in_use: probe: a route to {IP} alone leads to interface h-cni-2"
 
 
-def test_without_the_probe_nothing_is_sent_and_the_journal_says_so(pinned: Pinned) -> None:
-    verdict, _, _ = pinned.clean("--apply", "--probe=off")
-    assert (verdict, pinned.net.udp_received("cni-9")) == ("released", 0)
-    assert pinned.evidence[-1] == "not probed: --probe=off"
+def test_without_the_probe_nothing_is_sent_and_a_namespace_of_nobody_keeps_the_address(pinned: Pinned) -> None:
+    for more in ((), ("--apply",)):
+        verdict, why, _ = pinned.clean("--probe=off", *more)
+        assert (verdict, pinned.reserved, pinned.net.udp_received("cni-9")) == ("refused", True, 0)
+        assert why.startswith("probe_unanswered: probe: not probed: --probe=off, and a network namespace is mounted")
+    pinned.net.ip("netns delete cni-9")
+    pinned.named_by_cache("/run/netns/cni-2", ID)
+    assert pinned.clean("--probe=off")[:2] == ("would_release", "not probed: --probe=off")
+    assert pinned.clean("--probe=off", "--apply")[0] == "released"
+    assert not any("probe" in answer for answer in pinned.evidence), "nothing was asked"
     assert "the kubelet has no checkpoint of the sandbox" in pinned.evidence
+
+
+def test_another_network_with_the_address_in_its_range_leaves_the_probe_as_it_is(pinned: Pinned) -> None:
+    for number, subnet in enumerate(("10.0.0.3/8", "10.244.1.3/24", "10.244.1.9/28")):
+        pinned.cached("lan", "macvlan", f"{number:064x}", subnet)
+    assert pinned.clean()[0] == "would_release"
+    verdict, why, _ = pinned.clean("--apply")
+    assert (verdict, why) == ("refused", f"address_in_use: probe: {IP} answers on cbr0 (connection refused)")
+
+
+def test_silence_of_a_network_whose_pods_the_node_may_not_reach_is_no_proof(pinned: Pinned) -> None:
+    pinned.net.ip("netns delete cni-9")
+    pinned.cached("kubenet", "acme", "1" * 64, f"{IP}/24")
+    (dry, unsure, _), (verdict, why, _) = pinned.clean(), pinned.clean("--apply")
+    doubt = "the node may not reach pods of acme, bridge, and a network namespace is mounted whose sandbox is not known"
+    assert (dry, verdict, pinned.reserved) == ("refused", "refused", True)
+    assert f"{IP} cannot prove that nobody has it: {doubt}" in unsure
+    assert f"nobody on cbr0 has {IP}: host unreachable, which proves nothing: {doubt}" in why
 
 
 def test_only_a_release_sends_a_probe(pinned: Pinned) -> None:
@@ -134,7 +169,7 @@ def test_an_address_on_no_link_is_released_if_it_is_known_whose_each_namespace_i
         assert (dry, why) == ("would_release", f"{IP} cannot be probed: the node has it on no link")
         verdict = pinned.clean("--apply")[0]
     assert (verdict, arrived) == ("released", [0])
-    assert pinned.evidence[-1] == f"{IP} cannot be probed: the node has it on no link"
+    assert not any("probe" in answer for answer in pinned.evidence), "nothing was asked"
 
 
 # What libcni's cache and the mount table show, without a probe
@@ -148,12 +183,15 @@ def test_a_mounted_namespace_is_a_finding_with_its_path_and_is_never_released(pi
     assert "network namespace /run/netns/cni-9 (without a process)" in finding["message"]
     verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
     assert (verdict, pinned.reserved) == ("refused", True)
-    assert why == "address_in_use: its network namespace is still mounted: /run/netns/cni-9"
+    assert why == (
+        "address_in_use: the runtime does not know its container, but its network namespace is still mounted, "
+        "without a process: /run/netns/cni-9"
+    )
 
 
 def test_the_commands_of_the_runbook_end_the_namespaces_and_free_the_addresses(pinned: Pinned) -> None:
     pinned.named_by_cache("/var/run/netns/cni-9")
-    page = (RUNBOOKS / "NodeleakUnmanagedAddress.md").read_text()
+    page = (RUNBOOKS / "AddressesInUse.md").read_text()
     (extract,) = re.findall(r"nodeleak scan -o json \| (.+) > namespaces$", page, re.MULTILINE)
     (delete,) = re.findall(r"^ *ssh root@\$NODE '(.+)' < namespaces$", page, re.MULTILINE)
     found = run("sh", "-c", extract, given=pinned.run("scan", "-o", "json").out)
@@ -161,6 +199,17 @@ def test_the_commands_of_the_runbook_end_the_namespaces_and_free_the_addresses(p
     run(*pinned.net.enter("sh", "-c", delete), given=found)
     pinned.net.ip(f"neigh flush to {IP}")
     assert pinned.clean("--apply")[0] == "released"
+
+
+def test_a_namespace_mounted_only_for_the_runtime_is_never_released(pinned: Pinned) -> None:
+    pinned.named_by_cache("/var/run/netns/cni-9")
+    (pinned.node.proc / "1/mountinfo").rename(pinned.node.proc / "7/mountinfo")
+    (pinned.node.proc / "1/mountinfo").touch()
+    verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
+    assert (verdict, pinned.reserved) == ("refused", True)
+    assert why.startswith("address_in_use: ")
+    (pinned.node.proc / "7/mountinfo").unlink()
+    assert "mounted_namespaces: cannot read" in pinned.run("scan").out
 
 
 def test_an_unreadable_mount_table_is_no_proof(pinned: Pinned) -> None:

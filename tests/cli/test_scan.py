@@ -1,19 +1,28 @@
-"""scan of a recording, which needs no node."""
+"""scan of a recording, which needs no node: exit codes, tables and the map, in a pipe and on terminals."""
 
-import io
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from agent.cli import main
 from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE, USAGE
 from agent.model.recording import Recording, dumps
 from agent.model.snapshot import Snapshot
 from tests.builders import GRACE, node, reservation, without, without_api
+from tests.cli.commands import Done, environment, nodeleak
+from tests.wire import until
 
+INCIDENT = Path(__file__).parents[1] / "nodes" / "incident.json"
+SILENT = INCIDENT.with_name("docker-silent.json")
 LEAK = reservation("10.244.1.9")
 Recorded = Callable[..., str]
 
@@ -28,24 +37,50 @@ def recorded(tmp_path: Path) -> Recorded:
     return write
 
 
-def test_a_recording_needs_no_node(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scan", "--recording", recorded(node(LEAK), node(LEAK, later=timedelta(seconds=1)))]) == DONE
-    assert "leaked_reservation: 10.244.1.9 is reserved for container" in capsys.readouterr().out
+def scan(*arguments: str, recording: object = INCIDENT, code: int = DONE) -> Done:
+    done = nodeleak("scan", "--recording", str(recording), *arguments)
+    assert done.code == code, done
+    return done
 
 
-def test_a_recording_as_json(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scan", "-o", "json", "--recording", recorded(node(LEAK), node(LEAK))]) == DONE
-    tree = json.loads(capsys.readouterr().out)
+def at_a_terminal(*arguments: str, columns: int = 100, more: dict[str, str] | None = None) -> str:
+    """Return the output on a terminal that is so wide; 0: it does not say how wide it is."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    output = b""
+
+    def over() -> bool:
+        nonlocal output
+        try:
+            output += os.read(ours, 65536)
+        except OSError:
+            return True  # so a terminal reports that it is closed
+        return False
+
+    command = [sys.executable, "-m", "agent", "scan", f"--recording={INCIDENT}", *arguments]
+    env = environment({"LANG": "C.UTF-8", "TERM": "xterm", **(more or {})})
+    with subprocess.Popen(command, env=env, stdout=theirs, stdin=subprocess.DEVNULL):  # noqa: S603 (ours)
+        os.close(theirs)
+        until(over, "the report is printed")
+    os.close(ours)
+    return output.decode()
+
+
+def rows(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(("NETWORK", "kubenet"))]
+
+
+# Recordings
+
+
+def test_a_recording_needs_no_node(recorded: Recorded) -> None:
+    path = recorded(node(LEAK), node(LEAK, later=timedelta(seconds=1)))
+    assert "leaked_reservation: 10.244.1.9 is reserved for container" in scan(recording=path).out
+    tree = json.loads(scan("-o", "json", recording=path).out)
     assert tree["schema"] == "nodeleak.scan/v1"
-    assert [one["subject"] for one in tree["findings"]] == ["kubenet/10.244.1.9"]
-
-
-def test_a_recording_is_read_from_standard_input(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(Path(recorded(node())).read_text()))
-    assert main(["scan", "--recording", "-"]) == DONE
-    assert "OK: no findings" in capsys.readouterr().out
+    assert [finding["subject"] for finding in tree["findings"]] == ["kubenet/10.244.1.9"]
+    piped = nodeleak("scan", "--recording", "-", given=Path(path).read_text())
+    assert piped.out == scan(recording=path).out
 
 
 @pytest.mark.parametrize(
@@ -61,52 +96,104 @@ def test_a_recording_is_read_from_standard_input(
     ],
     ids=["healthy", "leak", "api off", "leak, api off", "no containers", "no pods", "no cache"],
 )
-def test_exit_codes(snapshot: Snapshot, code: int, recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes(snapshot: Snapshot, code: int, recorded: Recorded) -> None:
     path = recorded(snapshot, snapshot)
-    assert main(["scan", "--exit-code", "--recording", path]) == code
-    assert main(["scan", "--recording", path]) == (UNAVAILABLE if code == UNAVAILABLE else DONE)
-    assert capsys.readouterr().err == ""
+    assert scan("--exit-code", recording=path, code=code).err == ""
+    scan(recording=path, code=UNAVAILABLE if code == UNAVAILABLE else DONE)
 
 
-def test_grace_applies_to_a_recording(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grace_applies_to_a_recording_and_no_other_setting(recorded: Recorded) -> None:
     path = recorded(node(LEAK), node(LEAK))
-    main(["scan", "--recording", path, "--grace", "3h"])
-    assert "OK: no findings" in capsys.readouterr().out
-    assert main(["scan", "--recording", path, "--grace", "3"]) == USAGE
-    assert capsys.readouterr().err == 'nodeleak: --grace: invalid value "3": expected a duration such as 90s or 5m\n'
+    assert "OK: no findings" in scan("--grace", "3h", recording=path).out
+    wrong = scan("--grace", "3", recording=path, code=USAGE)
+    assert wrong.err == 'nodeleak: --grace: invalid value "3": expected a duration such as 90s or 5m\n'
+    other = scan("--node=x", "--docker-timeout=1s", recording=path, code=USAGE)
+    assert other.err.startswith("nodeleak: --node, --docker-timeout cannot be combined with --recording")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "not JSON"),
-        ('{"schema": "nodeleak.recording/v9"}', "this version of nodeleak reads nodeleak.recording/v1"),
-        ("{}", "'nodeleak record' writes recordings"),
-    ],
-)
-def test_a_recording_that_cannot_be_read_is_wrong_usage(
-    text: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "node.json"
-    path.write_text(text)
-    assert main(["scan", "--recording", str(path)]) == USAGE
-    error = capsys.readouterr().err
-    assert error.startswith(f'nodeleak: cannot read recording "{path}": ')
-    assert why in error
+def test_a_recording_that_cannot_be_read_is_wrong_usage(recorded: Recorded, tmp_path: Path) -> None:
+    whole = Path(recorded(node(LEAK))).read_text()
+    path = tmp_path / "damaged.json"
+    for content, why in {
+        b"": "not JSON",
+        b"[" * 100_000: "not JSON",
+        b'{"schema": "nodeleak.recording/v9"}': "its schema is not 'nodeleak.recording/v1'",
+        b"{}": "'nodeleak record' writes recordings",
+        b'{"schema": "nodeleak.recording/v1"}': "recording.grace: missing",
+        b"\xff\xfe\x00": "not UTF-8 text: 'nodeleak record' writes recordings",
+        whole.replace(LEAK.ip, "banana").encode(): "banana",
+    }.items():
+        path.write_bytes(content)
+        done = scan(recording=path, code=USAGE)
+        assert done.err.startswith(f'nodeleak: cannot read recording "{path}": ')
+        assert why in done.err
+        assert (done.out, len(done.err) < 400) == ("", True)
+    assert "no such file or directory" in scan(recording=tmp_path / "nowhere.json", code=USAGE).err
+    assert "is a directory" in scan(recording=tmp_path, code=USAGE).err
 
 
-def test_a_missing_or_binary_recording_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    binary = tmp_path / "node.bin"
-    binary.write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "nowhere.json", tmp_path, binary):
-        assert main(["scan", "--recording", str(path)]) == USAGE
-        assert str(path) in capsys.readouterr().err
+# The tables
 
 
-def test_a_recording_with_an_invalid_address_is_wrong_usage(
-    recorded: Recorded, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = Path(recorded(node(LEAK)))
-    path.write_text(path.read_text().replace(LEAK.ip, "banana"))
-    assert main(["scan", "--recording", str(path)]) == USAGE
-    assert "banana" in capsys.readouterr().err
+def test_on_a_terminal_rows_are_one_line_and_elsewhere_whole() -> None:
+    piped = rows(scan("-v").out)
+    assert max(map(len, piped)) > 120
+    assert not any("…" in line for line in piped)
+    for columns in (80, 100):
+        shown = rows(at_a_terminal("-v", columns=columns))
+        assert len(shown) == len(piped)
+        assert 60 < max(map(len, shown)) <= columns
+    assert rows(at_a_terminal("-v", columns=500)) == rows(at_a_terminal("-v", columns=0)) == piped
+    assert rows(at_a_terminal("-o", "wide", columns=80)) == rows(scan("-o", "wide").out)
+
+
+def test_names_go_to_a_script_and_what_is_missing_to_standard_error() -> None:
+    done = scan("-o", "name")
+    assert (done.out.splitlines()[0], done.err) == ("kubenet/10.253.6.130", "")
+    done = scan("-o", "name", recording=SILENT, code=UNAVAILABLE)
+    assert done.out.splitlines()[-2:] == ["kubenet/10.244.1.9", "kubenet/10.244.1.10"]
+    assert done.err == (
+        "nodeleak: 6 of 16 checks could not run: cannot connect to docker at /var/run/docker.sock: connection refused\n"
+    )
+
+
+def test_addresses_are_sorted_as_the_user_says() -> None:
+    pods = [line.split()[5] for line in rows(scan("-v", "--sort-by=pod").out)[3:]]
+    assert pods == sorted(pods)
+    assert len(set(pods)) == 7
+
+
+# The map
+
+
+def test_a_recording_is_drawn_as_a_map() -> None:
+    done = nodeleak("scan", f"--recording={INCIDENT}", "--map", prefix=("env",), PYTHONIOENCODING="utf-8")
+    assert (done.code, done.err) == (0, "")
+    assert "  10.253.6.128    G L L L ■ L L ■ ■ ■ ■ ■ ■ ■ ■\n" in done.out
+    assert "  L   7 leaked\n" in done.out
+    assert "\x1b" not in done.out
+    scan("--map", "--exit-code", code=FOUND)
+    scan("--map", recording=SILENT, code=UNAVAILABLE)
+
+
+def test_an_ascii_output_has_ascii_marks() -> None:
+    done = nodeleak("scan", f"--recording={INCIDENT}", "--map", prefix=("env",), PYTHONIOENCODING="ascii")
+    assert done.out.isascii()
+    assert "G L L L o L L o" in done.out
+
+
+def test_a_terminal_has_colors_unless_they_are_disabled() -> None:
+    assert "\x1b[1;37;41mL\x1b[0m" in at_a_terminal("--map")
+    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        output = at_a_terminal("--map", more=plain)
+        assert "\x1b" not in output
+        assert "L L L" in output
+
+
+def test_control_characters_of_a_recording_are_not_printed(tmp_path: Path) -> None:
+    sent = tmp_path / "sent.json"
+    for recording, code in ((INCIDENT, DONE), (SILENT, UNAVAILABLE)):
+        sent.write_text(recording.read_text().replace('"kubenet"', r'"kube\u001b]0;x\u0007net"'))
+        done = scan("--map", recording=sent, code=code)
+        assert r"kube\x1b]0;x\x07net 10.2" in done.out
+        assert "\x1b" not in done.out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.surroundings import ROOT, fake_node
-from tests.cli.test_failures import running, served
+from tests.cli.commands import running, served
 from tests.wire import until
 
 MOST_SERIES = 80

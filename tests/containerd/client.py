@@ -1,14 +1,13 @@
 """What a kubelet asks of a runtime by CRI: the agent's own gRPC client, and messages of protobuf's own library."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
-from tests.containerd import image
 from tests.fakes.protobuf import messages
 
 READY: Final = "ready"
@@ -22,14 +21,6 @@ _OF_SANDBOXES: Final = {
     "kubernetes.io/config.seen": "2026-11-22T08:00:00.000000000Z",
     "kubernetes.io/config.source": "api",
 }
-_OF_CONTAINERS: Final = {
-    "io.kubernetes.container.hash": "7a1f3c5e",
-    "io.kubernetes.container.restartCount": "0",
-    "io.kubernetes.container.terminationMessagePath": "/dev/termination-log",
-    "io.kubernetes.container.terminationMessagePolicy": "File",
-    "io.kubernetes.pod.terminationGracePeriod": "30",
-}
-"""The annotations of a kubelet."""
 _LONGEST_HOSTNAME: Final = 63
 
 _PROTO: Final = messages(
@@ -45,14 +36,6 @@ _PROTO: Final = messages(
         },
         "RunRequest": {"config": (1, "Config")},
         "RunResponse": {"id": (1, "string")},
-        "Image": {"image": (1, "string")},
-        "ContainerSecurity": {"namespace_options": (3, "NamespaceOption")},
-        "ContainerLinux": {"security_context": (2, "ContainerSecurity")},
-        "ContainerConfig": {
-            "metadata": (1, "Metadata"), "image": (2, "Image"), "labels": (9, "map"), "annotations": (10, "map"),
-            "linux": (15, "ContainerLinux"),
-        },
-        "CreateRequest": {"sandbox": (1, "string"), "config": (2, "ContainerConfig"), "sandbox_config": (3, "Config")},
         "Id": {"id": (1, "string")},
         "PodSandbox": {"id": (1, "string"), "metadata": (2, "Metadata"), "state": (3, "int32")},
         "Sandboxes": {"items": (1, "*PodSandbox")},
@@ -68,19 +51,6 @@ _NAMESPACES: Final = _PROTO["NamespaceOption"](pid=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
-    name: str
-    namespace: str
-    uid: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def own_labels(self) -> dict[str, str]:
-        """Return the labels by which a kubelet finds what it made of the pod."""
-        return {f"{_POD}name": self.name, f"{_POD}namespace": self.namespace, f"{_POD}uid": self.uid}
-
-
-@dataclass(frozen=True, slots=True)
 class Kubelet:
     """The calls of a kubelet. Each has a connection of its own, so every thread may use it. All raise SourceError."""
 
@@ -91,37 +61,19 @@ class Kubelet:
 
     def run(self, name: str, timeout: float = 60.0) -> str:
         """Make the sandbox of a new pod and return its id."""
-        return self.run_sandbox(Pod(name, "default", f"uid-{name}"), timeout)
-
-    def run_sandbox(self, pod: Pod, timeout: float = 60.0) -> str:
-        """Make a sandbox and return its id."""
-        answer = self._cri("RunPodSandbox", _PROTO["RunRequest"](config=self._config(pod)), timeout)
-        return str(_PROTO["RunResponse"].FromString(answer).id)
-
-    def run_container(self, pod: Pod, sandbox: str) -> None:
-        """Start a container in a sandbox, with the image of the sandbox."""
-        config = _PROTO["ContainerConfig"](
-            metadata=_PROTO["Metadata"](name="app"),
-            image=_PROTO["Image"](image=image.NAME),
-            labels={"io.kubernetes.container.name": "app", **pod.own_labels},
-            annotations=_OF_CONTAINERS,
-            linux=_PROTO["ContainerLinux"](security_context=_PROTO["ContainerSecurity"](namespace_options=_NAMESPACES)),
-        )
-        request = _PROTO["CreateRequest"](sandbox=sandbox, config=config, sandbox_config=self._config(pod))
-        created = _PROTO["RunResponse"].FromString(self._cri("CreateContainer", request, 60.0))
-        self._cri("StartContainer", _PROTO["Id"](id=created.id), 60.0)
-
-    def _config(self, pod: Pod) -> Any:
-        return _PROTO["Config"](
-            metadata=_PROTO["Metadata"](name=pod.name, uid=pod.uid, namespace=pod.namespace),
-            hostname=pod.name[:_LONGEST_HOSTNAME],
+        uid = f"uid-{name}"
+        config = _PROTO["Config"](
+            metadata=_PROTO["Metadata"](name=name, uid=uid, namespace="default"),
+            hostname=name[:_LONGEST_HOSTNAME],
             log_directory=self.logs,
-            labels={**pod.labels, **pod.own_labels},
+            labels={f"{_POD}name": name, f"{_POD}namespace": "default", f"{_POD}uid": uid},
             annotations=_OF_SANDBOXES,
             linux=_PROTO["Linux"](
                 cgroup_parent=self.cgroup, security_context=_PROTO["Security"](namespace_options=_NAMESPACES)
             ),
         )
+        answer = self._cri("RunPodSandbox", _PROTO["RunRequest"](config=config), timeout)
+        return str(_PROTO["RunResponse"].FromString(answer).id)
 
     def stop(self, sandbox: str, timeout: float = 60.0) -> None:
         """Stop it, or learn that it is gone: removed before containerd was killed, and its answer was lost."""

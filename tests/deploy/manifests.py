@@ -3,6 +3,7 @@
 import re
 import shutil
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,6 +20,10 @@ ALL: Final = ("base", *sorted(f"overlays/{one.name}" for one in (DEPLOY / "overl
 COMPONENTS: Final = tuple(one for one in ALL if (DEPLOY / one / "component").exists())
 AGENTS: Final = ("base", *COMPONENTS)
 """Those that deploy the agent; the others add to what is deployed."""
+BASE_RULES: Final = {
+    *product([""], ["pods", "nodes"], ["get", "list", "watch"]),
+    *product([""], ["events"], ["create", "patch"]),
+}
 JOB: Final = "clean-one-node.yaml"
 FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB)
 """Rendered by hack/manifests."""

@@ -1,282 +1,283 @@
 """The manifests are valid, match the agent's settings, and grant no unused rights."""
 
-import http.client
-import tomllib
-from fnmatch import fnmatch
-from itertools import product
+import itertools
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import kubernetes_validate  # type: ignore[import-untyped]
-import pytest
-from prometheus_client import CollectorRegistry
+import yaml  # type: ignore[import-untyped]
 
 from agent.app.sources import mounted_path
 from agent.cli.parser import parse_arguments
-from agent.config import Config, load, variable
-from agent.exporters.web.server import HttpExporter
+from agent.config import load, variable
 from agent.sources.runtime.node_runtimes import ENDPOINTS
 from tests.deploy.manifests import (
     AGENTS,
     ALL,
+    BASE_RULES,
+    COMPONENTS,
+    DEPLOY,
     FILES,
+    JOB,
     ROOT,
+    Object,
     container,
     environment,
+    kubectl_has_components,
+    kustomization,
     mounts,
     of_kind,
     pod_spec,
+    render,
     rendered,
     rules,
     writable,
 )
 from tests.deploy.schemas import SCHEMAS
+from tests.wire import needs, only_with
 
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
-VERSIONS_WITH_POLICIES = ("1.30", "1.33", "1.37")
-"""Of ValidatingAdmissionPolicy v1."""
-
-WITHOUT_DOCKER = "overlays/without-docker"
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
-BASE_RULES = {
-    *product([""], ["pods", "nodes"], ["get", "list", "watch"]),
-    *product([""], ["events"], ["create", "patch"]),
-}
+DOCKER, CLEANUP_EXEC = "overlays/docker", "overlays/cleanup-exec"
 
 
-@pytest.mark.parametrize("name", [*ALL, *FILES])
-def test_every_object_is_valid(name: str) -> None:
-    objects = rendered(name)
-    assert objects
-    for one in objects:
-        if schema := SCHEMAS.get(one["kind"]):
-            jsonschema.validate(one, schema)
-        else:
-            versions = VERSIONS_WITH_POLICIES if one["kind"].startswith("Validating") else VERSIONS
-            assert {kubernetes_validate.validate(one, version, strict=True) for version in versions}
+def test_every_object_is_valid() -> None:
+    for name in (*ALL, *FILES):
+        assert rendered(name), name
+        for document in rendered(name):
+            if schema := SCHEMAS.get(document["kind"]):
+                jsonschema.validate(document, schema)
+                continue
+            for version in VERSIONS[2:] if document["kind"].startswith("Validating") else VERSIONS:
+                kubernetes_validate.validate(document, version, strict=True)
 
 
-@pytest.mark.parametrize("name", [*ALL, *FILES])
-def test_every_object_has_the_recommended_labels_and_a_namespace_if_it_can(name: str) -> None:
-    for one in rendered(name):
-        labels = {key.removeprefix("app.kubernetes.io/"): value for key, value in one["metadata"]["labels"].items()}
-        assert labels.keys() == {"name", "component", "version", "part-of", "managed-by"}
-        assert (labels["version"], labels["part-of"]) == (VERSION, "nodeleak")
-        in_cluster = one["kind"].startswith(("ClusterRole", "Validating"))
-        assert one["metadata"].get("namespace") == (None if in_cluster else "kube-system")
+def test_the_files_are_up_to_date() -> None:
+    needs(shutil.which("kubectl") is not None, "kubectl, to render deploy/")
+    command = [sys.executable, str(ROOT / "hack/manifests"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
+    assert (done.returncode, done.stderr) == (0, ""), "run hack/manifests again"
 
 
-def test_the_selector_of_the_daemonset_never_changes() -> None:
+def test_the_selector_of_the_daemonset_never_changes_and_finds_no_pod_of_the_job() -> None:
     """It is immutable: another one would make `kubectl apply` fail on every cluster that has the DaemonSet."""
     (daemonset,) = of_kind("base", "DaemonSet")
-    assert daemonset["spec"]["selector"] == {
-        "matchLabels": {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "agent"}
-    }
+    selector = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "agent"}
+    assert daemonset["spec"]["selector"] == {"matchLabels": selector}
+    (job,) = rendered(JOB)
+    assert not selector.items() & job["spec"]["template"]["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_agent_accepts_every_setting(name: str) -> None:
-    given = environment(name)
-    assert {"NODELEAK_NODE", "NODELEAK_DOCKER_HOST"} <= given.keys()
-    load("run", {}, given)
+def test_the_agent_accepts_its_settings_and_arguments() -> None:
+    for name in AGENTS:
+        given = environment(name)
+        assert {"NODELEAK_NODE", "NODELEAK_DOCKER_HOST"} <= given.keys()
+        load("run", {}, given)
+        assert parse_arguments(container(name)["args"]).command == "run"
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_agent_accepts_its_arguments(name: str) -> None:
-    assert parse_arguments(container(name)["args"]).command == "run"
-
-
-def test_the_node_name_comes_from_the_downward_api() -> None:
-    (node,) = [one for one in container("base")["env"] if one["name"] == "NODELEAK_NODE"]
-    assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_every_path_that_the_agent_reads_is_mounted(name: str) -> None:
+def test_every_path_that_the_agent_reads_is_mounted() -> None:
     config = load("run", {}, {variable("node"): "worker-1"})
-    assert isinstance(config, Config)
-    assert config.device_plugins_dir is not None
-    checkpoints = () if name == WITHOUT_DOCKER else config.checkpoint_dir
-    read = [config.cni_networks_dir, *config.cni_cache_dir, *checkpoints, config.device_plugins_dir]
-    for path in (*read, config.state_dir):
-        assert any(path.is_relative_to(one["mountPath"]) and one["mountPath"] == at for at, one in mounts(name).items())
-    socket = environment(name)[variable("docker_host")].removeprefix("unix://")
-    assert socket.startswith(mounts(name)["/var/run"]["mountPath"])
+    for name in AGENTS:
+        checkpoints = config.checkpoint_dir if name == DOCKER else ()
+        read = [config.cni_networks_dir, *config.cni_cache_dir, *checkpoints, config.device_plugins_dir]
+        for path in (*read, config.state_dir):
+            assert path is not None
+            assert any(path.is_relative_to(at) and mount["mountPath"] == at for at, mount in mounts(name).items())
+        socket = environment(name)[variable("docker_host")].removeprefix("unix://")
+        assert socket.startswith(mounts(name)["/var/run"]["mountPath"])
+    for socket in ENDPOINTS:
+        in_run = socket.startswith("/run/")
+        above = str(Path(socket).parent)
+        mount = mounts("base")["/var/run"] if in_run else mounts("overlays/microk8s")[above]
+        assert mount["mountPath"] == (environment("base")[variable("run_dir")] if in_run else above)
+        assert mount["readOnly"]
+    data_dir = "overlays/data-dir"
+    seen = mounted_path(Path("/run/cni-ipam-state"), Path(environment(data_dir)[variable("run_dir")]))
+    assert mounts(data_dir)["/run/cni-ipam-state"]["mountPath"] == str(seen)
 
 
-@pytest.mark.parametrize("socket", [Path(one) for one in ENDPOINTS])
-def test_every_usual_socket_of_a_runtime_is_mounted_where_the_agent_looks_for_it(socket: Path) -> None:
-    in_run = socket.is_relative_to("/run")
-    mount = mounts("base")["/var/run"] if in_run else mounts("overlays/microk8s")[str(socket.parent)]
-    assert mount["mountPath"] == (environment("base")[variable("run_dir")] if in_run else str(socket.parent))
-    assert mount["readOnly"]
-
-
-def test_the_base_can_write_only_its_own_state() -> None:
-    assert writable("base") == {"/var/lib/nodeleak"}
-
-
-@pytest.mark.parametrize("name", ["overlays/cleanup", "overlays/cleanup-exec"])
-def test_the_cleanup_overlays_can_also_write_reservations_and_the_cni_cache(name: str) -> None:
-    assert writable(name) == {"/var/lib/nodeleak", "/var/lib/cni"}
-
-
-def test_the_data_directory_of_kind_is_writable_where_the_agent_looks_for_it() -> None:
-    name = "overlays/data-dir"
-    assert writable(name) == {"/var/lib/nodeleak", "/var/lib/cni", "/run/cni-ipam-state"}
-    seen = mounted_path(Path("/run/cni-ipam-state"), Path(environment(name)[variable("run_dir")]))
-    assert mounts(name)["/run/cni-ipam-state"]["mountPath"] == str(seen)
-
-
-def test_without_docker_its_directories_are_not_created_on_the_node() -> None:
-    of_docker = {"/var/lib/dockershim", "/var/lib/cri-dockerd"}
-    assert mounts(WITHOUT_DOCKER) == {path: one for path, one in mounts("base").items() if path not in of_docker}
-    assert [one["name"] for one in pod_spec(WITHOUT_DOCKER)["volumes"]] == [
-        one["name"] for one in pod_spec("base")["volumes"] if one["hostPath"]["path"] not in of_docker
-    ]
-
-
-def test_only_one_overlay_cleans_automatically() -> None:
+def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by_itself() -> None:
+    state, cni = "/var/lib/nodeleak", "/var/lib/cni"
+    more = {
+        "overlays/cleanup": {cni},
+        CLEANUP_EXEC: {cni},
+        "overlays/data-dir": {cni, "/run/cni-ipam-state"},
+    }
+    assert {name: writable(name) for name in AGENTS} == {name: {state, *more.get(name, ())} for name in AGENTS}
     cleaning = {name: environment(name).get("NODELEAK_CLEANUP") for name in AGENTS}
     assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_only_directories_are_mounted_because_sockets_are_recreated(name: str) -> None:
-    for path, mount in mounts(name).items():
-        assert mount["type"] in {"Directory", "DirectoryOrCreate"}
-        assert not fnmatch(path, "*.sock")
+def test_docker_leaves_no_directory_on_a_node_that_never_had_it() -> None:
+    """Kubernetes creates what a manifest mounts and the node lacks."""
+    of_docker = {"/var/lib/dockershim", "/var/lib/cri-dockerd"}
+    assert mounts(DOCKER).keys() - mounts("base").keys() == of_docker
+    for name in (*AGENTS, *FILES):
+        assert name == DOCKER or not of_docker & mounts(name).keys(), name
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_what_the_node_unmounts_is_unmounted_in_the_pod(name: str) -> None:
-    """The node mounts network namespaces, volumes and secrets below these."""
-    following = {path for path, mount in mounts(name).items() if mount.get("mountPropagation") == "HostToContainer"}
-    more = {"/var/snap/microk8s/common/run"} if name == "overlays/microk8s" else set()
-    assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | more
+def test_mounts_follow_the_node_and_leave_the_kubelets_own_files_alone() -> None:
+    for name in AGENTS:
+        # The node mounts network namespaces, volumes and secrets below these, and unmounts them.
+        following = {path for path, mount in mounts(name).items() if mount.get("mountPropagation") == "HostToContainer"}
+        more = {"/var/snap/microk8s/common/run"} if name == "overlays/microk8s" else set()
+        assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | more
+        kubelet = {path.removeprefix("/var/lib/kubelet/") for path in mounts(name) if path.startswith("/var/lib/kubel")}
+        assert kubelet == {"device-plugins", "plugins", "pods"}
+        # Sockets are recreated, so directories are mounted.
+        assert {mount["type"] for mount in mounts(name).values()} <= {"Directory", "DirectoryOrCreate"}
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_kubelets_own_files_are_not_mounted(name: str) -> None:
-    below = {path.removeprefix("/var/lib/kubelet/") for path in mounts(name) if path.startswith("/var/lib/kubelet")}
-    assert below == {"device-plugins", "plugins", "pods"}
+def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one() -> None:
+    for name in AGENTS:
+        assert container(name)["securityContext"] == {
+            "runAsUser": 0,
+            "privileged": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        spec = pod_spec(name)
+        assert (spec["hostNetwork"], spec["hostPID"], spec["dnsPolicy"]) == (True, True, "Default")
+        assert spec["tolerations"] == [{"operator": "Exists"}]
+        assert spec["priorityClassName"] == "system-node-critical"
+        assert "cpu" not in container(name)["resources"]["limits"]
+        (port,) = container(name)["ports"]
+        assert port["containerPort"] == load("run", {}, {variable("node"): "worker-1"}).listen[1]
+        probes = [container(name)[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
+        assert probes == ["/healthz", "/readyz"]
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_agent_is_root_without_capabilities(name: str) -> None:
-    assert container(name)["securityContext"] == {
-        "runAsUser": 0,
-        "privileged": False,
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_agent_starts_on_every_node_even_a_broken_one(name: str) -> None:
-    spec = pod_spec(name)
-    assert (spec["hostNetwork"], spec["hostPID"], spec["dnsPolicy"]) == (True, True, "Default")
-    assert spec["tolerations"] == [{"operator": "Exists"}]
-    assert spec["priorityClassName"] == "system-node-critical"
-    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
-    assert "cpu" not in container(name)["resources"]["limits"]
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_probes_and_scrapers_use_paths_that_are_served(name: str) -> None:
-    host, port = load("run", {}, {variable("node"): "worker-1"}).listen
-    (metrics,) = container(name)["ports"]
-    assert (host, metrics["name"], metrics["containerPort"]) == ("", "metrics", port)
-    (daemonset,) = of_kind(name, "DaemonSet")
-    annotations = daemonset["spec"]["template"]["metadata"].get("annotations", {})
-    assert annotations.get("prometheus.io/port", str(port)) == str(port)
-    asked = [container(name)[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
-    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True)
-    exporter.start()
-    try:
-        statuses = set[int]()
-        for path in (*asked, "/metrics"):
-            connection = http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=5)
-            connection.request("GET", path)
-            statuses.add(connection.getresponse().status)
-            connection.close()
-    finally:
-        exporter.close()
-    assert statuses == {200, 503}, "nothing is ready yet, and nothing is missing"
-
-
-@pytest.mark.parametrize("name", ["base", *FILES])
-def test_the_image_has_this_version_and_cannot_be_pulled(name: str) -> None:
-    assert container(name)["image"] == f"registry.invalid/nodeleak:{VERSION}"
-    assert container(name)["imagePullPolicy"] == "IfNotPresent"
-
-
-@pytest.mark.parametrize("name", [one for one in AGENTS if one != "overlays/node-condition"])
-def test_the_account_has_only_the_base_rights(name: str) -> None:
-    assert rules(name) == BASE_RULES
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "more"),
-    [
-        ("node-condition", "ClusterRole", BASE_RULES | {("", "nodes/status", "patch")}),
-        ("cluster-autoscaler", "Role", {("", "configmaps", "get")}),
-        (
-            "volume-attachments",
-            "ClusterRole",
-            {
-                ("storage.k8s.io", "volumeattachments", "get"),
-                *product([""], ["persistentvolumes", "persistentvolumeclaims"], ["get"]),
-                *product([""], ["events"], ["get", "list"]),
-            },
-        ),
-    ],
-)
-def test_an_overlay_adds_only_these_rights(name: str, kind: str, more: set[tuple[str, str, str]]) -> None:
-    assert rules(f"overlays/{name}", kind) == more
-
-
-def test_only_the_autoscalers_config_map_can_be_read() -> None:
+def test_the_account_has_only_these_rights() -> None:
+    reads = itertools.product([""], ["persistentvolumes", "persistentvolumeclaims"], ["get"])
+    volumes = {("storage.k8s.io", "volumeattachments", "get"), ("", "events", "get"), ("", "events", "list"), *reads}
+    condition = BASE_RULES | {("", "nodes/status", "patch")}
+    for name in ALL:
+        expected = {"overlays/node-condition": condition, "overlays/volume-attachments": volumes}
+        allowed = expected.get(name, BASE_RULES if name in AGENTS else set())
+        assert rules(name, "ClusterRole") == allowed, name
+        roles = {("", "configmaps", "get")} if name == "overlays/cluster-autoscaler" else set()
+        assert rules(name, "Role") == roles, name
+        for binding in (*of_kind(name, "RoleBinding"), *of_kind(name, "ClusterRoleBinding")):
+            account = {"kind": "ServiceAccount", "name": "nodeleak", "namespace": "kube-system"}
+            assert binding["subjects"] == [account], name
     (role,) = of_kind("overlays/cluster-autoscaler", "Role")
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_roles_are_bound_only_to_the_agents_account(name: str) -> None:
-    roles = {(kind, one["metadata"]["name"]) for kind in ("Role", "ClusterRole") for one in of_kind(name, kind)}
-    bindings = [one for kind in ("RoleBinding", "ClusterRoleBinding") for one in of_kind(name, kind)]
-    assert {(one["roleRef"]["kind"], one["roleRef"]["name"]) for one in bindings} == roles
-    account = {"kind": "ServiceAccount", "name": "nodeleak", "namespace": "kube-system"}
-    assert all(one["subjects"] == [account] for one in bindings)
-
-
-def agent_labels() -> dict[str, str]:
+def test_the_monitors_select_the_agents_pods_and_label_them_alike() -> None:
     (daemonset,) = of_kind("base", "DaemonSet")
-    labels: dict[str, str] = daemonset["spec"]["template"]["metadata"]["labels"]
-    return labels
-
-
-def test_the_pod_monitor_selects_the_agents_pods() -> None:
-    (monitor,) = of_kind("overlays/prometheus-operator", "PodMonitor")
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= agent_labels().items()
-    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == ["metrics"]
-
-
-def test_the_service_monitor_selects_a_service_that_selects_the_agents_pods() -> None:
-    (monitor,) = of_kind("overlays/prometheus-service-monitor", "ServiceMonitor")
+    labels = daemonset["spec"]["template"]["metadata"]["labels"].items()
+    (pods,) = of_kind("overlays/prometheus-operator", "PodMonitor")
+    (services,) = of_kind("overlays/prometheus-service-monitor", "ServiceMonitor")
     (service,) = of_kind("overlays/prometheus-service-monitor", "Service")
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    assert service["spec"]["selector"].items() <= agent_labels().items()
-    assert [one["port"] for one in monitor["spec"]["endpoints"]] == [one["name"] for one in service["spec"]["ports"]]
-    assert [one["targetPort"] for one in service["spec"]["ports"]] == [container("base")["ports"][0]["name"]]
+    assert pods["spec"]["selector"]["matchLabels"].items() <= labels
+    assert service["spec"]["selector"].items() <= labels
+    assert services["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    ports = [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]]
+    assert ports == [("metrics", container("base")["ports"][0]["name"])]
+    assert pods["spec"]["podMetricsEndpoints"] == services["spec"]["endpoints"]
+    assert [endpoint["port"] for endpoint in services["spec"]["endpoints"]] == ["metrics"]
 
 
-def test_both_monitors_give_their_targets_the_same_labels() -> None:
-    """Alerts and dashboard use `node` and `instance`."""
-    (of_pods,) = of_kind("overlays/prometheus-operator", "PodMonitor")
-    (of_services,) = of_kind("overlays/prometheus-service-monitor", "ServiceMonitor")
-    assert of_pods["spec"]["podMetricsEndpoints"] == of_services["spec"]["endpoints"]
+# The Job
+
+
+def test_the_job_cleans_once_as_the_overlay_does() -> None:
+    spec = rendered(JOB)[0]["spec"]
+    assert (spec["backoffLimit"], pod_spec(JOB)["restartPolicy"]) == (0, "Never")
+    assert spec.keys() >= {"activeDeadlineSeconds", "ttlSecondsAfterFinished"}
+    assert parse_arguments(container(JOB)["args"]).apply
+    assert mounts(JOB) == mounts(CLEANUP_EXEC)
+    assert environment(JOB).items() <= environment(CLEANUP_EXEC).items()
+    assert container(JOB)["securityContext"] == container(CLEANUP_EXEC)["securityContext"]
+    # It has the address of the agent, which has the port.
+    assert container(JOB).keys().isdisjoint({"ports", "livenessProbe", "readinessProbe"})
+    assert "priorityClassName" not in pod_spec(JOB)
+    assert pod_spec(JOB)["nodeName"] != pod_spec(JOB)["nodeName"].lower(), "refused until a node is filled in"
+
+
+def test_the_commands_of_the_job_fill_in_node_mode_and_image() -> None:
+    shown = "\n".join(line.removeprefix("#   ") for line in (DEPLOY / JOB).read_text().splitlines())
+    (fill,) = re.findall(r"^JOB=\$\((sed .*) \|\n +kubectl create -f - -o name\)$", shown, re.MULTILINE)
+    for mode in ("--dry-run", "--apply"):
+        given = f"NODE=worker-1 MODE={mode} IMAGE=your.registry/nodeleak:1\n{fill}"
+        output = subprocess.run(["bash", "-euc", given], cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
+        filled = yaml.safe_load(output)["spec"]["template"]["spec"]
+        (agent,) = filled["containers"]
+        assert (filled["nodeName"], agent["image"]) == ("worker-1", "your.registry/nodeleak:1")
+        assert parse_arguments(agent["args"]).apply == (mode == "--apply")
+
+
+# Kustomizations of users
+
+
+def examples(page: Path) -> list[dict[str, Any]]:
+    """Return the kustomizations that a page shows."""
+    found = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
+    if not kubectl_has_components():  # what the pages say for such a kubectl
+        for example in found:
+            example["bases"] = example.pop("bases", None) or example.pop("resources")
+    return found
+
+
+def test_the_examples_of_the_pages_render(tmp_path: Path) -> None:
+    for number, page in enumerate((ROOT / "README.md", DEPLOY / "README.md")):
+        (tmp_path / str(number)).mkdir()
+        objects = render(kustomization(tmp_path / str(number), **examples(page)[0]))
+        (daemonset,) = [document for document in objects if document["kind"] == "DaemonSet"]
+        (agent,) = daemonset["spec"]["template"]["spec"]["containers"]
+        assert agent["image"].startswith("your.registry/nodeleak:")
+    (moved,) = [example for example in examples(DEPLOY / "README.md") if "namespace" in example]
+    objects = render(kustomization(tmp_path, **moved))
+    assert {document["metadata"].get("namespace") for document in objects} == {"nodeleak", None}
+
+
+def test_a_kubectl_without_components_combines_overlays_by_copies(tmp_path: Path) -> None:
+    (example,) = [example for example in examples(DEPLOY / "README.md") if "patchesStrategicMerge" in example]
+    own = kustomization(tmp_path, **example)
+    shutil.copy(DEPLOY / DOCKER / "component/daemonset.yaml", own / "docker.yaml")
+    (daemonset,) = [document for document in render(own) if document["kind"] == "DaemonSet"]
+    (agent,) = daemonset["spec"]["template"]["spec"]["containers"]
+    paths = {mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]}
+    assert (paths["/var/lib/cni"], paths["/var/lib/dockershim"]) == (False, True)
+
+
+def test_components_add_to_the_base_and_to_each_other_what_their_overlays_add(tmp_path: Path) -> None:
+    only_with(kubectl_has_components(), "kubectl 1.21 or newer, which renders components")
+    base = _by_name(rendered("base"))
+    several: list[tuple[str, ...]] = [(name,) for name in COMPONENTS]
+    for names in (*several, *itertools.combinations(COMPONENTS, 2), COMPONENTS):
+        directory = tmp_path / "+".join(name.rpartition("/")[2] for name in names)
+        directory.mkdir()
+        fields = {"resources": ["../deploy/base"], "components": [f"../deploy/{name}/component" for name in names]}
+        combined = _by_name(render(kustomization(directory, **fields)))
+        for name in names:
+            alone = _by_name(rendered(name))
+            assert combined.keys() >= alone.keys()
+            added = _leaves(alone["DaemonSet", "nodeleak"]) - _leaves(base["DaemonSet", "nodeleak"])
+            assert added <= _leaves(combined["DaemonSet", "nodeleak"]), names
+            assert len(names) > 1 or combined == alone
+
+
+def _by_name(objects: tuple[Object, ...]) -> dict[tuple[str, str], Object]:
+    return {(document["kind"], document["metadata"]["name"]): document for document in objects}
+
+
+def _leaves(tree: Any, path: str = "") -> set[tuple[str, object]]:
+    """Return the values of an object with their paths; entries of a list are known by their name or path."""
+    if isinstance(tree, dict):
+        return set().union(*(_leaves(value, f"{path}/{key}") for key, value in tree.items()))
+    if isinstance(tree, list):
+        keys = [
+            entry.get("mountPath", entry.get("name", "")) if isinstance(entry, dict) else str(entry) for entry in tree
+        ]
+        return set().union(*(_leaves(entry, f"{path}[{key}]") for key, entry in zip(keys, tree, strict=True)))
+    return {(path, tree)}

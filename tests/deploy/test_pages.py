@@ -1,54 +1,92 @@
-"""The pages beside the runbooks: their links lead somewhere, and their commands parse."""
+"""Pages: links lead somewhere, commands parse and can be pasted, and each alert has its runbook."""
 
 import re
 import subprocess
 import textwrap
+import tomllib
 from pathlib import Path
+from typing import Final
 
-import pytest
-
+from agent.cli.glossary import entries
 from agent.cli.parser import parse_arguments
-from tests.deploy.manifests import ROOT
+from tests.deploy.monitoring import ROOT, RUNBOOKS, known_metrics, rules
 
-NAMES = (
-    "README.md",
-    "SECURITY.md",
-    "DESIGN.md",
-    "CONTRIBUTING.md",
-    "deploy/README.md",
-    "docs/operations.md",
-    "docs/release.md",
-)
-PAGES = [pytest.param(ROOT / name, id=name) for name in NAMES]
+PAGES: Final = [*ROOT.glob("*.md"), *(path for place in ("docs", "deploy") for path in (ROOT / place).rglob("*.md"))]
+RUNBOOK_PAGES: Final = sorted(RUNBOOKS.glob("*.md"))
+VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+_BLOCK: Final = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[str]:
+    """Return the blocks of a page without a language: commands, and what they print."""
+    return [textwrap.dedent(block) for _, language, block in _BLOCK.findall(page.read_text()) if not language]
+
+
+def is_shell(block: str) -> bool:
+    return block.startswith(("NODE=", "MODE=", "JOB=", "IMAGE=", "kubectl ", "amtool "))
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page, as GitHub names those of headings."""
     text = page.read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    slugs = {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return slugs | set(re.findall(r'id="([^"]+)"', text))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", page.read_text())
-    for path, anchor in links:
-        target = page.parent / path if path else page
-        assert target.exists(), path
-        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    for page in PAGES:
+        for path, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", page.read_text()):
+            target = page.parent / path if path else page
+            assert target.exists(), f"{page}: {path}"
+            assert not anchor or anchor in anchors(target), f"{page}: {path}#{anchor}"
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_parser_accepts_every_command_in_a_sentence(page: Path) -> None:
-    for command in re.findall(r"`nodeleak ([a-z][^`|…]*)`", page.read_text()):
-        parse_arguments(command.split())
+def test_the_parser_accepts_every_command() -> None:
+    # In a block of shell, in a pod, or in a sentence.
+    command = re.compile(r"^(?:\$ |.* -- )nodeleak ([^#|>`\n]+)|`nodeleak ([a-z][^`|…]*)`", re.MULTILINE)
+    pages = [page for page in PAGES if page.name not in {"CHANGELOG.md", "proof.md"}]
+    commands = [found for page in pages for pair in command.findall(page.read_text()) if (found := "".join(pair))]
+    assert len(commands) > 40
+    for words in commands:
+        parse_arguments(words.split())
 
 
-@pytest.mark.parametrize("name", ["deploy/README.md", "docs/operations.md", "docs/release.md"])
-def test_commands_can_be_pasted_as_they_are(name: str) -> None:
-    found = re.findall(r"^( *)```(\w*)\n(.*?)^\1```", (ROOT / name).read_text(), re.MULTILINE | re.DOTALL)
-    blocks = [textwrap.dedent(block) for _, language, block in found if not language]
-    assert blocks
-    for block in blocks:
-        subprocess.run(["bash", "-n"], input=block, text=True, check=True)  # noqa: S607 (any bash)
+def test_commands_can_be_pasted_as_they_are() -> None:
+    shell = [block for page in PAGES for block in blocks(page) if is_shell(block)]
+    assert len(shell) > 50
+    subprocess.run(["bash", "-n"], input="\n".join(shell), text=True, check=True)  # noqa: S607 (any bash)
+
+
+def test_every_alert_has_a_section_of_its_name_in_a_runbook_of_its_version() -> None:
+    index, alerts = (RUNBOOKS / "README.md").read_text(), set[str]()
+    for rule in rules("alert"):
+        base, _, file = rule["annotations"]["runbook_url"].rpartition("/")
+        assert base.endswith(f"/blob/v{VERSION}/docs/runbooks"), base
+        page, _, anchor = file.partition("#")
+        assert f"\n## {rule['alert']}\n" in (RUNBOOKS / page).read_text(), file
+        assert anchor == rule["alert"].lower()
+        assert f"({file})" in index, file
+        alerts.add(rule["alert"])
+    pages = "".join(page.read_text() for page in RUNBOOK_PAGES)
+    assert sorted(re.findall(r"^## (Nodeleak\w+)$", pages, re.MULTILINE)) == sorted(alerts)
+
+
+def test_runbooks_name_only_metrics_alerts_and_words_that_exist() -> None:
+    names, words = {rule["alert"] for rule in rules("alert")}, {entry.word for entry in entries()}
+    for page in RUNBOOK_PAGES:
+        text = page.read_text()
+        assert set(re.findall(r"\b(?:[a-z_]+:)?nodeleak_[a-z_]+(?::[a-z]+)?\b", text)) <= known_metrics().keys(), page
+        assert set(re.findall(r"\bNodeleak[A-Z]\w+", text)) <= names, page
+        assert set(re.findall(r"nodeleak explain ([a-z_]+)", text)) <= words, page
+
+
+def test_a_runbook_sets_the_variables_that_it_uses() -> None:
+    for page in RUNBOOK_PAGES:
+        text = page.read_text()
+        assert any(map(is_shell, blocks(page))), page
+        assigned = set(re.findall(r"^ *([A-Z]+)=", text, re.MULTILINE)) | {"NODE", "POD"}  # those of README.md
+        assert set(re.findall(r"\$([A-Z]+)\b", text)) <= assigned, page
+        # With a selector, `kubectl logs` shows the last ten lines of each pod unless --tail is given.
+        logs = re.findall(r"^ *kubectl .*\blogs .*$", text, re.MULTILINE)
+        assert [command for command in logs if "--tail=" not in command] == [], page

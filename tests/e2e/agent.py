@@ -13,7 +13,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from .node import STORE, Cluster, environment, eventually, run
+from tests.processes import environment
+
+from .node import STORE, Cluster, eventually, run
 
 NODELEAK = Path(sys.executable).with_name("nodeleak")
 DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")

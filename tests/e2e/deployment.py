@@ -11,12 +11,15 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
+from tests.processes import environment
+
 from .agent import Metrics
-from .node import Cluster, docker, environment, eventually, run
+from .node import Cluster, docker, eventually, run
 
 ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = "registry.invalid/nodeleak"
 TAGS: Final = ("e2e", "e2e-next")
+DOCKER: Final = ROOT / "deploy/overlays/docker/component/daemonset.yaml"
 _API_SERVER: Final = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
 _PODS: Final = "app.kubernetes.io/name=nodeleak"
 _JOBS: Final = "app.kubernetes.io/name=nodeleak-clean"
@@ -48,10 +51,12 @@ class Deployment:
         namespace: str = "kube-system",
         api_server: Mapping[str, str] = _API_SERVER,
         tag: str = TAGS[0],
+        *,
+        docker: bool = False,
     ) -> None:
-        """`api_server`: where the agent finds it, if the node does not tell its pods."""
+        """`api_server`: where the agent finds it, if the node does not tell its pods. `docker`: with its component."""
         self._node, self._directory, self._namespace, self._api_server = cluster.node, directory, namespace, api_server
-        self._tag, self._program = tag, (kubectl, "--kubeconfig", cluster.admin)
+        self._tag, self._docker, self._program = tag, docker, (kubectl, "--kubeconfig", cluster.admin)
 
     def kubectl(self, *arguments: str, codes: Sequence[int] = (0,), text: str = "") -> str:
         """Run kubectl as administrator, in the agent's namespace."""
@@ -109,8 +114,8 @@ class Deployment:
         assert len(found) == 1
         return int(docker("inspect", "--format={{.State.Pid}}", *found))
 
-    def memory(self) -> "ConfirmationState":
-        return ConfirmationState.of(self.process())
+    def memory(self) -> "MemoryCgroup":
+        return MemoryCgroup.of(self.process())
 
     def clean_once(self, mode: str = "--apply", **settings: str) -> str:
         """Run the Job of deploy/clean-one-node.yaml on this node to its end; return what it printed."""
@@ -119,6 +124,10 @@ class Deployment:
         (container,) = job["spec"]["template"]["spec"]["containers"]
         container |= {"image": f"{IMAGE}:{self._tag}", "imagePullPolicy": "Never"}
         container["env"] += self._variables(settings)
+        if self._docker:  # what the page says to add
+            spec = yaml.safe_load(DOCKER.read_text())["spec"]["template"]["spec"]
+            container["volumeMounts"] += spec["containers"][0]["volumeMounts"]
+            job["spec"]["template"]["spec"]["volumes"] += spec["volumes"]
         return self.run_job(json.dumps(job))
 
     def run_job(self, manifest: str) -> str:
@@ -152,11 +161,13 @@ class Deployment:
         }
         kustomization = {
             "bases": [os.path.relpath(ROOT / "deploy" / name, self._directory)],
-            "patchesStrategicMerge": ["here.yaml"],
+            # kubectl 1.20 knows no components, and reads no file outside of the directory.
+            "patchesStrategicMerge": ["here.yaml", *(["docker.yaml"] if self._docker else [])],
             "images": [{"name": IMAGE, "newTag": tag or self._tag}],
             "namespace": self._namespace,
         }
         (self._directory / "here.yaml").write_text(json.dumps(patch))
+        (self._directory / "docker.yaml").write_text(DOCKER.read_text())
         (self._directory / "kustomization.yaml").write_text(json.dumps(kustomization))
         return self._directory
 
@@ -174,14 +185,14 @@ def since(pod: dict[str, Any], condition: str) -> datetime | None:
     return datetime.fromisoformat(true[0]["lastTransitionTime"]) if true else None
 
 
-class ConfirmationState:
+class MemoryCgroup:
     """The memory cgroup of a container, in bytes."""
 
     def __init__(self, now: int, peak: int, limit: int) -> None:
         self.now, self.peak, self.limit = now, peak, limit
 
     @classmethod
-    def of(cls, pid: int) -> "ConfirmationState":
+    def of(cls, pid: int) -> "MemoryCgroup":
         """Read the cgroup of a process, of either version."""
         groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
         of_version_1 = [path for _, controllers, path in groups if "memory" in controllers.split(",")]

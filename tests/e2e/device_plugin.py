@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from .node import environment
+from tests.processes import environment
 
 RESOURCE: Final = "devices.example.com/kvm"
 DEVICES: Final = ("d0", "d1", "d2")

@@ -6,14 +6,11 @@ divided by 30, and nothing else of them is changed.
 
 import json
 import re
-import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,10 +20,10 @@ from urllib.request import urlopen
 import yaml  # type: ignore[import-untyped]
 
 from tests import processes
-from tests.wire import needs
+from tests.control_plane import free_ports
 
 from .node import eventually
-from .prometheus import RULES, Prometheus
+from .prometheus import RULES, Prometheus, program, running_prometheus
 
 ALERTMANAGER = RULES.with_name("alertmanager.yaml")
 SPEED = 30
@@ -115,16 +112,6 @@ def configuration(receiver: str) -> Any:
     return deployed
 
 
-def scraping(targets: Sequence[dict[str, Any]], alertmanager: int) -> Any:
-    """Return the configuration of a Prometheus that scrapes these targets as the agents of a DaemonSet."""
-    return {
-        "global": {"scrape_interval": f"{SCRAPE_MS}ms", "evaluation_interval": f"{SCRAPE_MS}ms"},
-        "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "kube-system/nodeleak", "static_configs": list(targets)}],
-        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
-    }
-
-
 def paths_of(address: str, nodes: int) -> list[dict[str, Any]]:
     """Return targets that take each path of one server for an agent."""
     return [
@@ -134,12 +121,6 @@ def paths_of(address: str, nodes: int) -> list[dict[str, Any]]:
         }
         for n in range(nodes)
     ]
-
-
-def program(name: str) -> str:
-    found = shutil.which(name)
-    needs(found is not None, f"{name} (Debian: apt-get install {name}), to count what it sends")
-    return str(found)
 
 
 @dataclass(frozen=True)
@@ -162,48 +143,27 @@ def fleet(nodes: int, page: str, directory: Path) -> Iterator[tuple[Agents, Prom
 @contextmanager
 def monitoring(targets: Sequence[dict[str, Any]], directory: Path) -> Iterator[Monitoring]:
     """Run Prometheus and Alertmanager during the block."""
-    prometheus, alertmanager = program("prometheus"), program("prometheus-alertmanager")
-    queries, notifies = _free_port(), _free_port()
-    with ExitStack() as stack:
-        told = stack.enter_context(Notifications())
-        for name, content in {
-            "rules.yaml": faster(RULES.read_text()),
-            "prometheus.yml": yaml.safe_dump(scraping(targets, notifies)),
-            "alertmanager.yml": yaml.safe_dump(configuration(f"http://{told.address}/")),
-        }.items():
-            (directory / name).write_text(content)
-        for command in (
-            (
-                *(
-                    alertmanager,
-                    f"--config.file={directory / 'alertmanager.yml'}",
-                    f"--storage.path={directory / 'am'}",
-                ),
-                *("--cluster.listen-address=", f"--web.listen-address=127.0.0.1:{notifies}"),
-            ),
-            (
-                *(
-                    prometheus,
-                    f"--config.file={directory / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={directory / 'db'}",
-                ),
-                *("--query.lookback-delta=10s", "--rules.alert.resend-delay=2s"),
-                f"--web.listen-address=127.0.0.1:{queries}",
-            ),
-        ):
-            log = directory / f"{Path(command[0]).name}.log"
-            stack.enter_context(processes.running(command, log, processes.environment()))
-        for port in (queries, notifies):
-            eventually(partial(_is_ready, port), 30)
-        yield Monitoring(Prometheus(queries), f"http://127.0.0.1:{notifies}", told)
+    alertmanager, (port,) = program("prometheus-alertmanager"), free_ports(1)
+    file = directory / "alertmanager.yml"
+    alerting = {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}]}
+    interval, rules = f"{SCRAPE_MS}ms", faster(RULES.read_text())
+    with (
+        Notifications() as told,
+        running_prometheus(
+            directory / "prometheus", rules, interval, "kube-system/nodeleak", targets, alerting=alerting
+        ) as prometheus,
+    ):
+        file.write_text(yaml.safe_dump(configuration(f"http://{told.address}/")))
+        command = (
+            *(alertmanager, f"--config.file={file}", f"--storage.path={directory / 'alertmanager'}"),
+            *("--cluster.listen-address=", f"--web.listen-address=127.0.0.1:{port}"),
+        )
+        url = f"http://127.0.0.1:{port}"
+        with processes.running(command, directory / "alertmanager.log", processes.environment()):
+            eventually(lambda: _is_ready(url), 30)
+            yield Monitoring(prometheus, url, told)
 
 
-def _is_ready(port: int) -> None:
-    with urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5) as answer:
+def _is_ready(url: str) -> None:
+    with urlopen(f"{url}/-/ready", timeout=5) as answer:  # noqa: S310 (our own, on loopback)
         assert answer.status == HTTPStatus.OK
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port

@@ -17,6 +17,8 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
+from tests.processes import environment
+
 T = TypeVar("T")
 
 NETWORK: Final = "kubenet"
@@ -26,13 +28,6 @@ CHECKPOINTS: Final = Path("/var/lib/dockershim/sandbox")
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 _SCRIPT: Final = Path(__file__).parents[2] / "hack" / "cluster"
 _LABEL: Final = "nodeleak-e2e"
-# Variables that point a command to another node or to a proxy.
-_ASTRAY: Final = re.compile(r"(?i:(http|https|all|no)_proxy)|(NODELEAK|DOCKER|KUBE).*")
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Return the environment without these variables."""
-    return {name: value for name, value in os.environ.items() if not _ASTRAY.fullmatch(name)} | more
 
 
 def _cluster(*arguments: str, seconds: float = 180) -> str:

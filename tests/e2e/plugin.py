@@ -8,8 +8,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+from tests.processes import environment
+
 from .deployment import ROOT
-from .node import Cluster, environment, run
+from .node import Cluster, run
 
 
 class Plugin:

@@ -1,31 +1,22 @@
-"""A real Prometheus (Debian's package) that scrapes the agent every second and evaluates the rules of deploy/."""
+"""A real Prometheus (Debian's package) that scrapes agents and evaluates the rules of deploy/."""
 
 import json
 import shutil
-import socket
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import pytest
 import yaml  # type: ignore[import-untyped]
 
-from .node import environment, eventually
+from tests import processes
+from tests.control_plane import free_ports
+from tests.wire import needs
+
+from .node import eventually
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
-AT_ONCE = "2s"
-
-
-def with_short_for(rules: dict[str, Any]) -> dict[str, Any]:
-    """Return the rules with every `for` reduced to two seconds, otherwise unchanged."""
-    groups = [
-        group | {"rules": [rule | {"for": AT_ONCE} if "alert" in rule else rule for rule in group["rules"]]}
-        for group in rules["groups"]
-    ]
-    return {"groups": groups}
 
 
 class Prometheus:
@@ -41,52 +32,54 @@ class Prometheus:
     def firing(self) -> dict[str, list[dict[str, Any]]]:
         """Return the firing alerts by name."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for one in self.get("/api/v1/alerts")["alerts"]:
-            if one["state"] == "firing":
-                found.setdefault(one["labels"]["alertname"], []).append(one)
+        for alert in self.get("/api/v1/alerts")["alerts"]:
+            if alert["state"] == "firing":
+                found.setdefault(alert["labels"]["alertname"], []).append(alert)
         return found
 
     def sees_its_targets(self) -> None:
         targets = self.get("/api/v1/targets?state=active")["activeTargets"]
-        assert [one["health"] for one in targets] == ["up"]
+        assert {target["health"] for target in targets} == {"up"}
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    needs(found is not None, f"{name} (Debian: apt-get install {name}), to have alerts fire")
+    return str(found)
+
+
+@contextmanager
+def running_prometheus(
+    directory: Path, rules: str, interval: str, job: str, targets: Sequence[dict[str, Any]], **more: Any
+) -> Iterator[Prometheus]:
+    """Run Prometheus in a new directory during the block. `more`: parts of its configuration."""
+    binary, (port,) = program("prometheus"), free_ports(1)
+    directory.mkdir()
+    (directory / "rules.yaml").write_text(rules)
+    configuration = {
+        "global": {"scrape_interval": interval, "evaluation_interval": interval},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [{"job_name": job, "static_configs": list(targets)}],
+        **more,
+    }
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+    command = (
+        *(binary, f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'data'}"),
+        *(f"--web.listen-address=127.0.0.1:{port}", "--query.lookback-delta=10s", "--rules.alert.resend-delay=2s"),
+    )
+    with processes.running(command, directory / "log", processes.environment()):
+        prometheus = Prometheus(port)
+        eventually(lambda: prometheus.get("/api/v1/status/buildinfo"), 30)
+        yield prometheus
 
 
 @contextmanager
 def prometheus_of(agent_port: int, node: str, directory: Path) -> Iterator[Prometheus]:
-    """Run a Prometheus that scrapes one agent, as a job of its own name, with a label `node` as relabelling adds it."""
-    binary = shutil.which("prometheus")
-    if binary is None:
-        pytest.skip("DID NOT RUN: it needs Prometheus (Debian: apt-get install prometheus), to have alerts fire")
-    directory.mkdir()
-    (directory / "rules.yaml").write_text(yaml.safe_dump(with_short_for(yaml.safe_load(RULES.read_text()))))
+    """Scrape one agent every second; every `for` of the rules is two seconds, and nothing else of them is changed."""
+    rules = yaml.safe_load(RULES.read_text())
+    for rule in (rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule):
+        rule["for"] = "2s"
     target = {"targets": [f"127.0.0.1:{agent_port}"], "labels": {"node": node}}
-    config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "nodeleak", "static_configs": [target]}],
-    }
-    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = directory / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 (Debian's)
-            [
-                *(binary, f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'data'}"),
-                *(f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stderr=output,
-            env=environment(),
-        )
-    try:
-        prometheus = Prometheus(port)
+    with running_prometheus(directory, yaml.safe_dump(rules), "1s", "nodeleak", [target]) as prometheus:
         eventually(prometheus.sees_its_targets, 20)
         yield prometheus
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        print(log.read_text())  # noqa: T201 (pytest shows it where the test fails)

@@ -14,7 +14,9 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 from threading import Lock, Thread
 from urllib.parse import parse_qs, urlsplit
 
-from .node import Cluster, environment
+from tests.processes import environment
+
+from .node import Cluster
 
 _REQUEST = re.compile(rb"GET (\S+) HTTP/1\.1\r\n")
 

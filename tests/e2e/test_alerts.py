@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from .agent import BOLD, Daemon, Nodeleak
-from .engine import fake_engine
+from .docker_without_containers import docker_without_containers
 from .node import Cluster, Pods, eventually, throughout
-from .prometheus import AT_ONCE, RULES, Prometheus, prometheus_of, with_short_for
+from .prometheus import Prometheus, prometheus_of
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +53,7 @@ def test_an_unavailable_source_fires_until_it_was_read_long_enough(
     leaked = cluster.reserve(1)
     path = tmp_path / "docker.sock"
     with (
-        fake_engine(path) as url,  # it lists nothing while a pod runs, so it is rejected
+        docker_without_containers(path) as url,  # it lists nothing while a pod runs, so it is rejected
         nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
         prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
     ):
@@ -67,14 +66,6 @@ def test_an_unavailable_source_fires_until_it_was_read_long_enough(
         eventually(lambda: _fires_alone(prometheus, "NodeleakLeakedAddresses"), 40)
         assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
         eventually(lambda: _fires_nothing(prometheus), 20)
-
-
-def test_only_the_for_durations_are_shortened() -> None:
-    deployed = yaml.safe_load(RULES.read_text())
-    cut = with_short_for(deployed)
-    rules = [rule for group in deployed["groups"] for rule in group["rules"]]
-    for rule, one in zip(rules, [rule for group in cut["groups"] for rule in group["rules"]], strict=True):
-        assert one == rule | ({"for": AT_ONCE} if "alert" in rule else {})
 
 
 def _port(daemon: Daemon) -> int:

@@ -110,7 +110,7 @@ def test_a_reservation_with_a_kubelet_checkpoint_is_not_released(
         cleaning = nodeleak.clean("--apply", *HASTY)
         assert cleaning.verdicts == {one: "teardown_pending"}
         assert cleaning.addresses[one]["setting"] is None
-        assert f"pod {gone} has {one}" in cleaning.addresses[one]["why"]
+        assert "its checkpoint remains" in cleaning.addresses[one]["why"]
 
         remove_pod_containers([last])
         # Now docker lists no container of the pods that run according to the API server.
@@ -136,7 +136,7 @@ def test_an_address_of_a_process_is_released_only_after_the_process_ended(
         for more in (("--api=on",), ("--api=off",)):
             cleaning = nodeleak.clean("--apply", *HASTY, f"--ip={ip}", *more)
             assert cleaning.verdicts == {ip: "address_in_use"}
-            assert f"process {survivor.pid} (sleep) has {ip}" in cleaning.addresses[ip]["why"]
+            assert f"process {survivor.pid} (sleep) has the address" in cleaning.addresses[ip]["why"]
             assert cleaning.addresses[ip]["setting"] is None
         _holds({ip, *new})
 

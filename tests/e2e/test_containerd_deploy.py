@@ -78,12 +78,12 @@ def test_a_leak_is_reported_and_a_person_releases_it_with_the_overlay(node: Cont
     eventually(_is_healthy, 30)
 
 
-def test_from_the_alert_to_the_fix_as_documented(node: ContainerdNode, agent: Deployment, tmp_path: Path) -> None:
+def test_the_runbook_leads_from_the_alert_to_the_fix(node: ContainerdNode, agent: Deployment, tmp_path: Path) -> None:
     leaked = set(node.pods(3))
     agent.apply("base", **HASTY)
     node.remove_pods_with_ctr()
     eventually(lambda: _reports_leaks(leaked), 90)
-    follow("A node with containerd", node.cluster, tmp_path)
+    follow(node.cluster, tmp_path, 3)
     assert not leaked & node.reserved.keys()
 
 

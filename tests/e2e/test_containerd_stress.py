@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.processes import environment
 from tests.wire import needs
 
-from .node import environment, run
+from .node import run
 
 pytestmark = pytest.mark.e2e
 
@@ -28,17 +29,21 @@ def _stress(report: Path, *options: str) -> tuple[str, dict[str, Any]]:
 
 def test_nodeleak_reclaims_every_leak_of_a_containerd_that_is_killed(tmp_path: Path) -> None:
     output, result = _stress(tmp_path / "report.json", "--version=1.7", "--seconds=25")
-    leaked, kills = result["leaked"], result["kills"]
+    counts, kills = result["counts"], result["kills"]
 
     assert result["violations"] == result["failures"] == [], output
-    assert leaked["all"] == result["reclaimed"] > 1, output
+    assert counts["leaked"] == counts["reclaimed"] > 0, output
     # Otherwise the run put no stress on anything.
-    assert result["allocations"] > 8, output
+    assert counts["allocations"] > 1, output
     assert kills["containerd"] > 0, output
     assert kills["plugins"] > 0, output
 
 
 def test_the_common_script_deletes_addresses_of_pods_that_are_being_created(tmp_path: Path) -> None:
-    output, result = _stress(tmp_path / "report.json", "--version=2", "--seconds=10", "--cleaner=one-liner")
+    for _ in range(5):  # a race, which a busy machine may not show at once
+        output, result = _stress(tmp_path / "report.json", "--version=2", "--seconds=10", "--cleaner=one-liner")
+        kinds = {violation["kind"] for violation in result["violations"]}
+        if "taken from its holder" in kinds:
+            break
 
-    assert "taken from its holder" in {one["kind"] for one in result["violations"]}, output
+    assert "taken from its holder" in kinds, output

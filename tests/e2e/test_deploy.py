@@ -31,7 +31,7 @@ MIB = 1 << 20
 def agent(whole_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """The deployment, applied by each test as needed, deleted after the last one."""
     build_image()
-    deployment = Deployment(whole_cluster, tmp_path_factory.mktemp("deploy"))
+    deployment = Deployment(whole_cluster, tmp_path_factory.mktemp("deploy"), docker=True)
     yield deployment
     deployment.delete()
     shutil.rmtree(STATE_DIR, ignore_errors=True)  # the journal of these tests is nobody's

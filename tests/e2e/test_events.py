@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
 from agent.kube_events.events import EventExporter
-from agent.kube_events.metrics import DeliveryMetrics
-from agent.kube_events.queue import DeliveryQueue
 from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
 from agent.model.snapshot import Pod
@@ -176,11 +175,11 @@ def test_a_lasting_event_is_patched_and_an_expired_one_is_created_again(cluster:
 def exporter_to(cluster: Cluster) -> Iterator[EventExporter]:
     """Write to this API server with the kubelet's credentials."""
     metrics, lost = DeliveryMetrics(CollectorRegistry()), list[object]()
-    delivery = DeliveryQueue(lambda: Writer(cluster.kubelet, 5), metrics, lambda *expected: lost.append(expected))
+    delivery = DeliveryQueue(Writer(cluster.kubelet, 5), metrics, lambda *expected: lost.append(expected))
     thread = threading.Thread(target=delivery.run)
     thread.start()
     try:
-        yield EventExporter(delivery.put, metrics.failed)
+        yield EventExporter(delivery)
     finally:
         delivery.stop()
         thread.join(10)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.builders import OF_THE_API_SERVER, node, without
-from tests.exporters.test_metrics import Daemon
+from tests.exporters.daemon import Daemon
 
-from .fleet import SPEED, Notifications, faster, fleet
+from .fleet import SPEED, Notifications, fleet
 from .node import eventually, throughout
 from .prometheus import Prometheus
 
@@ -38,11 +38,6 @@ def test_an_outage_of_the_api_server_sends_a_few_notifications(tmp_path: Path) -
         eventually(lambda: sent(told, "resolved"), LONG)
     assert {alert for _, alert, _ in told.summary()} == {"NodeleakSourceDownManyNodes"}, told.summary()
     assert len(told.all) <= MOST_NOTIFICATIONS, told.summary()
-
-
-def test_only_durations_are_divided() -> None:
-    text = "# 5m\nfor: 10m\nexpr: x[1d] offset 15m > 4 * 3600\nname: n5m\n"
-    assert faster(text) == "for: 20000ms\nexpr: x[2880000ms] offset 30000ms > 4 * 3600\nname: n5m\n"
 
 
 def all_are_up(prometheus: Prometheus) -> None:

@@ -21,7 +21,7 @@ STATE_DIR = Path("/var/lib/nodeleak")
 @pytest.fixture(scope="module")
 def agent(whole_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     build_image()
-    deployment = Deployment(whole_cluster, tmp_path_factory.mktemp("deploy"))
+    deployment = Deployment(whole_cluster, tmp_path_factory.mktemp("deploy"), docker=True)
     yield deployment
     deployment.delete()
     shutil.rmtree(STATE_DIR, ignore_errors=True)  # the journal of these tests is nobody's
@@ -100,12 +100,12 @@ def test_a_job_releases_beside_a_read_only_daemon_set(
     assert agent.restarts() == 0
 
 
-def test_from_the_alert_to_the_fix_as_documented(
+def test_the_runbook_leads_from_the_alert_to_the_fix(
     cluster: Cluster, pods: Pods, agent: Deployment, tmp_path: Path
 ) -> None:
     leaked = pods(3)
     agent.apply("base", **HASTY)
     forget_sandboxes(cluster, leaked.values())
     healthy = pods.running()
-    follow("A node with docker", cluster, tmp_path)
+    follow(cluster, tmp_path, 3)
     assert reservations().keys() == healthy.keys()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .agent import DROPPED, Daemon, Nodeleak
-from .engine import fake_engine
+from .docker_without_containers import docker_without_containers
 from .node import STORE, Cluster, Pods, eventually, moved_away, reservations, throughout
 
 pytestmark = pytest.mark.e2e
@@ -134,7 +134,7 @@ def test_an_unreadable_directory_is_not_an_empty_directory(
 def test_an_empty_docker_list_while_pods_run_is_unavailable(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
-    with fake_engine(tmp_path / "docker.sock") as url:
+    with docker_without_containers(tmp_path / "docker.sock") as url:
         scan = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
         assert scan.unavailable == {"containers"}
         assert (scan.states, scan.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
@@ -148,7 +148,7 @@ def test_an_empty_docker_list_while_pods_run_is_unavailable(
 def test_without_the_api_server_an_empty_docker_list_releases_no_pod_address(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
-    with fake_engine(tmp_path / "docker.sock") as url:
+    with docker_without_containers(tmp_path / "docker.sock") as url:
         arguments = ("--grace=0s", "--api=off", f"--docker-host={url}")
         with_checkpoints = nodeleak.scan(*arguments)
         without = nodeleak.scan(*arguments, f"--checkpoint-dir={tmp_path}")  # an empty directory

@@ -35,10 +35,10 @@ def apiserver(node: FakeNode, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[s
     `pod_bytes`: minimum and maximum size of a pod's JSON; pods are padded, as injected environments do.
     """
     chance = random.Random(len(node.running))  # noqa: S311 (reproducible sizes)
-    pods = [_pod(node, sandbox, chance.randint(*pod_bytes)) for sandbox in node.running]
-    pods += [_pending_pod(node, namespace, name) for namespace, name in node.pending]
+    pods = [pod_object(node, sandbox, chance.randint(*pod_bytes)) for sandbox in node.running]
+    pods += [pending_pod(node, namespace, name) for namespace, name in node.pending]
     pods += _evicted_pods(node)
-    server = _Server({"pods": pods, "nodes": [_node(node)]})
+    server = _Server({"pods": pods, "nodes": [node_object(node)]})
     with serving(server):
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -141,7 +141,7 @@ def _not_found(path: str) -> Tree:
     }
 
 
-def _node(node: FakeNode) -> Tree:
+def node_object(node: FakeNode) -> Tree:
     room = {"cpu": "32", "memory": "131072Mi", "pods": str(node.max_pods)}
     return {
         "kind": "Node",
@@ -165,7 +165,7 @@ def _node(node: FakeNode) -> Tree:
     }
 
 
-def _pod(node: FakeNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
+def pod_object(node: FakeNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
     pod = _blank_pod(node, sandbox.namespace, sandbox.pod, sandbox.uid)
     pod["metadata"]["creationTimestamp"] = _moment(sandbox.made)
     ip = sandbox.ip or node.ip
@@ -200,7 +200,7 @@ def _pod(node: FakeNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
     return pod
 
 
-def _pending_pod(node: FakeNode, namespace: str, name: str) -> Tree:
+def pending_pod(node: FakeNode, namespace: str, name: str) -> Tree:
     pod = _blank_pod(node, namespace, name, "5b1d7c1e-0000-4000-8000-000000000001")
     pod["status"] = {"phase": "Pending", "hostIP": node.ip, "qosClass": "BestEffort"}
     return pod

@@ -25,26 +25,29 @@ Tree = dict[str, Any]
 
 
 @contextmanager
-def engine(socket: Path, node: FakeNode) -> Iterator[None]:
-    """Serve the containers of a node while the block runs. Raises OSError."""
+def engine(socket: Path, node: FakeNode, *, keep_alive: bool = True) -> Iterator[None]:
+    """Serve the containers of a node while the block runs. Raises OSError.
+
+    Without `keep_alive`, another engine can take over the socket's path: the next request is a new connection.
+    """
     if len(str(socket).encode()) > _LONGEST_SOCKET:
         raise OSError(f"{socket} is too long for a socket's path: set TMPDIR to a shorter path")
     running = [tree for sandbox in node.running for tree in _containers(sandbox)]
     containers = [*running, *(_exited(sandbox) for sandbox in node.exited_sandboxes)]
-    with serving(_Server(socket, containers)):
+    with serving(_Server(socket, containers, _EngineHandler if keep_alive else _ClosingHandler)):
         yield
 
 
 class _Server(Threads, UnixStreamServer):
     request_queue_size = 64
 
-    def __init__(self, socket: Path, containers: list[Tree]) -> None:
+    def __init__(self, socket: Path, containers: list[Tree], handler: "type[_EngineHandler]") -> None:
         # Newest first, as docker lists them; serialized once, because benchmarks do not measure the engine.
         newest = sorted(containers, key=lambda container: -container["Created"])
         self.all = compact(newest)
         self.running = compact([container for container in newest if container["State"] == "running"])
         self.inspected = {container["Id"]: compact(_inspected(container)) for container in newest}
-        super().__init__(str(socket), _EngineHandler)
+        super().__init__(str(socket), handler)
 
 
 class _EngineHandler(Handler):
@@ -74,6 +77,10 @@ class _EngineHandler(Handler):
         self.send_header("Api-Version", _API_VERSION)
         self.send_header("Ostype", "linux")
         super().end_headers()
+
+
+class _ClosingHandler(_EngineHandler):
+    protocol_version = "HTTP/1.0"
 
 
 _VERSION = {

@@ -132,10 +132,14 @@ def write_store(store: Path, sandboxes: Iterable[PodSandbox]) -> None:
 
 
 def write_sockets(proc: Path, *listening: str) -> None:
-    """Write the node's list of unix sockets, of which these are listened on. Its network is that of the reader."""
+    """Write the node's list of unix sockets, of which these are listened on. Its network is that of the reader.
+
+    No network namespace is mounted on it, unless a mount table says so.
+    """
     if not (proc / "1/net").exists():
         (proc / "1/net").mkdir(parents=True)
         (proc / "1/net/dev").symlink_to("/proc/self/net/dev")
+    (proc / "1/mountinfo").touch()
     head = "Num       RefCount Protocol Flags    Type St Inode Path\n"
     line = "0000000000000000: 00000002 00000000 00010000 0001 01 {} {}\n"
     (proc / "1/net/unix").write_text(head + "".join(line.format(number, one) for number, one in enumerate(listening)))
@@ -257,6 +261,7 @@ def _write_process(proc: Path, pid: int, command: str, seconds: float, ip: str, 
     fields = ["S", "1", str(pid), str(pid), *["0"] * 15, str(int(seconds * _TICKS)), *["0"] * 30]
     (proc / f"{pid}/stat").write_text(f"{pid} ({command}) {' '.join(fields)}\n")
     (proc / f"{pid}/comm").write_text(f"{command}\n")
+    (proc / f"{pid}/mountinfo").touch()
     net = proc / f"net-{namespace}"
     if not net.exists():
         net.mkdir()

@@ -27,18 +27,32 @@ with (home / "calls").open("a") as calls:
 if given[0] == "config":
     print("staging")
     sys.exit()
+if given[0] == "create":
+    (home / "created").write_text(sys.stdin.read())
+    print("job.batch/nodeleak-clean-x1")
+    sys.exit()
+if given[0] == "logs":
+    print((home / "log").read_text(), end="")
+    sys.exit()
+if "--selector=job-name=nodeleak-clean-x1" in given:
+    looks = sum("job-name" in line for line in (home / "calls").read_text().splitlines())
+    print(json.dumps({{"items": json.loads((home / "looks").read_text())[:looks][-1]}}))
+    sys.exit()
 if given[0] == "get":
     kind = next(one for one in given[1:] if not one.startswith("-"))
     names = given[given.index(kind) + 1:]
     names = [one for one in names if not one.startswith("-")]
     names += [one.rpartition("=")[2] for one in given if one.startswith("--field-selector=")]
-    found = (home / kind).read_text().splitlines()
-    found = [line for line in found if not names or line.split()[0] in names]
-    if any(one.startswith("--selector=pool=nothing") for one in given):
-        found = []
-    print("".join(f"{{line}}\\n" for line in found), end="")
-    if kind == "pods":
-        print(*[line.split("\\t")[2] for line in found])
+    text = (home / kind).read_text()
+    if kind == "nodes":
+        found = [line for line in text.splitlines() if not names or line.split()[0] in names]
+        if any(one.startswith("--selector=pool=nothing") for one in given):
+            found = []
+        text = "".join(f"{{line}}\\n" for line in found)
+    elif kind == "pods":
+        pods = [pod for pod in json.loads(text) if not names or pod["spec"]["nodeName"] in names]
+        text = json.dumps({{"items": pods}})
+    print(text, end="")
     sys.exit(0 if not (home / "fails").exists() else 1)
 pod = next(one for one in given if one.startswith("nodeleak-"))
 answer = json.loads((home / pod).read_text())
@@ -78,7 +92,7 @@ class FakeKubectl:
 
     home: Path
     nodes: list[str] = field(default_factory=list)
-    pods: list[str] = field(default_factory=list)
+    pods: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         program = self.home / "kubectl"
@@ -87,12 +101,17 @@ class FakeKubectl:
         self._save()
 
     def node(
-        self, name: str, status: str = "Ready", *, pod: str | None = None, address: str = "", **answer: Any
+        self,
+        name: str,
+        status: str = "Ready",
+        *,
+        pods: Sequence[dict[str, Any]] | None = None,
+        address: str = "",
+        **answer: Any,
     ) -> None:
-        """Add a node. `pod`: its line as JSONPATH prints it; empty: no agent. `answer`: of every exec in its agent."""
+        """Add a node. `pods`: of the agent; None: one that runs. `answer`: of every exec in its agent."""
         self.nodes.append(f"{name}   {status}   <none>   3d   v1.20.2   {address}".rstrip())
-        if pod != "":
-            self.pods.append(pod or pod_line(name))
+        self.pods += [agent_pod(name)] if pods is None else pods
         (self.home / f"nodeleak-{name}").write_text(json.dumps(answer))
         self._save()
 
@@ -137,34 +156,34 @@ class FakeKubectl:
 
     def _save(self) -> None:
         (self.home / "nodes").write_text("".join(f"{line}\n" for line in self.nodes))
-        (self.home / "pods").write_text("".join(f"{line}\n" for line in self.pods))
+        (self.home / "pods").write_text(json.dumps(self.pods))
 
 
-def pod_line(
+def agent_pod(
     node: str,
     *,
     phase: str = "Running",
     ready: str = "True",
     deleted: str = "",
     waiting: str = "",
-    running: str = "",
+    namespace: str = "kube-system",
     pod: str = "",
-    containers: str = "nodeleak",
+    containers: Sequence[str] = ("nodeleak",),
     created: str = "2026-03-26T19:00:00Z",
-) -> str:
-    fields = (
-        node,
-        "kube-system",
-        pod or f"nodeleak-{node}",
-        created,
-        deleted,
-        phase,
-        ready,
-        containers,
-        waiting,
-        running,
-    )
-    return "\t".join(fields)
+) -> dict[str, Any]:
+    """Return the part of a pod that is read. `waiting`: why its first container waits."""
+    metadata = {"namespace": namespace, "name": pod or f"nodeleak-{node}", "creationTimestamp": created}
+    state = {"waiting": {"reason": waiting}} if waiting else {"running": {}} if phase == "Running" else {}
+    statuses = [{"name": name, "state": state if number == 0 else {}} for number, name in enumerate(containers)]
+    return {
+        "metadata": metadata | ({"deletionTimestamp": deleted} if deleted else {}),
+        "spec": {"nodeName": node, "containers": [{"name": name} for name in containers]},
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": "Ready", "status": ready}],
+            "containerStatuses": statuses if phase else [],
+        },
+    }
 
 
 def status(node: str = "worker-1", **changes: Any) -> dict[str, Any]:
@@ -176,15 +195,21 @@ def status(node: str = "worker-1", **changes: Any) -> dict[str, Any]:
         "state": "ok",
         "headline": "OK: no findings",
         "report": {"taken_at": "2026-03-26T19:20:00Z", "age_seconds": 12.3, "interval_seconds": 15},
-        "cleanup": {"mode": "off", "networks": [], "release_possible": False, "why_not": ["read-only mount"]},
+        "cleanup": {
+            "mode": "off",
+            "networks": [],
+            "release_possible": False,
+            "why_not": ["read-only mount"],
+            "halted": "",
+        },
         "networks": [{"name": "cbr0", "usable": 253, "free": 12, "leaked": 0, "unknown": 0}],
         "findings": [],
         "unavailable": [],
     } | changes
 
 
-HOSTILE = (f'"x": {"[" * 970}{"]" * 970}', '"x": NaN', '"x": 1e999', f'"x": {"9" * 400}')
-"""Parts of documents that Python reads, and cannot write again as JSON or as a number."""
+HOSTILE = (f'"x": {"[" * 970}{"]" * 970}', '"x": NaN', '"x": 1e999')
+"""Parts of documents that Python reads, and cannot write again as JSON."""
 
 
 def finding(severity: str, detector: str, count: int = 1) -> dict[str, Any]:
@@ -210,7 +235,7 @@ def clean(*verdicts: str, reason: str = "not_confirmed", **changes: Any) -> dict
         "networks": [{"network": "cbr0", "free_before": 0, "free_after": released}],
         "addresses": addresses,
         "verdicts": {"released": released, "refused": verdicts.count("refused")},
-        "halted": None,
+        "halted": "",
         "unavailable": [],
     } | changes
 

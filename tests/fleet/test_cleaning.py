@@ -1,4 +1,4 @@
-"""`clean --apply` on many nodes: the question, waves, and the first surprise."""
+"""`clean --apply` on many nodes: the question, waves, and the first unexpected result."""
 
 import json
 import os
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.kubectl import HOSTILE, FakeKubectl, clean, pod_line, text
+from agent.fleet.answers import Answer
+from agent.fleet.cleaning import Result, State, judge
+from tests.fleet.kubectl import HOSTILE, FakeKubectl, agent_pod, clean, text
 from tests.wire import until
 
 APPLY = ("clean", "--all", "--apply", "--yes", "--pause=0s", "--max-nodes=2")
@@ -28,16 +30,15 @@ def test_every_node_is_cleaned_in_waves_and_reported(kubectl: FakeKubectl) -> No
         "worker-2: 0 released; refused: not_confirmed (1); free addresses in cbr0: 0 before, 0 after",
         "worker-3: nothing to release",
     ]
-    what = "release leaked addresses on 3 nodes of staging (worker-1, worker-2, worker-3), in 2 waves"
     assert done.err.splitlines() == [
-        f"nodeleak: {what}",
+        "nodeleak: release leaked addresses on 3 nodes of staging (worker-1, worker-2, worker-3), in 2 waves",
         "nodeleak: 1 address released, 3 nodes done",
     ]
     assert kubectl.calls("exec")[0][-6:] == ["clean", "--apply", "--max", "3", "-o", "json"]
     assert sorted(kubectl.asked()[:2]) == ["worker-1", "worker-2"]
 
 
-def test_it_stops_after_the_wave_with_the_first_surprise_and_says_how_to_go_on(kubectl: FakeKubectl) -> None:
+def test_it_stops_after_the_wave_with_the_first_unexpected_result_and_says_how_to_go_on(kubectl: FakeKubectl) -> None:
     add(kubectl, clean("released"), clean("failed"), clean("released"), clean("released"), clean("released"))
     done = kubectl.run(*APPLY, "--", "--max=3")
     assert done.code == 4
@@ -51,81 +52,60 @@ def test_it_stops_after_the_wave_with_the_first_surprise_and_says_how_to_go_on(k
 
 
 @pytest.mark.parametrize(
-    "surprise",
+    "answer",
     [
         {"output": text(clean(halted="a container reappeared"))},
-        {"output": text(clean(unavailable=[{"source": "pods", "why": "timed out"}])), "code": 3},
         {"error": "nodeleak: --cleanup-network: missing\nrun ...\n", "code": 2},
         {"error": "Error from server: pod is gone\n", "own_code": 1},
-        {"output": "no JSON"},
+        {"output": text(clean("released")), "lost": 1},
+        {"output": text(clean("released")), "lost": 1, "kept": 30},
         {"until": "/nonexistent"},
     ],
 )
-def test_every_unexpected_result_stops(surprise: dict[str, Any], kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", **surprise)
+def test_every_unexpected_result_stops_and_nothing_is_requested_again(
+    answer: dict[str, Any], kubectl: FakeKubectl
+) -> None:
+    kubectl.node("worker-1", **answer)
     add(kubectl, clean("released"))
-    timeout = "1s" if "until" in surprise else "1m"
+    timeout = "1s" if "until" in answer else "1m"
     done = kubectl.run("clean", "--all", "--apply", "--yes", "--max-nodes=1", f"--timeout={timeout}")
     assert done.code == 4
     assert kubectl.asked() == ["worker-1"]
     assert "1 unexpected, 1 not asked" in done.err
+    if "lost" in answer:
+        assert "it is not known what it released: kubectl nodeleak journal worker-1" in done.out
 
 
-@pytest.mark.parametrize("kept", [0, 30])
-def test_an_output_that_kubectl_lost_is_unexpected_and_never_requested_again(kept: int, kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", output=text(clean("released")), lost=1, kept=kept)
-    done = kubectl.run(*APPLY)
-    assert done.code == 4
-    assert "it is not known what it released: kubectl nodeleak journal worker-1" in done.out
-    assert kubectl.asked() == ["worker-1"]
-
-
-def test_a_node_without_agent_is_left_out(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", pod="")
+def test_a_node_without_agent_is_skipped(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", pods=[])
+    kubectl.node("worker-2", pods=[agent_pod("worker-2", waiting="\x1b[2JErrImagePull")])
+    alone = kubectl.run(*APPLY, "-o", "json")
+    assert (alone.code, [node["node"] for node in json.loads(alone.out)["nodes"]]) == (3, ["worker-1", "worker-2"])
     add(kubectl, clean("released"))
-    done = kubectl.run(*APPLY)
+    done = kubectl.run(*APPLY, "-o", "json")
     assert done.code == 3
     assert "nodeleak: worker-1 is skipped: no agent pod on this node" in done.err.splitlines()
-    assert "1 node done, 1 skipped" in done.err
+    assert "is not running: \\x1b[2JErrImagePull" in done.err
+    assert "1 node done, 2 skipped (worker-1, worker-2)" in done.err
+    document = json.loads(done.out)
+    assert (document["schema"], document["command"]) == ("nodeleak.fleet/v1", "clean")
+    first, _, last = document["nodes"]
+    assert first == {"node": "worker-1", "exit_code": None, "error": "no agent pod on this node"}
+    assert last == {"node": "worker-3", "exit_code": 0, "document": clean("released")}
 
 
-def test_the_output_can_be_one_document(kubectl: FakeKubectl) -> None:
-    add(kubectl, clean("released"))
-    kubectl.node("worker-2", pod="")
-    done = kubectl.run(*APPLY, "-o", "json")
-    assert json.loads(done.out) == {
-        "schema": "nodeleak.fleet/v1",
-        "command": "clean",
-        "nodes": [
-            {"node": "worker-1", "exit_code": 0, "document": clean("released")},
-            {"node": "worker-2", "exit_code": None, "error": "no agent pod on this node"},
-        ],
-    }
-
-
-def test_an_answer_is_parsed_once(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(kubectl, clean("released"))
-    parsed, loads = list[str](), json.loads
-
-    def counted(given: str, **options: Any) -> Any:
-        parsed.append(given)
-        return loads(given, **options)
-
-    monkeypatch.setattr(json, "loads", counted)
-    assert kubectl.run(*APPLY, "-o", "json").code == 0
-    assert parsed.count(text(clean("released"))) == 1
-
-
-def test_the_document_is_printed_also_if_no_node_can_be_asked(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", pod="")
-    done = kubectl.run(*APPLY, "-o", "json")
-    error = {"node": "worker-1", "exit_code": None, "error": "no agent pod on this node"}
-    assert (done.code, json.loads(done.out)["nodes"]) == (3, [error])
-
-
-def test_why_a_node_is_left_out_cannot_control_the_terminal(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", pod=pod_line("worker-1", waiting="\x1b[2JErrImagePull"))
-    assert "is not running: \\x1b[2JErrImagePull" in kubectl.run(*APPLY).err
+def test_what_comes_before_an_incomplete_result_hides_no_node(kubectl: FakeKubectl) -> None:
+    """A node that is away must not hide an unexpected result from a script, nor the other way round."""
+    kubectl.node("worker-1", pods=[])
+    add(kubectl, clean("failed"), clean("released"))
+    done = kubectl.run(*APPLY[:-1], "--max-nodes=1", "-o", "json")
+    assert done.code == 4
+    assert "1 unexpected, 1 skipped (worker-1), 1 not asked" in done.err
+    assert [(node["node"], node["exit_code"], node.get("error")) for node in json.loads(done.out)["nodes"]] == [
+        ("worker-1", None, "no agent pod on this node"),
+        ("worker-2", 0, None),
+        ("worker-3", None, "not asked: cleaning stopped before it"),
+    ]
 
 
 @pytest.mark.parametrize("change", HOSTILE)
@@ -134,13 +114,65 @@ def test_a_document_that_cannot_be_written_again_loses_no_result(change: str, ku
     add(kubectl, clean("released"))
     done = kubectl.run(*APPLY, "-o", "json")
     assert done.code == 4
-    assert [one.get("document") for one in json.loads(done.out)["nodes"]] == [None, clean("released")]
+    assert [node.get("document") for node in json.loads(done.out)["nodes"]] == [None, clean("released")]
 
 
-# The question
+# Which results are expected
 
 
-def answered(kubectl: FakeKubectl, line: bytes) -> tuple[int, str]:
+def of(document: Any, code: int | None = 0, error: str = "") -> Result:
+    return judge(Answer("worker-1", code, json.dumps(document), error))
+
+
+def test_released_refused_and_nothing_are_expected() -> None:
+    for document, shown in (
+        (clean(), "nothing to release"),
+        (clean("released"), "1 released; free addresses in cbr0: 0 before, 1 after"),
+        (
+            clean("refused", "released", reason="over_budget"),
+            "1 released; refused: over_budget (1); free addresses in cbr0: 0 before, 1 after",
+        ),
+    ):
+        assert (of(document).state, of(document).text) == (State.DONE, shown)
+
+
+def test_every_other_verdict_stops() -> None:
+    for verdict in ("changed", "gone", "busy", "interrupted", "failed", "would_release", "something"):
+        result = of(clean("released", verdict))
+        assert (result.state, result.text) == (State.UNEXPECTED, f"10.244.1.3 in cbr0: {verdict}: why {verdict}")
+        assert result.released == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "shown"),
+    [
+        (clean(halted="container 950b9e02 reappeared"), 0, "cleanup halted: container 950b9e02 reappeared"),
+        (clean(unavailable=[{"source": "pods", "why": "timed out"}]), 3, "pods unavailable: timed out"),
+        (clean("refused", applied=False), 0, "it was a dry run"),
+        (clean("released"), 74, "exit code 74"),
+        ({"schema": "nodeleak.clean/v2"}, 0, "answered with schema nodeleak.clean/v2, and this command reads"),
+        ({"schema": "nodeleak.clean/v1"}, 0, "cannot read its nodeleak.clean/v1"),
+        (
+            clean("released") | {"networks": [{"network": "cbr0", "free_before": "x", "free_after": 0}]},
+            0,
+            "cannot read",
+        ),
+        (clean("released") | {"addresses": 1}, 0, "cannot read"),
+        ([], 2, "nodeleak: --cleanup-network: not set"),
+        (clean("released"), None, "nodeleak: --cleanup-network: not set; it is not known what it released"),
+    ],
+)
+def test_a_result_that_is_not_understood_stops(document: Any, code: int | None, shown: str) -> None:
+    result = of(document, code, "nodeleak: --cleanup-network: not set")
+    assert (result.state, shown in result.text) == (State.UNEXPECTED, True)
+
+
+# The question, and interruptions
+
+
+@pytest.mark.parametrize("line", [b"yes\n", b"y\n", b"\n", b"\x04"])
+def test_it_asks_once_and_begins_after_yes(line: bytes, kubectl: FakeKubectl) -> None:
+    add(kubectl, clean("released"))
     ours, theirs = pty.openpty()
     try:
         child = kubectl.start("clean", "--all", "--apply", stdin=theirs)
@@ -149,20 +181,10 @@ def answered(kubectl: FakeKubectl, line: bytes) -> tuple[int, str]:
     finally:
         os.close(ours)
         os.close(theirs)
-    return child.returncode, out
-
-
-def test_it_asks_once_and_begins_after_yes(kubectl: FakeKubectl) -> None:
-    add(kubectl, clean("released"))
-    assert answered(kubectl, b"yes\n")[0] == 0
-    assert kubectl.asked() == ["worker-1"]
-
-
-@pytest.mark.parametrize("line", [b"y\n", b"no\n", b"\n", b"\x04"])
-def test_every_other_answer_ends_it_without_a_trace(line: bytes, kubectl: FakeKubectl) -> None:
-    add(kubectl, clean("released"))
-    assert answered(kubectl, line) == (2, "")
-    assert kubectl.asked() == []
+    if line == b"yes\n":
+        assert (child.returncode, kubectl.asked()) == (0, ["worker-1"])
+    else:
+        assert (child.returncode, out, kubectl.asked()) == (2, "", [])
 
 
 def test_without_a_terminal_it_needs_a_yes(kubectl: FakeKubectl) -> None:
@@ -170,9 +192,6 @@ def test_without_a_terminal_it_needs_a_yes(kubectl: FakeKubectl) -> None:
     done = kubectl.run("clean", "--all", "--apply")
     assert (done.code, kubectl.asked()) == (2, [])
     assert "add --yes" in done.err
-
-
-# Interruptions
 
 
 def test_ctrl_c_waits_for_the_wave_and_begins_no_other(kubectl: FakeKubectl) -> None:

@@ -64,7 +64,7 @@ def test_a_plugin_that_hangs_ends_with_its_list(kubectl: FakeKubectl) -> None:
 
 @pytest.mark.parametrize("script", HUNG)
 def test_a_login_has_an_end_too(script: str, kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.fleet.kubectl._on_terminal", lambda: True)
+    monkeypatch.setattr(os, "isatty", lambda _: True)
     monkeypatch.setattr("agent.fleet.kubectl.LOGIN_SECONDS", 1)
     kubectl.replace(script)
     with pytest.raises(KubectlError, match=r"^cannot list nodes: kubectl did not end within 1 s$"):
@@ -72,7 +72,7 @@ def test_a_login_has_an_end_too(script: str, kubectl: FakeKubectl, monkeypatch: 
 
 
 def test_somebody_who_logs_in_on_the_terminal_has_time(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", pod="")
+    kubectl.node("worker-1", pods=[])
     kubectl.replace(ASKS_ONCE)
     child = kubectl.start("status", "--timeout=1s", before=ON_TERMINAL, stdin=subprocess.PIPE)
     until((kubectl.home / "kubectl-asks").exists, "kubectl asks", 60)

@@ -6,19 +6,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote_plus
 from urllib.request import urlopen
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from agent.config import UsageError
-from agent.fleet import series
+from agent.fleet.inventory import Target
 from agent.fleet.kubectl import KubectlError
-from agent.fleet.prometheus import check_clusters, check_nodes
-from agent.fleet.series import AgentSeries, by_agent, document, queries, samples
+from agent.fleet.prometheus import read
+from agent.fleet.status import NodeStatus, Rank
 from tests.builders import GONE, node, reservation, without
-from tests.e2e.fleet import program
-from tests.exporters.test_metrics import Daemon
+from tests.e2e.prometheus import program
+from tests.exporters.daemon import Daemon
 from tests.fleet.kubectl import FakeKubectl, finding, status
 from tests.processes import environment, running
 from tests.wire import FakeServer, hang, http, refusing_port, until
@@ -153,15 +154,6 @@ def test_other_clusters_are_left_out_on_request(cluster: FakeKubectl, prometheus
     assert done.out.splitlines()[0] == "6 nodes: 6 unknown"
 
 
-def test_a_query_that_prometheus_refuses_is_an_error(
-    cluster: FakeKubectl, prometheus: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(series.QUERIES, "value", "nodeleak_build_info{")
-    done = cluster.run("status", f"--prometheus={prometheus}")
-    assert (done.code, done.out) == (3, "")
-    assert done.err.startswith(f"nodeleak: {prometheus}: the query failed: ")
-
-
 def test_what_is_no_prometheus_is_an_error(cluster: FakeKubectl) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Pages) as server:
         url = f"http://127.0.0.1:{server.server_port}"
@@ -213,109 +205,95 @@ def test_the_text_of_an_error_is_read(cluster: FakeKubectl) -> None:
     assert (done.code, done.err) == (3, f"nodeleak: {server.url}: the query failed: query timed out\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "mistake"),
-    [
-        (["--prometheus=localhost:9090"], "expected a URL such as http://localhost:9090"),
-        (["--prometheus=file:///etc/passwd"], "expected a URL such as"),
-        (["--prometheus-service=prometheus:9090"], "expected a service such as monitoring/prometheus:9090"),
-        (["--prometheus=http://a", "--prometheus-service=m/p:1"], "cannot be combined"),
-        (["--prometheus-cluster=a"], "--prometheus-cluster needs --prometheus or --prometheus-service"),
-    ],
-)
-def test_mistakes_are_explained(options: list[str], mistake: str, kubectl: FakeKubectl) -> None:
-    done = kubectl.run("status", *options)
-    assert (done.code, mistake in done.err) == (2, True), done.err
-
-
 # What no real Prometheus shows within seconds
 
+TARGET = Target("worker-1", "Ready", None)
+KNOWN = {"worker-1": "worker-1", "worker-2": "worker-2", "10.0.0.1": "worker-1"}
+AGENT = {"job": "nodeleak", "instance": "10.0.0.1:9747"}
 
-def answer(*results: tuple[dict[str, str], float]) -> str:
+
+def answer(*results: tuple[dict[str, str], float], **more: object) -> str:
     result = [{"metric": labels, "value": [1000.0, str(value)]} for labels, value in results]
-    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **more})
 
 
-def agent(name: str = "", **labels: str) -> AgentSeries:
-    """Return an agent that is healthy but for one query, which has one result."""
-    target = {"job": "nodeleak", "instance": "10.0.0.1:9747"}
-    metrics = {"nodeleak_build_info": 1.0, "nodeleak_last_sync_timestamp_seconds": 990.0}
-    found = samples("value", answer(*(({"__name__": key, **target}, value) for key, value in metrics.items())))
-    found += samples("sources", answer((target, 11.0)))
-    found += samples(name, answer(({**target, **labels}, 1.0))) if name else []
-    (one,) = by_agent(found)
-    return one
+def value(metric: str, number: float, **labels: str) -> tuple[dict[str, str], float]:
+    return {"__name__": f"nodeleak_{metric}", **AGENT, **labels}, number
+
+
+HEALTHY = (value("build_info", 1), value("last_sync_timestamp_seconds", 990))
+
+
+def status_of(query: str = "", labels: dict[str, str] | None = None, *, sources: bool = True) -> NodeStatus:
+    """Return the status of a node that is healthy but for one query, which has one result more."""
+    answers = {"value": [*HEALTHY], "sources": [(AGENT, 11.0)] if sources else []}
+    if query:
+        answers.setdefault(query, []).append(({**AGENT, **(labels or {})}, 1.0))
+    (found,) = read([TARGET], KNOWN, ((name, answer(*results)) for name, results in answers.items()))
+    return found
 
 
 @pytest.mark.parametrize(
-    ("query", "labels", "shown"),
+    ("query", "labels", "state", "rank", "shown"),
     [
-        ("", {}, ("ok", "")),
-        ("stalled", {}, ("stalled", "")),
-        ("failed", {"stage": "check"}, ("incomplete", "")),
-        ("unavailable", {"source": "pods"}, ("incomplete", "")),
-        ("value", {"__name__": "nodeleak_cleanup_halted"}, ("findings", "Critical: cleanup halted")),
-        ("finding", {"severity": "critical", "detector": "shared_ip"}, ("findings", "")),
-        ("finding", {"severity": "info", "detector": "exhausted_range"}, ("ok", "")),
+        ("", {}, "ok", Rank.OK, ""),
+        ("stalled", {}, "stalled", Rank.UNKNOWN, "stalled: the last report is 10s old"),
+        ("failed", {"stage": "check"}, "incomplete", Rank.UNKNOWN, "a check unavailable"),
+        ("unavailable", {"source": "pods"}, "incomplete", Rank.UNKNOWN, "pods unavailable"),
+        ("value", {"__name__": "nodeleak_cleanup_halted"}, "findings", Rank.CRITICAL, "cleanup halted"),
+        ("finding", {"severity": "critical", "detector": "shared_ip"}, "findings", Rank.CRITICAL, "shared_ip"),
+        ("finding", {"severity": "info", "detector": "exhausted_range"}, "ok", Rank.INFO, "exhausted_range"),
     ],
 )
-def test_the_state_of_a_node(query: str, labels: dict[str, str], shown: tuple[str, str]) -> None:
-    found = document(agent(query, **labels), "worker-1")
-    assert (found["state"], found["headline"], found["report"]["age_seconds"]) == (*shown, 10.0)
+def test_the_state_of_a_node(query: str, labels: dict[str, str], state: str, rank: Rank, shown: str) -> None:
+    found = status_of(query, labels)
+    assert (found.entry["document"]["state"], found.rank, shown in found.text) == (state, rank, True)
 
 
-def test_without_the_series_of_its_sources_an_agent_is_not_healthy() -> None:
-    one = agent()
-    one.samples = [sample for sample in one.samples if sample.query != "sources"]
-    with pytest.raises(LookupError, match="Prometheus stores no nodeleak_source_up"):
-        document(one, "worker-1")
+def test_an_agent_whose_series_are_not_those_of_this_version_is_not_healthy() -> None:
+    without = status_of(sources=False)
+    assert (without.rank, "Prometheus stores no nodeleak_source_up" in without.text) == (Rank.UNKNOWN, True)
+    severity = status_of("finding", {"severity": "disaster", "detector": "x"})
+    assert (severity.rank, severity.agent, "disaster" in severity.text) == (Rank.UNKNOWN, "unreadable", True)
 
 
-@pytest.mark.parametrize("name", ["stage", "source", "severity", "network", "version"])
-def test_a_label_of_the_target_that_hides_one_of_the_metrics_is_an_error(name: str) -> None:
-    labels = {"__name__": "nodeleak_build_info", "instance": "10.0.0.1:9747", name: "prod", f"exported_{name}": "own"}
-    with pytest.raises(ValueError, match=f"gives the agents the label {name}, which hides"):
-        by_agent(samples("value", answer((labels, 1.0))))
+def test_a_label_of_the_target_that_hides_one_of_the_metrics_is_an_error() -> None:
+    for name in ("stage", "source", "severity", "network", "version"):
+        labels = {**AGENT, "__name__": "nodeleak_build_info", name: "prod", f"exported_{name}": "own"}
+        with pytest.raises(ValueError, match=f"gives the agents the label {name}, which hides"):
+            read([TARGET], KNOWN, [("value", answer((labels, 1.0)))])
 
 
-def test_the_name_of_a_cluster_is_no_pattern() -> None:
-    assert series.queries("a$b")["unavailable"] == 'nodeleak_source_up{cluster="a$b"} == 0'
-
-
-def test_a_severity_of_another_version_is_not_read_as_harmless() -> None:
-    with pytest.raises(ValueError, match="disaster"):
-        document(agent("finding", severity="disaster", detector="x"), "worker-1")
-
-
-@pytest.mark.parametrize("partial", [{"warnings": ["a store is down"]}, {"isPartial": True}])
-def test_an_answer_with_a_missing_part_is_none(partial: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"the answer is incomplete: .*(a store is down|partial)"):
-        samples("finding", json.dumps(json.loads(answer()) | partial))
+def test_an_answer_with_a_missing_part_is_none() -> None:
+    for partial in ({"warnings": ["a store is down"]}, {"isPartial": True}):
+        with pytest.raises(ValueError, match=r"the answer is incomplete: .*(a store is down|partial)"):
+            read([TARGET], KNOWN, [("finding", answer(**partial))])
 
 
 def test_an_agent_that_is_gone_has_no_findings() -> None:
-    assert by_agent(samples("finding", answer(({"instance": "10.0.0.1:9747"}, 1.0)))) == []
+    (found,) = read([TARGET], KNOWN, [("finding", answer((AGENT, 1.0)))])
+    assert found.agent == "no metrics"
 
 
-def test_the_cluster_is_chosen_in_every_query() -> None:
-    assert all(query.count('cluster="a"') == 1 for query in queries("a").values())
-    assert not any("cluster" in query or "$" in query for query in queries("").values())
+def test_the_cluster_is_chosen_in_every_query(cluster: FakeKubectl) -> None:
+    """It is a name, and no pattern."""
+    with FakeServer(lambda _: [http(answer())]) as server:
+        cluster.run("status", f"--prometheus={server.url}", "--prometheus-cluster=a$b")
+    assert len(server.requests) == 6
+    assert all(unquote_plus(request.target).count('cluster="a$b"') == 1 for request in server.requests)
 
 
-KNOWN = ("worker-1", "worker-2", "10.0.0.1")
-FOREIGN = ("blue-1", "blue-2", "10.9.0.1", "worker-9")
+def agents(*nodes: str, **labels: str) -> list[tuple[str, str]]:
+    return [("value", answer(*(({**AGENT, "__name__": "nodeleak_build_info", "node": n, **labels}, 1) for n in nodes)))]
 
 
-@pytest.mark.parametrize(("own", "foreign"), [(0, 0), (1, 0), (2, 1)])
-def test_some_agents_of_nodes_that_are_gone_are_left_out(own: int, foreign: int) -> None:
-    check_nodes([AgentSeries({"node": one}) for one in (*KNOWN[:own], *FOREIGN[:foreign])], KNOWN)
-
-
-@pytest.mark.parametrize(("own", "foreign"), [(0, 1), (1, 1), (1, 2), (2, 3)])
-def test_the_prometheus_of_another_cluster_is_not_believed(own: int, foreign: int) -> None:
-    agents = [AgentSeries({"node": one}) for one in (*KNOWN[:own], *FOREIGN[:foreign])]
-    with pytest.raises(KubectlError, match=f"the status is unknown: {foreign} of {own + foreign} agents"):
-        check_nodes(agents, KNOWN)
+def test_the_prometheus_of_another_cluster_is_not_believed() -> None:
+    own, foreign = ("worker-1", "worker-2", "10.0.0.1"), ("blue-1", "blue-2", "10.9.0.1")
+    for ours, others in ((0, 0), (1, 0), (2, 1)):
+        assert read([TARGET], KNOWN, agents(*own[:ours], *foreign[:others]))
+    for ours, others in ((0, 1), (1, 1), (1, 2), (2, 3)):
+        with pytest.raises(KubectlError, match=f"the status is unknown: {others} of {ours + others} agents"):
+            read([TARGET], KNOWN, agents(*own[:ours], *foreign[:others]))
 
 
 def test_with_another_clusters_prometheus_no_table_is_printed(kubectl: FakeKubectl, prometheus: str) -> None:
@@ -329,6 +307,5 @@ def test_with_another_clusters_prometheus_no_table_is_printed(kubectl: FakeKubec
 
 
 def test_agents_of_several_clusters_are_a_mistake() -> None:
-    agents = [AgentSeries({"cluster": name}) for name in ("a", "b")]
     with pytest.raises(UsageError, match="--prometheus-cluster=NAME"):
-        check_clusters(agents)
+        read([TARGET], KNOWN, [*agents("worker-1", cluster="a"), *agents("worker-2", cluster="b")])

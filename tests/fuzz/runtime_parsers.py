@@ -13,82 +13,18 @@ from agent.sources.host.network_directories import read_all
 from agent.sources.runtime.cri import Cri
 from agent.sources.runtime.docker import Docker
 from agent.sources.runtime.grpc_unary import GrpcConnection
-from agent.sources.runtime.protobuf import DecodedMessage, MalformedMessage
-from tests.fakes.cri import PROTO
+from agent.sources.runtime.protobuf import DecodedMessage
 from tests.fakes.grpc_server import Call, FakeGrpcServer
 from tests.fuzz.fuzzer import Fuzzer, Parse, pure
 from tests.fuzz.wire_server import Replies
-from tests.sources.runtime.test_grpc_unary import METHOD, RECORDED
 from tests.wire import ID, http
 
-_LABELS: Final = {
-    "io.kubernetes.pod.name": "web-0",
-    "io.kubernetes.pod.namespace": "shop",
-    "io.kubernetes.pod.uid": "0aa1c1f2-1111-2222-3333-444455556666",
+_ANSWERS: Final = {
+    f"RuntimeService/{method}": (Path(__file__).parent / f"samples/{name}/0").read_bytes()
+    for method, name in (("Version", "cri-version"), ("PodSandboxStatus", "cri-status"))
 }
-_LISTED: Final = json.dumps(
-    [
-        {
-            "Id": ID,
-            "Names": ["/k8s_POD_web-0"],
-            "State": "running",
-            "Created": 1774526400,
-            "Labels": {**_LABELS, "io.kubernetes.docker.type": "podsandbox"},
-        },
-        {"Id": ID[::-1], "State": "exited", "Created": 1774526401, "Labels": None},
-    ]
-).encode()
-_VERSION: Final = json.dumps({"Version": "19.3.15", "ApiVersion": "1.40", "MinAPIVersion": "1.12"}).encode()
-_SANDBOXES: Final = PROTO["Sandboxes"](
-    items=[PROTO["PodSandbox"](id=ID, state=0, created_at=1774526400 * 10**9, labels=_LABELS)]
-).SerializeToString()
-_CONTAINERS: Final = PROTO["Containers"](
-    containers=[PROTO["Container"](id=ID, sandbox=ID, state=1, created_at=1774526400 * 10**9, labels=_LABELS)]
-).SerializeToString()
-_RECORDS: Final = PROTO["Records"](
-    containers=[
-        PROTO["Record"](id=ID, labels=_LABELS, created_at=PROTO["Timestamp"](seconds=1774526400)),
-        PROTO["Record"](id=ID[::-1], spec=PROTO["Any"](type_url="x", value=b"{}")),
-    ]
-).SerializeToString()
-_RUNTIME: Final = PROTO["Version"](version="0.1.0", name="containerd", runtime="1.7.24", api="v1").SerializeToString()
-_STATUS: Final = PROTO["PodSandboxStatus"](
-    status=PROTO["SandboxStatus"](id=ID, state=1, created_at=1774526400 * 10**9, labels=_LABELS)
-).SerializeToString()
-_STORED: Final = PROTO["SandboxRecords"](
-    list=[PROTO["Sandbox"](sandbox_id=ID, labels=_LABELS, created_at=PROTO["Timestamp"](seconds=1774526400))]
-).SerializeToString()
-_NAMED: Final = PROTO["Namespaces"](namespaces=[PROTO["Namespace"](name="moby")]).SerializeToString()
-_ANSWERS: Final = {"RuntimeService/Version": _RUNTIME, "RuntimeService/PodSandboxStatus": _STATUS}
-_NETWORKS: Final = json.dumps(
-    {
-        "Networks": [
-            {"Config": {"Name": "cni-loopback", "Plugins": []}},
-            {
-                "Config": {
-                    "Name": "kubenet",
-                    "Plugins": [
-                        {
-                            "Source": json.dumps(
-                                {
-                                    "type": "bridge",
-                                    "ipam": {
-                                        "type": "host-local",
-                                        "dataDir": "/run/cni",
-                                        "ranges": [[{"subnet": "10.0.0.0/24"}]],
-                                    },
-                                }
-                            )
-                        }
-                    ],
-                }
-            },
-        ]
-    }
-).encode()
-_SOURCE: Final = json.dumps(
-    {"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.0.0.0/24", "ranges": [[{"subnet": "fd00::/64"}]]}}
-).encode()
+_VERSION: Final = (Path(__file__).parent / "samples/docker-version/0").read_bytes()
+_LISTED: Final = (Path(__file__).parent / "samples/docker-list/0").read_bytes()
 _CONFIG_OF: Final = '{"Networks":[{"Config":{"Name":"kubenet","Plugins":[{"Source":%s}]}}]}'
 
 
@@ -99,7 +35,7 @@ def _message(content: bytes) -> None:
         for read in (one.integer, one.text, one.message, one.messages, one.text_map):
             try:
                 read(number)
-            except MalformedMessage:
+            except ValueError:
                 continue
 
 
@@ -111,7 +47,7 @@ def _grpc(directory: Path) -> Iterator[Parse]:
         def parse(content: bytes) -> Any:
             replies.content = content
             with GrpcConnection(path, 5.0, time.perf_counter) as connection:
-                return connection.call(METHOD)
+                return connection.call("/runtime.v1.RuntimeService/Version")
 
         yield parse
 
@@ -188,8 +124,7 @@ def _docker(directory: Path, fixed: dict[bytes, bytes]) -> Iterator[Parse]:
 
         def parse(content: bytes) -> Any:
             replies.content = content
-            # Without time for a second attempt: each would wait.
-            docker = Docker(f"unix://{path}", 0.0, lambda: setattr(docker, "timeout", 5.0))
+            docker = Docker(f"unix://{path}", 5.0)
             try:
                 return docker.containers()
             finally:
@@ -216,24 +151,19 @@ def _docker_wire(directory: Path) -> Iterator[Parse]:
         yield parse
 
 
-_CHUNKED: Final = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n\r\n"
-)
-_MOVED: Final = b"HTTP/1.1 301 Moved\r\nLocation: /v1.40/elsewhere\r\nContent-Length: 0\r\n\r\n"
-
 FUZZERS: Final = (
-    Fuzzer("protobuf", (_SANDBOXES, _CONTAINERS, _RECORDS), pure(_message), (MalformedMessage,), as_json=False),
-    Fuzzer("grpc", (RECORDED,), _grpc, as_json=False),
-    Fuzzer("cri-version", (_RUNTIME,), _cri("RuntimeService/Version"), as_json=False),
-    Fuzzer("cri-sandboxes", (_SANDBOXES,), _cri("RuntimeService/ListPodSandbox"), as_json=False),
-    Fuzzer("cri-containers", (_CONTAINERS,), _cri("RuntimeService/ListContainers"), as_json=False),
-    Fuzzer("cri-status", (_STATUS,), _cri("RuntimeService/PodSandboxStatus"), as_json=False),
-    Fuzzer("containerd-records", (_RECORDS,), _cri("Containers/List"), as_json=False),
-    Fuzzer("containerd-sandboxes", (_STORED,), _cri("Store/List"), as_json=False),
-    Fuzzer("containerd-namespaces", (_NAMED,), _cri("Namespaces/List"), as_json=False),
-    Fuzzer("cri-networks", (_NETWORKS,), _cri_networks),
-    Fuzzer("cri-plugin", (_SOURCE,), _cri_plugin),
-    Fuzzer("docker-list", (_LISTED,), _docker_list),
-    Fuzzer("docker-version", (_VERSION,), _docker_version),
-    Fuzzer("docker-wire", (http(_LISTED), _CHUNKED, _MOVED), _docker_wire, as_json=False),
+    Fuzzer("protobuf", pure(_message), (ValueError,), as_json=False),
+    Fuzzer("grpc", _grpc, as_json=False),
+    Fuzzer("cri-version", _cri("RuntimeService/Version"), as_json=False),
+    Fuzzer("cri-sandboxes", _cri("RuntimeService/ListPodSandbox"), as_json=False),
+    Fuzzer("cri-containers", _cri("RuntimeService/ListContainers"), as_json=False),
+    Fuzzer("cri-status", _cri("RuntimeService/PodSandboxStatus"), as_json=False),
+    Fuzzer("containerd-records", _cri("Containers/List"), as_json=False),
+    Fuzzer("containerd-sandboxes", _cri("Store/List"), as_json=False),
+    Fuzzer("containerd-namespaces", _cri("Namespaces/List"), as_json=False),
+    Fuzzer("cri-networks", _cri_networks),
+    Fuzzer("cri-plugin", _cri_plugin),
+    Fuzzer("docker-list", _docker_list),
+    Fuzzer("docker-version", _docker_version),
+    Fuzzer("docker-wire", _docker_wire, as_json=False),
 )

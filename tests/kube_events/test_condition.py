@@ -1,18 +1,21 @@
 """The node's condition: from `exhausted_range`, patched when it changes and every five minutes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
+from prometheus_client import CollectorRegistry
 
 from agent.checks import engine
 from agent.checks.addresses import exhausted_range
 from agent.kube_events.condition import AVAILABLE, EXHAUSTED, SCARCE, UNKNOWN, Condition, ConditionExporter
 from agent.kube_events.condition import condition as condition_of
-from agent.kube_events.queue import Kind, Message
-from agent.model.finding import Finding, Gap
+from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue, Kind, Message
+from agent.kube_events.writer import Writer
+from agent.model.finding import Finding, SkippedCheck
 from agent.model.report import Report
 from agent.model.snapshot import NetworkStore, Node, NotRequested, Snapshot
 from tests.builders import GRACE, UPTIME, node, reservation, without
@@ -83,7 +86,7 @@ def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status(stored
 
 def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
     report = confirmed(Finding(exhausted_range.NAME, "kubenet", "full", network="kubenet"))
-    condition = condition_of(replace(report, gaps=(Gap(exhausted_range.NAME, "storage: unread"),)))
+    condition = condition_of(replace(report, gaps=(SkippedCheck(exhausted_range.NAME, "storage: unread"),)))
     assert condition is not None
     assert condition.status == "True"
 
@@ -101,23 +104,30 @@ def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
     assert (condition.status == "False") == (not findings and not has_gap)
 
 
-class FakeQueue:
-    """Keeps messages and their patches."""
+class Patches(Writer):
+    def __init__(self) -> None:
+        super().__init__(None, 1)
+        self.sent: list[tuple[str, Any]] = []
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.sent.append((path, body))
+        return {}
+
+
+class Queue(DeliveryQueue):
+    """Delivers at once."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.patches: list[tuple[str, Any]] = []
+        self.writer = Patches()
+        super().__init__(self.writer, DeliveryMetrics(CollectorRegistry()), lambda *_: None)
 
     def put(self, message: Message) -> None:
-        self.messages.append(message)
-        message.send(self)
+        assert message.kind is Kind.CONDITION
+        message.send(self.writer)
 
-    def create(self, path: str, body: Any) -> Any:
-        raise NotImplementedError(path, body)
-
-    def patch(self, path: str, body: Any) -> Any:
-        self.patches.append((path, body))
-        return {}
+    @property
+    def patches(self) -> list[tuple[str, Any]]:
+        return self.writer.sent
 
     @property
     def last(self) -> dict[str, Any]:
@@ -133,31 +143,18 @@ def export_all(exporter: ConditionExporter, *reports: Report) -> None:
 
 
 def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
-    queue, syncs = FakeQueue(), Syncs()
-    exporter = ConditionExporter(queue.put)
-    stored = replace(WIDE, address_pressure="False")
-    for _ in range(41):
-        export_all(exporter, syncs.report(node(node=[stored])))
-    assert [message.kind for message in queue.messages] == [Kind.CONDITION] * 3
+    queue, syncs = Queue(), Syncs()
+    exporter = ConditionExporter(queue)
+    for number in range(41):
+        export_all(exporter, syncs.report(without(node(), "node", "pods") if number == 30 else node()))
+    reasons = [body["status"]["conditions"][0]["reason"] for _, body in queue.patches]
+    assert reasons == [AVAILABLE, AVAILABLE, UNKNOWN, AVAILABLE]
     assert queue.last["type"] == "CNIAddressPressure"
-    assert queue.last["lastHeartbeatTime"] == "2026-03-26T20:10:15Z"
-
-
-def test_a_patch_that_never_arrived_is_sent_again_after_a_minute() -> None:
-    queue, syncs = FakeQueue(), Syncs()
-    exporter = ConditionExporter(queue.put)
-    for _ in range(9):
-        export_all(exporter, syncs.report(node()))
-    assert len(queue.messages) == 3
-    incomplete = without(node(), "node", "pods")
-    for _ in range(4):
-        export_all(exporter, syncs.report(incomplete))
-    assert [message.reason for message in queue.messages[3:]] == [UNKNOWN], "what the node object has is not known"
 
 
 def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
-    queue, syncs = FakeQueue(), Syncs()
-    exporter = ConditionExporter(queue.put)
+    queue, syncs = Queue(), Syncs()
+    exporter = ConditionExporter(queue)
     export_all(exporter, syncs.report(node()))
     assert queue.last["lastTransitionTime"] == queue.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
     stored = replace(TINY, address_pressure="False")
@@ -174,14 +171,14 @@ def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
 
 def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
     for stored, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
-        queue = FakeQueue()
-        export_all(ConditionExporter(queue.put), confirmed_healthy(replace(WIDE, address_pressure=stored)))
+        queue = Queue()
+        export_all(ConditionExporter(queue), confirmed_healthy(replace(WIDE, address_pressure=stored)))
         assert ("lastTransitionTime" in queue.last) == turned, stored
 
 
 def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:
-    queue, syncs = FakeQueue(), Syncs()
-    exporter = ConditionExporter(queue.put)
+    queue, syncs = Queue(), Syncs()
+    exporter = ConditionExporter(queue)
     export_all(
         exporter, syncs.report(without(node(), "node")), syncs.report(without(node(), "node"), timedelta(hours=1))
     )

@@ -30,14 +30,6 @@ def test_a_lasting_event_is_sent_at_once_and_again_after_five_minutes() -> None:
     assert sent == [0, 20, 40]
 
 
-def test_an_event_that_returns_within_five_minutes_is_not_sent_again() -> None:
-    limiter = RateLimiter()
-    assert len(limiter.due([about(1)], UPTIME)[0]) == 1
-    assert limiter.due([], UPTIME + INTERVAL) == ([], 0)
-    assert limiter.due([about(1)], UPTIME + INTERVAL * 2) == ([], 0)
-    assert len(limiter.due([about(1)], UPTIME + REPEAT_AFTER)[0]) == 1
-
-
 def test_an_event_that_has_become_critical_does_not_wait() -> None:
     limiter, worse = RateLimiter(), replace(about(1), critical=True)
     assert limiter.due([about(1)], UPTIME)[0]
@@ -61,6 +53,14 @@ def test_an_event_that_has_become_critical_is_sent_before_those_that_were_sent_l
     limiter.due(events[:1], UPTIME + INTERVAL)
     due, _ = limiter.due([*events[1:], replace(events[0], critical=True)], UPTIME + REPEAT_AFTER)
     assert due[0] == replace(events[0], critical=True)
+
+
+def test_a_critical_event_is_sent_before_less_severe_ones_that_were_never_sent() -> None:
+    limiter = RateLimiter()
+    limiter.due([about(number) for number in range(BURST)], UPTIME)
+    warning, critical = about(BURST), replace(about(BURST + 1), critical=True)
+    assert limiter.due([warning, critical], UPTIME + TOKEN_INTERVAL)[0] == [critical]
+    assert limiter.due([warning, critical], UPTIME + TOKEN_INTERVAL * 2)[0] == [warning]
 
 
 def test_the_releases_of_every_sync_are_sent() -> None:

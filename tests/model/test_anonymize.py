@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.devices.pod_outcome import REPLACED_WITHIN
-from agent.checks.devices.sockets import socket_pairs
+from agent.checks.devices.view import DeviceView
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import DEVICE_WORDS, VOLUME_WORDS, WORDS, anonymous
@@ -117,15 +117,14 @@ FORMS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("reading", [Known, Unavailable, NotRequested], ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("form", FORMS)
-def test_no_text_of_any_field_is_kept(form: str, reading: type) -> None:
-    filler = Filler(form, reading)
-    recording: Recording = filler.value(Recording)
-    plain = json.dumps(filler.marks)
-    hidden = dumps(anonymous(recording)) + repr(anonymous(recording))
-    assert len(re.findall(MARK.format(r"\d+"), plain)) == len(filler.marks) >= 20
-    assert re.findall(MARK.format(r"\d+"), hidden) == []
+def test_no_text_of_any_field_is_kept() -> None:
+    for form in FORMS:
+        for reading in (Known, Unavailable, NotRequested):
+            filler = Filler(form, reading)
+            recording: Recording = filler.value(Recording)
+            hidden = dumps(anonymous(recording)) + repr(anonymous(recording))
+            assert len(filler.marks) >= 20
+            assert re.findall(MARK.format(r"\d+"), hidden) == [], (form, reading)
 
 
 def test_every_type_of_the_model_is_reached() -> None:
@@ -150,12 +149,13 @@ def types_of(kind: Any) -> Iterator[Any]:
         yield from types_of(argument)
 
 
-@pytest.mark.parametrize("address", ADDRESSES, ids=str)
-@pytest.mark.parametrize("form", ["{0}", "cannot connect to https://{0}:6443: {0}", "docker://{0}", "'{0}'", "[{0}]"])
-@pytest.mark.parametrize("reading", [Known, Unavailable], ids=lambda kind: kind.__name__)
-def test_no_address_of_any_field_is_kept(address: object, form: str, reading: type) -> None:
-    recording: Recording = Filler(form.format(address).replace("{", "{{"), reading).value(Recording)
-    assert [part for part in ("203.0.113", "2a00", "1450") if part in dumps(anonymous(recording))] == []
+def test_no_address_of_any_field_is_kept() -> None:
+    for form in ("{0}", "cannot connect to https://{0}:6443: {0}", "docker://{0}", "'{0}'", "[{0}]"):
+        for address in ADDRESSES:
+            for reading in (Known, Unavailable):
+                filler = Filler(form.format(address).replace("{", "{{"), reading)
+                hidden = dumps(anonymous(filler.value(Recording)))
+                assert [part for part in ("203.0.113", "2a00", "1450") if part in hidden] == []
 
 
 def test_a_type_that_is_not_known_is_refused() -> None:
@@ -221,16 +221,13 @@ def test_a_report_on_an_anonymous_recording_is_the_same_and_has_no_name() -> Non
     assert loads(dumps(hidden)) == hidden
 
 
-def test_equal_names_stay_equal_and_sorted_names_stay_sorted() -> None:
+def test_equal_names_stay_equal_even_that_of_a_node_which_is_an_address() -> None:
     plain = node(sandbox("1" * 64, "a/web"), sandbox("2" * 64, "b/web"))
     (hidden,) = anonymous(recorded(plain)).snapshots
     assert {one.pod for one in hidden.containers.known() if one.sandbox} >= {one.name for one in hidden.pods.known()}
     assert hidden.node_name == the_node(hidden).name != plain.node_name
     before, after = (sorted(one.containers.known(), key=lambda box: box.pod) for one in (plain, hidden))
-    assert [one.created for one in before] == [one.created for one in after]
-
-
-def test_a_node_name_that_is_an_address_is_replaced_by_one() -> None:
+    assert [one.created for one in before] == [one.created for one in after], "sorted names stay sorted"
     named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
     (hidden,) = anonymous(recorded(named)).snapshots
     assert "10.12.97" not in dumps(anonymous(recorded(named)))
@@ -247,23 +244,12 @@ def test_times_counts_and_file_attributes_are_kept() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("why", "shown"),
-    [
-        ("cannot read /etc/acme: permission denied (run as root)",
-         r"cannot read n\d+: permission denied \(run as root\)"),
-        ("docker: no complete response within 30 s", "docker: no complete response within 30 s"),
-        ("API server: 403 pods is forbidden by acme", r"API server: 403 pods is forbidden by n\d+"),
-        ("/run/x does not exist: check --network and --cni-networks-dir (networks found: acme, kubenet)",
-         r"n\d+ does not exist: check --network and --cni-networks-dir \(networks found: n\d+, kubenet\)"),
-        ("the container's file is 'pod of acme', 1234 bytes", r"the container's file is n\d+, n\d+ bytes"),
-    ],
-)  # fmt: skip
-def test_reasons_stay_legible(why: str, shown: str) -> None:
-    (hidden,) = anonymous(recorded(replace(node(), pods=Unavailable("pods", why)))).snapshots
-    assert isinstance(hidden.pods, Unavailable)
-    assert hidden.pods.source == "pods"
-    assert re.fullmatch(shown, hidden.pods.why)
+def test_a_reason_is_not_kept() -> None:
+    for why in ("cannot read /etc/acme: permission denied", "docker: no complete response within 30 s"):
+        (hidden,) = anonymous(recorded(replace(node(), pods=Unavailable("pods", why)))).snapshots
+        assert isinstance(hidden.pods, Unavailable)
+        assert hidden.pods.source == "pods"
+        assert re.fullmatch(r"n\d+", hidden.pods.why)
 
 
 def test_the_reference_lists_the_words_that_are_kept() -> None:
@@ -351,11 +337,12 @@ def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
     text = dumps(anonymous(recorded(plain)))
     assert [name for name in ("acme", "a100", "vms", "vm-1", "VirtualMachineInstance", "dev0") if name in text] == []
     (hidden,) = loads(text).snapshots
-    before, after = (one.device_plugins.known() for one in (plain, hidden))
-    assert socket_pairs((), before) == resources
-    assert [*socket_pairs((), after)] == [one.resource for one in after.registered]
-    assert [*socket_pairs((), after).values()] == [one.name for one in after.sockets]
-    assert socket_pairs((), after)[KVM] == KVM_SOCKET
+    assert DeviceView.of(plain).sockets == resources
+    after, sockets = hidden.device_plugins.known(), DeviceView.of(hidden).sockets
+    assert [*sockets.items()] == [
+        (one.resource, socket.name) for one, socket in zip(after.registered, after.sockets, strict=True)
+    ]
+    assert sockets[KVM] == KVM_SOCKET
 
 
 def test_the_instance_id_is_replaced_and_compared_as_before() -> None:

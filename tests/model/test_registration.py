@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.codec import Damaged
-from agent.model.last_seen import dump_last_seen, load_last_seen
 from agent.model.registration import LastSeen, Removal, remember
+from agent.model.state_files import dump_last_seen, load_last_seen
 from tests.builders import INSTANCE, NOW, WORKER_UID, last_seen
 
 LATER = NOW + timedelta(seconds=15)
@@ -25,17 +25,14 @@ def seen(*ids: str) -> LastSeen:
     return last
 
 
-@pytest.mark.parametrize("ids", [(A,), ("", A), (A, A), (A, "", A), ("", "", "")])
-def test_a_provider_id_that_appears_or_returns_is_no_change(ids: tuple[str, ...]) -> None:
-    assert (seen(*ids).earlier_id, seen(*ids).changed) == ("", None)
-
-
-@pytest.mark.parametrize(
-    ("ids", "earlier", "minute"), [((A, B), A, 1), ((A, B, B, B), A, 1), ((A, "", B), A, 2), ((A, B, A), B, 2)]
-)
-def test_another_provider_id_has_the_previous_one_and_its_time(ids: tuple[str, ...], earlier: str, minute: int) -> None:
-    assert seen(*ids).earlier_id == earlier
-    assert seen(*ids).changed == NOW + minute * timedelta(minutes=1)
+def test_another_provider_id_has_the_previous_one_and_its_time() -> None:
+    same: list[tuple[str, ...]] = [(A,), ("", A), (A, A), (A, "", A), ("", "", "")]  # it appears, or returns
+    for ids in same:
+        assert (seen(*ids).earlier_id, seen(*ids).changed) == ("", None)
+    others: list[tuple[tuple[str, ...], str, int]]
+    others = [((A, B), A, 1), ((A, B, B, B), A, 1), ((A, "", B), A, 2), ((A, B, A), B, 2)]
+    for ids, earlier, minute in others:
+        assert (seen(*ids).earlier_id, seen(*ids).changed) == (earlier, NOW + minute * timedelta(minutes=1))
 
 
 def test_a_lost_provider_id_is_remembered() -> None:
@@ -72,22 +69,16 @@ def test_a_record_of_the_version_before_is_read() -> None:
     assert load_last_seen(text) == LastSeen("worker-1", "u-1", A, NOW)
 
 
-@pytest.mark.parametrize(
-    "last",
-    [
+def test_a_record_is_read_back_and_any_other_text_is_damaged() -> None:
+    for last in (
         last_seen(),
         last_seen(earlier_id=A, changed=timedelta(hours=1), provider_id=""),
         last_seen(removal=Removal.DRAINED, gone=timedelta(0), in_use=timedelta(hours=1)),
-    ],
-)
-def test_a_record_is_read_back(last: LastSeen) -> None:
-    assert load_last_seen(dump_last_seen(last)) == last
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "nodeleak.node/v1"}', "[" * 9000, '{"schema": "other"}'])
-def test_any_other_text_is_damaged(text: str) -> None:
-    with pytest.raises(Damaged):
-        load_last_seen(text)
+    ):
+        assert load_last_seen(dump_last_seen(last)) == last
+    for text in ("", "[]", "{}", '{"schema": "nodeleak.node/v1"}', "[" * 9000, '{"schema": "other"}'):
+        with pytest.raises(Damaged):
+            load_last_seen(text)
 
 
 @given(

@@ -14,7 +14,9 @@ GOOD: dict[str, Any] = {
     "state": "findings",
     "headline": "Warning: 7 leaked pod addresses on worker-1",
     "report": {"taken_at": "2026-03-26T20:00:00Z", "age_seconds": 12.3, "interval_seconds": 60},
-    "cleanup": {"mode": "off", "networks": ["cbr0"], "release_possible": None, "why_not": ["read-only mount"]},
+    "cleanup": {
+        "mode": "off", "networks": ["cbr0"], "release_possible": None, "why_not": ["read-only mount"], "halted": ""
+    },
     "networks": [{"name": "cbr0", "usable": 253, "free": None, "leaked": 7, "unknown": 0}],
     "findings": [
         {"severity": "warning", "detector": "leaked_reservation", "count": 7, "oldest": "2026-03-26T20:00:00Z"}

@@ -13,7 +13,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from agent.model.port_mapping import PortMapping
 from agent.model.recording import Recording, dumps
 from agent.model.runtime import CONTAINERD, ContainerRuntime
 from agent.model.snapshot import (
@@ -28,6 +27,7 @@ from agent.model.snapshot import (
     NetworkStore,
     Node,
     NotRequested,
+    PortMapping,
     ProcessStartTimes,
     Reservation,
     Snapshot,

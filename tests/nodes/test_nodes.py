@@ -37,7 +37,7 @@ def diagnosis(report: Report) -> dict[str, Any]:
         for one in report.networks
     }
     findings = (
-        (one.detector, one.subject, one.cause, one.pod, one.resource, one.pod_outcome, one.strength)
+        (one.detector, one.subject, one.cause, one.pod, one.resource, one.pod_outcome, one.confidence)
         for one in (tracked.finding for tracked in report.findings)
     )
     return {
@@ -91,7 +91,7 @@ def test_without_names_the_diagnosis_is_the_same(path: Path) -> None:
         return (
             [(one.state, one.blocks, bool(one.pod)) for one in report.assessment.reservations],
             Counter(
-                (one.detector, one.severity, one.cause, one.pod_outcome, one.strength, one.since, len(one.pods))
+                (one.detector, one.severity, one.cause, one.pod_outcome, one.confidence, one.since, len(one.pods))
                 for one in findings
             ),
             [(one.usable, one.reserved, one.free, one.states) for one in report.networks],

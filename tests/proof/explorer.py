@@ -85,7 +85,7 @@ class Explorer:
         alone = scenario.cleaners == 1 and not (
             scenario.start.may("the cleaner is killed") or scenario.start.may(FAILURE)
         )
-        own = {"journal", "exclusive", "leave", "room", "begin", "end", "restoring", "restored"} if alone else set()
+        own = {"journal", "exclusive", "leave", "begin", "update"} if alone else set()
         self._invisible = {"number", *own}
         self._recovered: dict[World, str] = {}
         self._removals = 0

@@ -10,9 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from agent.cleanup import guards
-from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import FileImage, Locked
-from agent.model.release import ProbeResult, Verdict
+from agent.cleanup.journal import Entry, FileImage, Journal
+from agent.model.release import ProbeResult
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -23,7 +22,7 @@ from agent.model.snapshot import (
     ProcessStartTimes,
     Reading,
     Reservation,
-    UnrecognizedEntry,
+    ReservationKey,
 )
 from agent.sources.source_error import SourceError
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
@@ -130,8 +129,8 @@ class KernelIgnored(KernelNotRechecked):
 
 
 class NotProbed(InMemory):
-    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
-        return dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
+    def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
+        return {leak.key: ProbeResult("not probed") for leak in reservations}
 
 
 class MountsNotRechecked(InMemory):
@@ -155,20 +154,19 @@ class ReadOnce(InMemory):
 
     def __init__(self, ask: Answered, setup: Setup) -> None:
         super().__init__(ask, setup)
-        self._first: dict[str, tuple[Reservation | UnrecognizedEntry, FileImage] | None] = {}
+        self._first: dict[str, FileImage | None] = {}
 
-    def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
-        if reservation.ip not in self._first:
-            self._first[reservation.ip] = super().read(reservation)
-        return self._first[reservation.ip]
+    def read(self, network: str, name: str) -> FileImage | None:
+        if name not in self._first:
+            self._first[name] = super().read(network, name)
+        return self._first[name]
 
 
 class WithoutLock(InMemory):
-    def lock(self, _networks: Sequence[str]) -> Locked | None:
-        return self
+    def lock(self) -> bool:
+        return True
 
-    def unlock(self) -> float:
-        return 0.0
+    def unlock(self) -> None: ...
 
 
 class ContentOnly(InMemory):
@@ -180,15 +178,9 @@ class ContentOnly(InMemory):
             for store in super().reservations()
         )
 
-    def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
-        found = super().read(reservation)
-        if found is None or isinstance(found[0], UnrecognizedEntry):
-            return found
-        return _alike(found[0]), replace(found[1], inode=0)
-
-    def present(self, image: FileImage) -> FileImage | None:
-        found = super().present(image)
-        return None if found is None else replace(found, inode=0)
+    def read(self, network: str, name: str) -> FileImage | None:
+        found = super().read(network, name)
+        return found and replace(found, inode=0)
 
 
 def _alike(reservation: Reservation) -> Reservation:
@@ -199,23 +191,17 @@ class NotJournaled(InMemoryJournal):
     """Writes no journal."""
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None: ...
-    def end(self, name: str, verdict: Verdict, why: str, at: datetime) -> None: ...
+    def update(self, entry: Entry, at: datetime) -> None: ...
 
 
 class RestoredAtOnce(InMemoryJournal):
     """Records a restoration when it begins, and not when it ends."""
 
-    def restoring(self, name: str, at: datetime) -> None:
-        super().restored(name, at)
-
-    def restored(self, name: str, at: datetime) -> None: ...
-
-
-class Roomy(InMemoryJournal):
-    """Does not know how much room there is."""
-
-    def room(self, _now: datetime) -> int:
-        return 1000
+    def update(self, entry: Entry, at: datetime) -> None:
+        if entry.restoring:
+            super().update(replace(entry, restored=at, restoring=None), at)
+        elif not entry.restored:
+            super().update(entry, at)
 
 
 class Forgetful(InMemoryJournal):
@@ -223,6 +209,18 @@ class Forgetful(InMemoryJournal):
 
     def begin(self, entry: Entry, _evidence: Sequence[str]) -> None:
         self._ask("begin_anyway", entry)
+
+
+class Unnoticed(Journal):
+    def active_since(self, before: Journal) -> frozenset[str]:  # noqa: ARG002 (that is what is wrong with it)
+        return frozenset()
+
+
+class ActivityIgnored(InMemoryJournal):
+    """Does not see what others have done since the snapshot."""
+
+    def read(self) -> Journal:
+        return Unnoticed(super().read().entries)
 
 
 class NotExclusive(InMemoryJournal):
@@ -247,7 +245,6 @@ def made_of(*changes: type[InMemory | InMemoryJournal]) -> Assembly:
     )
 
     def assemble(ask: Answered, setup: Setup) -> Parts:
-        one = node(ask, setup)
-        return one.sources(), one, one, journal_store(ask, setup)
+        return node(ask, setup), journal_store(ask, setup)
 
     return assemble

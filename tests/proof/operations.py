@@ -9,9 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
-from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.release import RESERVATION, FileImage
-from agent.model.release import Verdict
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -80,8 +78,8 @@ def perform(question: Question, world: World, who: str) -> Answers:
             yield from ((Broken(), spent(after, FAILURE)) for _, after in _OPERATIONS[name](world, who, *of))
 
 
-_MAY_FAIL: Final = {"begin", "end", "restoring", "restored", "remove", "put_back"}
-_MAY_BE_LATE: Final = {"begin", "end", "restoring", "restored"}
+_MAY_FAIL: Final = {"begin", "update", "remove", "put_back"}
+_MAY_BE_LATE: Final = {"begin", "update"}
 """A disk that hangs: the write counts as failed, and is done."""
 _MAY_BE_UNAVAILABLE: Final = {
     "checkpoints",
@@ -242,7 +240,7 @@ def is_mounted(world: World, _who: str, container_id: str) -> Answers:
 
 def read(world: World, _who: str, network: str, ip: str) -> Answers:
     file = world.file(ip, network)
-    yield (None if file is None else (_reservation(file), image(file))), world
+    yield (None if file is None else image(file)), world
 
 
 def lock(world: World, who: str) -> Answers:
@@ -257,8 +255,8 @@ def unlock(world: World, _who: str) -> Answers:
     yield None, world._replace(lock="")
 
 
-def remove(world: World, _who: str, what: FileImage) -> Answers:
-    file = world.file(what.name, what.network)
+def remove(world: World, _who: str, network: str, name: str) -> Answers:
+    file = world.file(name, network)
     if file is None:
         yield Missing(), world
         return
@@ -275,11 +273,6 @@ def put_back(world: World, _who: str, what: FileImage) -> Answers:
     content = what.content.decode().partition("\r\n")[0]
     mtime = what.mtime_ns // 10**9 - int(START.timestamp())
     yield None, made(world, what.name, content, what.network, mtime)
-
-
-def present(world: World, _who: str, what: FileImage) -> Answers:
-    file = world.file(what.name, what.network)
-    yield (None if file is None else image(file)), world
 
 
 def addresses_of(world: World, _who: str, container_id: str, network: str) -> Answers:
@@ -309,10 +302,6 @@ def leave(world: World, _who: str) -> Answers:
     yield None, world._replace(exclusive="")
 
 
-def room(world: World, _who: str) -> Answers:
-    yield world.room, world
-
-
 def begin(world: World, _who: str, entry: Entry) -> Answers:
     if world.room:
         yield None, world._replace(journal=(*world.journal, entry), room=world.room - 1)
@@ -329,24 +318,8 @@ def begin_anyway(world: World, _who: str, entry: Entry) -> Answers:
         yield None, world._replace(journal=tuple(others), dropped=oldest.name)
 
 
-def end(world: World, _who: str, name: str, verdict: Verdict, why: str) -> Answers:
-    yield None, _changed(world, name, lambda entry: entry.ended(verdict, why))
-
-
-def restoring(world: World, _who: str, name: str) -> Answers:
-    yield None, _changed(world, name, lambda entry: entry.restoration_began(START))
-
-
-def restored(world: World, _who: str, name: str) -> Answers:
-    yield None, _changed(world, name, lambda entry: entry.restoration_ended(START))
-
-
-def halted(world: World, _who: str, name: str) -> Answers:
-    yield None, _changed(world, name, lambda entry: entry.halting(START))
-
-
-def _changed(world: World, name: str, change: Callable[[Entry], Entry]) -> World:
-    return world._replace(journal=tuple(change(one) if one.name == name else one for one in world.journal))
+def update(world: World, _who: str, entry: Entry) -> Answers:
+    yield None, world._replace(journal=tuple(entry if one.name == entry.name else one for one in world.journal))
 
 
 _OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
@@ -354,7 +327,7 @@ _OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
     for operation in (
         moment, wait, reservations, checkpoints, containers, records, named_namespaces, processes, addresses, pods,
         has_container, has_record, has_checkpoint, holder_of, is_mounted, probe,
-        read, lock, unlock, remove, put_back, present, addresses_of,
-        journal, number, exclusive, leave, room, begin, begin_anyway, end, restoring, restored, halted,
+        read, lock, unlock, remove, put_back, addresses_of,
+        journal, number, exclusive, leave, begin, begin_anyway, update,
     )
 }  # fmt: skip

@@ -5,26 +5,25 @@ position, it runs again from the beginning with the same answers, until it asks 
 of everything that the cleaner has read, a node in a tree (`Tree`), and two cleaners that have read the same are equal.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup import guards
-from agent.cleanup.cleaner import ApplyingCleaner
-from agent.cleanup.guard_context import GuardContext
-from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.journal_store import Busy, JournalStore
-from agent.cleanup.release import FileImage, JournalFull, Locked, Recheck
-from agent.cleanup.restore import RestoreError, RestoreOperations, recover_and_restore
-from agent.cleanup.runtime_history import RuntimeHistory, watch
-from agent.cleanup.session import Budget, CleanupSession
+from agent.cleanup.guards import GuardContext, RuntimeHistory
+from agent.cleanup.journal import Busy, Entry, FileImage, Journal, JournalFull, JournalStore
+from agent.cleanup.recheck import Recheck
+from agent.cleanup.restore import RestoreError, recover_and_restore
+from agent.cleanup.run import Apply, Budget
+from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, OpenNetwork
 from agent.model.ranges import subnet_range
-from agent.model.release import Limits, ProbeResult, Reason, ReleaseRequest, Verdict
+from agent.model.release import Limits, ProbeResult, Reason
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import (
@@ -40,10 +39,12 @@ from agent.model.snapshot import (
     ProcessStartTimes,
     Reading,
     Reservation,
+    ReservationKey,
     Snapshot,
-    UnrecognizedEntry,
 )
 from agent.sources.collector import Moment, Reader, Sources, take_snapshot
+from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.processes import ProcessTable
 from agent.sources.source_error import NotFound, SourceError
 from tests.proof.operations import (
     START,
@@ -133,8 +134,6 @@ class Setup:
     """Whether the first snapshot serves as the second too. No real cleaner does that."""
     restores: str = ""
     """The journal entry that `nodeleak restore --apply` restores; empty: it is a cleaner."""
-    nearly_full: bool = False
-    """Whether the room of the journal matters."""
     runtime: ContainerRuntime = _DOCKER
     """The runtime that it asks."""
     pinning: bool = False
@@ -148,9 +147,7 @@ class Setup:
 
 
 class InMemory:
-    """The sources, the recheck and the file operations of a cleaner, on the node in memory."""
-
-    waited = 0.0
+    """The operations of a cleaner on the node in memory. A mutation replaces some of them."""
 
     def __init__(self, ask: Answered, setup: Setup) -> None:
         self._ask, self._setup = ask, setup
@@ -224,12 +221,12 @@ class InMemory:
     def has_checkpoint(self, container_id: str) -> bool:
         return not self._asks_cri and self._ask("has_checkpoint", container_id)
 
-    def probe(self, ips: Sequence[str]) -> dict[str, ProbeResult]:
+    def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
         free, taken = ProbeResult("nobody has it"), ProbeResult("somebody has it", Reason.ADDRESS_IN_USE)
         if not self._setup.probe:
-            return dict.fromkeys(ips, ProbeResult("not probed: --probe=off"))
-        answering = self._ask("probe", tuple(ips)) if self._setup.pinning else ()
-        return {ip: taken if ip in answering else free for ip in ips}
+            return {leak.key: ProbeResult("not probed: --probe=off", asked=False) for leak in reservations}
+        answering = self._ask("probe", tuple(leak.ip for leak in reservations)) if self._setup.pinning else ()
+        return {leak.key: taken if leak.ip in answering else free for leak in reservations}
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         if self._ask("holder_of", tuple(ips)):
@@ -239,41 +236,87 @@ class InMemory:
     def is_mounted(self, container_id: str) -> bool:
         return self._ask("is_mounted", container_id)  # type: ignore[no-any-return]
 
-    # File operations
+    def recheck(self) -> Recheck:
+        node = self
 
-    def read(self, reservation: Reservation) -> tuple[Reservation | UnrecognizedEntry, FileImage] | None:
-        return self._ask("read", reservation.network, reservation.ip)  # type: ignore[no-any-return]
+        class Live(Recheck):
+            def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
+                return node.holder_of(container_id, ips)
 
-    def cached(self, _candidate: ReleaseRequest) -> tuple[FileImage, ...]:
-        return ()
+            def probe(
+                self, reservations: Sequence[Reservation], *, send: bool = True
+            ) -> dict[ReservationKey, ProbeResult]:
+                assert send
+                return node.probe(reservations)
 
-    def try_lock(self, networks: Sequence[str]) -> float | None:
-        if (locked := self.lock(networks)) is None:
-            return None
-        locked.unlock()
-        return locked.waited
+        return Live(
+            self.has_container, self.has_checkpoint, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {}
+        )
 
-    def lock(self, _networks: Sequence[str]) -> Locked | None:
-        return self if self._ask("lock") else None
+    # Files
 
-    def unlock(self) -> float:
+    def read(self, network: str, name: str) -> FileImage | None:
+        return self._ask("read", network, name)  # type: ignore[no-any-return]
+
+    def lock(self) -> bool:
+        return self._ask("lock")  # type: ignore[no-any-return]
+
+    def unlock(self) -> None:
         self._ask("unlock")
-        return 0.0
 
-    def remove(self, image: FileImage) -> None:
-        self._ask("remove", image)
+    def remove(self, network: str, name: str) -> None:
+        self._ask("remove", network, name)
 
     def put_back(self, image: FileImage) -> None:
         self._ask("put_back", image)
 
-    def present(self, image: FileImage) -> FileImage | None:
-        return self._ask("present", image)  # type: ignore[no-any-return]
+    def addresses_of(self, container_id: str, network: str) -> list[str]:
+        return list(self._ask("addresses_of", container_id, network) or ())
 
-    def taken(self, image: FileImage) -> bool:
-        return self._ask("present", image) is not None
+    def files(self) -> NodeFiles:
+        return InMemoryFiles(self)
 
-    def addresses_of(self, container_id: str, network: str) -> tuple[str, ...]:
-        return self._ask("addresses_of", container_id, network)  # type: ignore[no-any-return]
+
+class Network(LockedNetwork):
+    def __init__(self, network: str, node: InMemory) -> None:
+        super().__init__(network, -1)
+        self._node = node
+
+    def read(self, name: str) -> FileImage | None:
+        return self._node.read(self.directory, name)
+
+    def addresses_of(self, container_id: str) -> list[str]:
+        return self._node.addresses_of(container_id, self.directory)
+
+    def unlink(self, name: str) -> None:
+        self._node.remove(self.directory, name)
+
+    def link(self, image: FileImage) -> None:
+        self._node.put_back(image)
+
+
+class InMemoryFiles(NodeFiles):
+    """libcni's cache is not modeled."""
+
+    def __init__(self, node: InMemory) -> None:
+        super().__init__(Path(), (), 0, lambda: 0.0)
+        self._node = node
+
+    @contextmanager
+    def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
+        yield self._networks(directories)
+
+    @contextmanager
+    def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
+        if not self._node.lock():
+            raise LockHeld
+        try:
+            yield self._networks(directories)
+        finally:
+            self._node.unlock()
+
+    def _networks(self, directories: Iterable[str]) -> Mapping[str, Network]:
+        return {directory: Network(directory, self._node) for directory in directories}
 
 
 @cache
@@ -306,9 +349,6 @@ class InMemoryJournal(JournalStore):
     def trouble(self) -> str:
         return ""
 
-    def room(self, _now: datetime) -> int:
-        return self._ask("room") if self._setup.nearly_full else 1000
-
     def read(self) -> Journal:
         self.known = self._ask("journal")
         return self.known
@@ -316,26 +356,16 @@ class InMemoryJournal(JournalStore):
     def begin(self, entry: Entry, _evidence: Sequence[str]) -> None:
         self._ask("begin", entry)
 
-    def end(self, name: str, verdict: Verdict, why: str, _at: datetime) -> None:
-        self._ask("end", name, verdict, why)
-
-    def restoring(self, name: str, _at: datetime) -> None:
-        self._ask("restoring", name)
-
-    def restored(self, name: str, _at: datetime) -> None:
-        self._ask("restored", name)
-
-    def halted(self, name: str, _at: datetime) -> None:
-        self._ask("halted", name)
+    def update(self, entry: Entry, _at: datetime) -> None:
+        self._ask("update", entry)
 
 
-Parts = tuple[Sources, Recheck, RestoreOperations, InMemoryJournal]
+Parts = tuple[InMemory, InMemoryJournal]
 
 
 def unchanged(ask: Answered, setup: Setup) -> Parts:
     """Return a cleaner as it is."""
-    node = InMemory(ask, setup)
-    return node.sources(), node, node, InMemoryJournal(ask, setup)
+    return InMemory(ask, setup), InMemoryJournal(ask, setup)
 
 
 Assembly = Callable[[Answered, Setup], Parts]
@@ -343,14 +373,15 @@ Assembly = Callable[[Answered, Setup], Parts]
 
 def restore(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     """`nodeleak restore ENTRY --apply`."""
-    _, _, file_ops, journal_store = assemble(ask, setup)
-    with suppress(Busy, OSError, RestoreError), journal_store.exclusive(0):
-        recover_and_restore(setup.restores, file_ops, journal_store, START)
+    node, journal = assemble(ask, setup)
+    with suppress(Busy, OSError, RestoreError), journal.exclusive(0):
+        recover_and_restore(setup.restores, node.files(), journal, START)
 
 
 def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     """`nodeleak clean --apply`, or syncs of `nodeleak run --cleanup=auto`."""
-    sources, recheck, file_ops, journal_store = assemble(ask, setup)
+    node, journal = assemble(ask, setup)
+    sources = node.sources()
     limits = Limits(
         networks=setup.cleaned, grace=setup.grace, settle=setup.settle, max_share=setup.max_share, only=setup.only
     )
@@ -369,15 +400,9 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         # No time passes after a snapshot: that it expires after a minute is not modeled.
         return taken_at[-1] + timedelta(microseconds=ask("number"))
 
+    session = limits, setup.budget, "run" if setup.syncs else "clean", journal, node.recheck(), node.files()
     if setup.syncs:
-        cleaner = ApplyingCleaner(
-            CleanupSession(limits, setup.budget, journal_store, "run"),
-            recheck,
-            lambda: file_ops,
-            journal_store,
-            journal_time,
-            0.0,
-        )
+        cleaner = Apply(*session, now=journal_time, lock_timeout=0)
         state: ConfirmationState | None = None
         for _ in range(setup.syncs):
             cleaner.before_snapshot(START)
@@ -385,15 +410,13 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             report, state = engine.run(current, state, grace=setup.grace, confirm_after=setup.confirm)
             cleaner.after_snapshot((current,), report)
         return
-    cleaner = ApplyingCleaner(
-        _MergingSession(limits, setup, journal_store, ask), recheck, lambda: file_ops, journal_store, journal_time, 0.0
-    )
+    cleaner = _Merging(*session, now=journal_time, lock_timeout=0)
+    cleaner.ask, cleaner.setup = ask, setup
     cleaner.before_snapshot(START)
     snapshots: tuple[Snapshot, ...] = (snapshot(),)
     if _needs_second_snapshot(snapshots[0], setup.grace):
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
-        runtime_history = watch(RuntimeHistory(), snapshots[0])
-        leaks = frozenset(memory.leaks.items())
+        runtime_history = RuntimeHistory().after(snapshots[0])
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
         # Whether a released container reappeared depends on the whole snapshot.
         _merge(
@@ -403,11 +426,11 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             memory.taken_at,
             memory.uptime,
             found,
-            leaks,
+            memory.owned,
             pods,
             runtime_history,
-            journal_store.known,
-            snapshots[0] if journal_store.known.entries else None,
+            journal.known,
+            snapshots[0] if journal.known.entries else None,
         )
         if setup.confirm:
             ask("wait", setup.confirm.total_seconds())
@@ -420,27 +443,18 @@ def _merge(ask: Answered, setup: Setup, *relevant: Answer) -> None:
         ask(MERGE, *relevant)
 
 
-class _MergingSession(CleanupSession):
+class _Merging(Apply):
     """After the decisions, only what they are has any effect."""
 
-    def __init__(self, limits: Limits, setup: Setup, journal_store: JournalStore, ask: Answered) -> None:
-        super().__init__(limits, setup.budget, journal_store, "clean")
-        self._ask, self._setup = ask, setup
+    ask: Answered
+    setup: Setup
 
     def context(self, report: Report) -> GuardContext:
         context = super().context(report)
-        _merge(
-            self._ask,
-            self._setup,
-            "decided",
-            tuple(request for request, refusals in guards.decide(context) if not refusals),
-            tuple(
-                (entry.name, entry.restorations, entry.restoring)
-                for entry in self._journal.entries
-                if entry.restorations
-            ),
-            context.halted,
-        )
+        passed = tuple(request for request, refusals in guards.decide(context) if not refusals)
+        sandboxes = {request.container_id for request in passed}
+        known = tuple(entry for entry in self._read.entries if entry.container_id in sandboxes)
+        _merge(self.ask, self.setup, "decided", passed, known, context.halted)
         return context
 
 

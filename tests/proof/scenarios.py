@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.cleanup.journal import Entry
-from agent.cleanup.session import Budget
+from agent.cleanup.run import Budget
 from agent.model.release import Verdict
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
 from agent.model.runtime import DOCKER as DOCKERS
@@ -232,6 +232,7 @@ RESTORING_DISK = Scenario(
         left=rarely("the disk fails", "the disk fails", "the cleaner is killed"),
     ),
     restores="1",
+    releases=False,
 )
 NEARLY_FULL = Scenario(
     name="two cleaners, one of them killed; three leaks, and the journal has room for two",
@@ -241,7 +242,6 @@ NEARLY_FULL = Scenario(
         left=rarely("the cleaner is killed"),
     ),
     cleaners=2,
-    setup=Setup(nearly_full=True),
 )
 
 UNRECOGNIZED = Scenario(

@@ -30,7 +30,7 @@ class RecordedSources:
         self.requested.append(source)
         if source == self.broken:
             raise SourceError("it broke")
-        if source == "attachments" and (requested := lost_volumes.question(so_far)):
+        if source == "attachments" and (requested := lost_volumes.request(so_far)):
             self.queried = (*requested.volumes, *(pod.name for pod in requested.pods))
         return getattr(self._snapshot, source)
 

@@ -70,67 +70,45 @@ def test_reservations_are_read_before_owners_and_the_api_server_last() -> None:
     # On docker a sandbox exists before its address is reserved: in this order a race can orphan none.
     sources = RecordedSources(node(ORPHAN))
     read(sources)
-    order = {source: place for place, source in enumerate(sources.requested)}
+    order = {source: number for number, source in enumerate(sources.requested)}
     assert (order["networks"], order["reservations"]) == (0, 1)
-    assert order["reservations"] < order["containers"]
-    assert order["containers"] < order["addresses"]
+    assert order["reservations"] < order["containers"] < order["addresses"]
     assert max(order["pods"], order["node"]) > order["containers"]
-
-
-def test_device_plugins_are_read_before_rejected_pods() -> None:
     # A pod is rejected for what the kubelet did not know then; what it learns later must not be attributed to it.
-    sources = RecordedSources(node())
-    read(sources)
-    assert sources.requested.index("device_plugins") < sources.requested.index("pods")
+    assert order["device_plugins"] < order["pods"]
 
 
-def test_the_api_server_clock_is_read_after_its_answer() -> None:
-    sources = RecordedSources(replace(node(), api_skew=timedelta(seconds=2)))
-    assert read(sources).api_skew == timedelta(seconds=2)
-    assert {"pods", "node"} <= set(sources.skew_read_after)
-    assert read(RecordedSources(node())).api_skew is None
-
-
-def test_the_server_version_is_stored() -> None:
-    assert read(RecordedSources(replace(node(), server_version="v1.20.2"))).server_version == "v1.20.2"
-    assert read(RecordedSources(node())).server_version == ""
-
-
-def test_damaged_files_of_the_cache_are_stored() -> None:
+def test_what_comes_with_the_answers_of_a_source_is_stored() -> None:
     damaged = DamagedResult("kubenet", GONE, "eth0", Damage.EMPTY)
-    assert read(RecordedSources(replace(node(), damaged_results=(damaged,)))).damaged_results == (damaged,)
+    given = {"server_version": "v1.20.2", "damaged_results": (damaged,), "api_skew": timedelta(seconds=2)}
+    sources = RecordedSources(replace(node(), **given))  # type: ignore[arg-type]
+    snapshot = read(sources)
+    assert {name: getattr(snapshot, name) for name in given} == given
+    assert {"pods", "node"} <= set(sources.skew_read_after), "the API server's clock comes with its answer"
 
 
-def test_each_source_is_read_once() -> None:
+def test_the_snapshot_contains_what_was_read_once_and_how_long_it_took() -> None:
     sources = RecordedSources(ALL_SOURCES_NEEDED)
-    read(sources)
-    assert sorted(sources.requested) == sorted(SOURCES)
-
-
-def test_the_snapshot_contains_what_was_read() -> None:
-    recorded = ALL_SOURCES_NEEDED
-    snapshot = read(RecordedSources(recorded))
-    assert list(snapshot.readings()) == list(with_history(replace(recorded, uptime=NOW.uptime)).readings())
+    snapshot = read(sources)
+    assert sorted(sources.requested) == sorted(timing.source for timing in snapshot.timings) == sorted(SOURCES)
+    assert {timing.seconds for timing in snapshot.timings} == {1.0}
+    expected = with_history(replace(ALL_SOURCES_NEEDED, uptime=NOW.uptime))
+    assert list(snapshot.readings()) == list(expected.readings())
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
-    assert snapshot.unavailable() == ()
 
 
-@pytest.mark.parametrize(
-    "snapshot",
-    [
+def test_mounted_namespaces_are_not_read_unless_the_cache_names_one_of_an_orphan() -> None:
+    for snapshot in (
         node(PINNED),
         node(ORPHAN),
         node(ORPHAN, cni_result(WEB_ID, "shop/web", CIDR, namespace=MOUNTED)),
         node(ORPHAN, PINNED, cni_results=Unavailable("cni_results", "no")),
-    ],
-    ids=["no reservation", "not named", "only an owned one is named", "no cache"],
-)
-def test_mounted_namespaces_are_not_read_unless_the_cache_names_one_of_an_orphan(snapshot: Snapshot) -> None:
-    sources = RecordedSources(snapshot)
-    assert read(sources).mounted_namespaces == NotRequested(
-        "mounted_namespaces", "libcni's cache names no mounted network namespace of a sandbox without an owner"
-    )
-    assert "mounted_namespaces" not in sources.requested
+    ):
+        sources = RecordedSources(snapshot)
+        assert read(sources).mounted_namespaces == NotRequested(
+            "mounted_namespaces", "libcni's cache names no mounted network namespace of a sandbox without an owner"
+        )
+        assert "mounted_namespaces" not in sources.requested
 
 
 def test_on_a_healthy_node_namespaces_are_not_read() -> None:
@@ -140,12 +118,11 @@ def test_on_a_healthy_node_namespaces_are_not_read() -> None:
     assert snapshot.addresses == NotRequested("addresses", "no reservation is known to be without an owner")
 
 
-@pytest.mark.parametrize("ids", ["containers", "checkpoints"])
-def test_an_owner_of_any_kind_makes_namespaces_unnecessary(ids: str) -> None:
-    owner = sandbox(GONE, "shop/old", "exited") if ids == "containers" else Checkpoint(GONE, "shop/old")
-    sources = RecordedSources(node(ORPHAN, owner))
-    read(sources)
-    assert "addresses" not in sources.requested
+def test_an_owner_of_any_kind_makes_namespaces_unnecessary() -> None:
+    for owner in (sandbox(GONE, "shop/old", "exited"), Checkpoint(GONE, "shop/old")):
+        sources = RecordedSources(node(ORPHAN, owner))
+        read(sources)
+        assert "addresses" not in sources.requested
 
 
 def test_an_empty_file_has_no_owner() -> None:
@@ -161,12 +138,12 @@ def test_without_docker_no_reservation_is_known_to_be_ownerless() -> None:
     assert snapshot.containers == Unavailable("containers", "it broke")
 
 
-@pytest.mark.parametrize("source", ["checkpoints", "containers", "cni_results", "processes", "addresses"])
-def test_a_failing_source_is_unavailable_and_the_others_are_read(source: str) -> None:
-    snapshot = read(RecordedSources(node(ORPHAN), broken=source))
-    assert getattr(snapshot, source) == Unavailable(source, "it broke")
-    others = {one.source for one in snapshot.unavailable()} - {source}
-    assert others == ({"addresses"} if source == "processes" else set())
+def test_a_failing_source_is_unavailable_and_the_others_are_read() -> None:
+    for source in ("checkpoints", "containers", "cni_results", "processes", "addresses"):
+        snapshot = read(RecordedSources(node(ORPHAN), broken=source))
+        assert getattr(snapshot, source) == Unavailable(source, "it broke")
+        others = {one.source for one in snapshot.unavailable()} - {source}
+        assert others == ({"addresses"} if source == "processes" else set())
 
 
 def test_crosschecks_are_applied() -> None:
@@ -218,12 +195,6 @@ def test_an_unavailable_network_does_not_hide_another() -> None:
     snapshot = read(RecordedSources(node(ORPHAN, unread_networks=["cbr0"])))
     assert [one.source for one in snapshot.unavailable()] == ["reservations"]
     assert isinstance(snapshot.addresses, Known)
-
-
-def test_the_duration_of_each_reading_is_stored() -> None:
-    snapshot = read(RecordedSources(ALL_SOURCES_NEEDED))
-    assert sorted(timing.source for timing in snapshot.timings) == sorted(SOURCES)
-    assert {timing.seconds for timing in snapshot.timings} == {1.0}
 
 
 def test_a_bug_in_a_source_is_raised() -> None:

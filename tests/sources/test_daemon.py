@@ -63,19 +63,15 @@ def test_a_host_without_an_address_is_reported() -> None:
     assert "no daemon answers on nowhere.invalid:9747 (" in why_not(DaemonClient(("nowhere.invalid", 9747)))
 
 
-def test_a_daemon_without_a_report_says_so() -> None:
+def test_a_daemon_that_has_no_report_or_refuses_says_what_to_do() -> None:
     with answering(http("no sync yet\n", "503 Service Unavailable")) as (client, _):
         assert why_not(client).endswith(" has not finished its first sync")
-
-
-def test_a_daemon_that_refuses_says_what_to_set() -> None:
     with answering(http("only this machine", "403 Forbidden")) as (client, server):
         assert why_not(client).endswith(f" answers only loopback clients: set --listen=:{port_of(server)}")
 
 
-@pytest.mark.parametrize(
-    "pieces",
-    [
+def test_any_other_answer_is_not_the_daemons() -> None:
+    for pieces in (
         [http(HTML, "502 Bad Gateway")], [http("not found", "404 Not Found")], [http(json.dumps(GOOD), "302 Found")],
         [http(HTML)], [http("{}")], [http("[" * 100_000)], [http('{"a": NaN}')], [http(b"\xff\xfe\x00")],
         [http(json.dumps({**GOOD, "schema": "nodeleak.scan/v1"}))],
@@ -83,14 +79,12 @@ def test_a_daemon_that_refuses_says_what_to_set() -> None:
         [b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n"], [b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200],
         [CHUNKED, b"zz\r\n"], [b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{"],
         [b"HTTP/1.1 200 OK\r\n\xff\xfe: \xff\r\n\r\n"],
-    ],
-)  # fmt: skip
-def test_any_other_answer_is_not_the_daemons(pieces: list[bytes]) -> None:
-    with answering(*pieces) as (client, _):
-        why = why_not(client)
-    assert NOT_OURS in why or "no daemon answers" in why
-    assert "\n" not in why
-    assert len(why) < 200
+    ):  # fmt: skip
+        with answering(*pieces) as (client, _):
+            why = why_not(client)
+        assert NOT_OURS in why or "no daemon answers" in why
+        assert "\n" not in why
+        assert len(why) < 200
 
 
 def test_an_answer_is_read_up_to_a_limit() -> None:
@@ -140,17 +134,14 @@ def test_pods_are_known_by_container_id() -> None:
     assert names({"reservations": reservations, "findings": []}) == {"9" * 64: "shop/cart-0"}
 
 
-@pytest.mark.parametrize(
-    "one",
-    [
+def test_what_is_no_name_is_left_out() -> None:
+    entries: list[Any] = [
         None, 7, "x", [], {}, {"container_id": None, "pod": "a/b"}, {"container_id": "9", "pod": None},
         {"container_id": "9", "pod": "\x1b[2J/x"}, {"container_id": "9", "pod": "a/b\n"},
         {"container_id": "9", "pod": "a"}, {"container_id": "9", "pod": f"a/{'b' * 300}"},
         {"container_id": ["9"], "pod": "a/b"},
-    ],
-)  # fmt: skip
-def test_what_is_no_name_is_left_out(one: Any) -> None:
-    assert names({"reservations": [one]}) == {}
+    ]  # fmt: skip
+    assert names({"reservations": entries}) == {}
 
 
 def test_another_document_has_no_names() -> None:

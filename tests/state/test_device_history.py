@@ -10,10 +10,10 @@ from pathlib import Path
 
 from agent.checks import engine
 from agent.checks.devices.history import derive, with_history
-from agent.model.device_history import HISTORY_FILE, load_history
 from agent.model.devices import DevicePlugins
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
+from agent.model.state_files import HISTORY_FILE, load_history
 from agent.state.device_history import DeviceHistoryStore
 from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
 
@@ -78,14 +78,6 @@ def test_changes_replace_the_file(tmp_path: Path) -> None:
     ] == "socket_gone"
 
 
-def test_a_lost_file_is_written_again(tmp_path: Path) -> None:
-    exporter = DeviceHistoryStore(tmp_path)
-    exporter.export(report(SEEN), 0.1)
-    (tmp_path / HISTORY_FILE).unlink()
-    exporter.export(report(SEEN), 0.1)
-    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)
-
-
 def test_a_sync_without_device_plugins_does_not_change_the_file(tmp_path: Path) -> None:
     exporter = DeviceHistoryStore(tmp_path)
     exporter.export(report(SEEN), 0.1)
@@ -119,16 +111,17 @@ def test_what_a_process_left_that_was_killed_is_removed_by_the_next_write(tmp_pa
     assert sorted(os.listdir(tmp_path)) == [f".{HISTORY_FILE}.original", HISTORY_FILE]
 
 
-def test_an_unwritable_state_directory_is_logged_and_ends_nothing(tmp_path: Path) -> None:
-    in_the_way = tmp_path / "nodeleak"
+def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_the_agent_runs(tmp_path: Path) -> None:
+    in_the_way, reasons = tmp_path / "nodeleak", list[str]()
     in_the_way.write_text("a file")
-    exporter = DeviceHistoryStore(in_the_way)
-    exporter.export(report(SEEN), 0.1)
-    assert exporter.failed.endswith(": File exists")
+    store = DeviceHistoryStore(in_the_way, reasons.append)
+    for _ in range(2):
+        store.export(report(SEEN), 0.1)
+    assert reasons == [f"{in_the_way}: File exists"]
+    assert store.read().transitions == derive(SEEN)
     in_the_way.unlink()
-    exporter.export(report(SEEN), 0.1)
-    assert exporter.failed == ""
-    assert (in_the_way / HISTORY_FILE).exists()
+    store.export(report(SEEN), 0.1)
+    assert DeviceHistoryStore(in_the_way).read().transitions == derive(SEEN)
 
 
 def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(tmp_path: Path) -> None:
@@ -149,17 +142,6 @@ def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(tmp_pat
     assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(news)
 
 
-def test_an_unwritable_state_directory_loses_nothing_while_the_agent_runs(tmp_path: Path) -> None:
-    in_the_way = tmp_path / "nodeleak"
-    in_the_way.write_text("a file")
-    store = DeviceHistoryStore(in_the_way)
-    store.export(report(SEEN), 0.1)
-    assert store.read().transitions == derive(SEEN)
-    in_the_way.unlink()
-    store.export(report(SEEN), 0.1)
-    assert DeviceHistoryStore(in_the_way).read().transitions == derive(SEEN)
-
-
 def test_a_damaged_history_is_replaced_and_reported_until_then(tmp_path: Path) -> None:
     (tmp_path / HISTORY_FILE).write_text("{")
     store = DeviceHistoryStore(tmp_path)
@@ -167,21 +149,3 @@ def test_a_damaged_history_is_replaced_and_reported_until_then(tmp_path: Path) -
     store.export(report(SEEN), 0.1)
     assert store.read() == DeviceHistoryStore(tmp_path).read()
     assert store.read().trouble == ""
-
-
-def test_a_state_directory_that_cannot_be_entered_does_not_end_the_daemon(tmp_path: Path) -> None:
-    reasons: list[str] = []
-    store = DeviceHistoryStore(tmp_path / "file" / "state", reasons.append)
-    (tmp_path / "file").touch()
-    for _ in range(2):
-        store.export(report(SEEN), 0.1)
-    assert len(reasons) == 1
-    assert store.read().transitions == derive(SEEN)
-
-
-def test_a_file_that_is_damaged_while_the_daemon_runs_is_written_again(tmp_path: Path) -> None:
-    store = DeviceHistoryStore(tmp_path)
-    store.export(report(SEEN), 0.1)
-    (tmp_path / HISTORY_FILE).write_text("damaged")
-    store.export(report(SEEN), 0.1)
-    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)

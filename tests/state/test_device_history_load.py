@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.device_history import HISTORY_FILE, StoredHistory, dump_history
 from agent.model.devices import TransitionKind
-from agent.state.device_history import MAX_HISTORY_BYTES, DeviceHistoryStore
+from agent.model.state_files import HISTORY_FILE, StoredHistory, dump_history
+from agent.state.device_history import DeviceHistoryStore
 from tests.builders import KVM, transition
 from tests.wire import as_nobody, open_directory
 
@@ -40,10 +40,7 @@ def test_the_history_is_read_once(tmp_path: Path) -> None:
         (b"", "not JSON"),
         (dump_history([SEEN]).encode()[:-3], "not JSON"),
         (b"{}", "its schema is not 'nodeleak.device-plugins/v1'"),
-        (
-            b" " * (MAX_HISTORY_BYTES + 1),
-            f"it has {MAX_HISTORY_BYTES + 1} bytes, more than the limit of {MAX_HISTORY_BYTES}",
-        ),
+        (b" " * (1 << 21), "it has more than the limit of 1,048,576 bytes"),
     ],
     ids=["empty", "half", "another's", "huge"],
 )

@@ -1,72 +1,145 @@
 """`python -m tests.stress`: run the stress test and exit with 1 if an address was released wrongly."""
 
+import argparse
 import json
+import secrets
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any, Final, NoReturn
 
-from tests.stress import options, report
-from tests.stress.containerd import main as containerd
-from tests.stress.engine import BROKEN
-from tests.stress.modern import main as modern
-from tests.stress.options import Options
-from tests.stress.run import StressRun, run_stress
+import pytest
+
+from tests.containerd.failure import CannotRun
+from tests.containerd.packages import VERSIONS
+from tests.stress import containerd, docker, whole_node
+from tests.stress.ledger import Ledger
+from tests.stress.run import Context, Options, RunState, Runtime, StressRun
+
+_ABOUT: Final = """
+Stress-test cleaners of leaked addresses: churn one host-local store, leak addresses and kill plugins, runtimes and
+kubelets, run cleaners at the same time, and check that no address is taken from its holder, none is held twice, every
+leak is reclaimed in the end, and nothing else is left in the store.
+"""
+_MORE: Final = """
+Runtimes: docker (the machine's, with a store of its own); containerd (of Debian, in namespaces of its own). With
+--profile, a whole node of hack/cluster, which the test needs for itself.
+COMMAND is a shell command or one of: nodeleak; one-liner (the widely copied shell one-liner, as a cleaner only); none;
+with docker restore (`nodeleak restore --last --apply` during the churn, often killed).
+A command gets STRESS_STORE, STRESS_CACHE, STRESS_STATE and DOCKER_HOST, and the same values in nodeleak's variables.
+
+Exit codes: 0 no violations; 1 violations, or a cleaner or daemon failed; 2 wrong usage.
+Requires root and host-local, and for docker the image of hack/cluster (hack/cluster start docker).
+"""
+_DEFAULTS: Final = {"docker": (8, 30.0), "containerd": (10, 60.0), "node": (10, 240.0)}
+"""Workers, and seconds for the cleaners after the churn."""
+MOST_ADDRESSES: Final = 240
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the stress test and return the exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    options = _parse(arguments)
     signal.signal(signal.SIGTERM, _leave)
-    if containerd.SELECTED_BY in arguments:
-        return containerd.main([one for one in arguments if one != containerd.SELECTED_BY])
-    if any(argument.startswith(modern.SELECTED_BY) for argument in arguments):
-        return modern.main(arguments)
-    given = options.parse(arguments)
-    _print_options(given)
+    print(f"stress: {options.runtime}, {options.seconds:g} s, seed {options.seed}", flush=True)
+    context = Context(options, Random(options.seed), RunState(), Ledger())  # noqa: S311 (chance, not secrecy)
     try:
-        finished = run_stress(given)
+        with _prepared(context) as runtime:
+            finished = StressRun(context, runtime)
+            finished.execute()
+            document = _document(finished)
     except KeyboardInterrupt:
         print("stress: interrupted; everything was cleaned up", file=sys.stderr)
         return 128 + signal.SIGINT
-    except (OSError, *BROKEN) as error:
+    except (CannotRun, pytest.skip.Exception) as error:
+        print(f"stress: DID NOT RUN: it needs {error}", file=sys.stderr)
+        return 1
+    except (OSError, *docker.BROKEN) as error:
         print(f"stress: {error}", file=sys.stderr)
         return 1
-    return _print_result(given, finished)
+    if options.report:
+        options.report.write_text(json.dumps(document, indent=1) + "\n")
+    print(*_lines(document, finished), sep="\n")
+    return 1 if document["violations"] or document["failures"] else 0
 
 
 def _leave(_signal: int, _frame: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-def _print_options(given: Options) -> None:
-    commands = [f"{one.name} in a loop" for one in given.cleaners] + [
-        f"{one.name} as a daemon" for one in given.daemons
-    ]
-    print(
-        f"stress: {given.seconds:g} s, {given.workers} workers, {given.addresses} addresses, "
-        f"{given.rates.leak:g} % leaked, {given.rates.kill:g} % killed, seed {given.seed}",
-        f"cleaners: {', '.join(commands) or 'none'}",
-        sep="\n",
-        flush=True,
+def _prepared(context: Context) -> AbstractContextManager[Runtime]:
+    match context.options.runtime:
+        case "docker":
+            return docker.prepared(context)
+        case "containerd":
+            return containerd.prepared(context)
+        case _:
+            return whole_node.prepared(context)
+
+
+def _parse(arguments: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.stress",
+        description=_ABOUT,
+        epilog=_MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add = parser.add_argument
+    add("--runtime", choices=("docker", "containerd"), default="docker", help="what is stressed (docker)")
+    add("--version", choices=VERSIONS, default="1.7", help="of containerd (1.7)")
+    add("--profile", choices=sorted(whole_node.RUNTIMES), default="", help="stress this node of hack/cluster")
+    add("--cleaner", action="append", default=[], metavar="COMMAND", help="run it in a loop; may be repeated")
+    add("--daemon", action="append", default=[], metavar="COMMAND", help="start it once, as a daemon; may be repeated")
+    add("--seconds", type=float, default=60.0, help="duration of the churn (60)")
+    add("--workers", type=int, help="concurrent sandboxes or pods (8; containerd and node 10)")
+    add("--addresses", type=int, default=12, help=f"size of the address range, at most {MOST_ADDRESSES} (12)")
+    add("--leak", type=float, metavar="PERCENT", help="sandboxes that leak (docker 15, containerd 3)")
+    add("--kill", type=float, default=10.0, metavar="PERCENT", help="docker: sandboxes whose kubelet is killed (10)")
+    add("--seed", type=int, default=secrets.randbits(32), help="random seed (default: a new one for each run)")
+    add("--reclaim", type=float, metavar="SECONDS", help="time for the cleaners after the churn (30; 60; 240)")
+    add("--release", type=float, metavar="SECONDS", help="node: remove a reservation in use by hand at this time")
+    add("--report", type=Path, metavar="FILE", help="write the result as JSON")
+    given = parser.parse_args(arguments)
+    if not 1 <= given.addresses <= MOST_ADDRESSES:
+        parser.error(f"--addresses must be between 1 and {MOST_ADDRESSES}")
+    given.runtime = "node" if given.profile else given.runtime
+    workers, reclaim = _DEFAULTS[given.runtime]
+    given.workers, given.reclaim = given.workers or workers, given.reclaim or reclaim
+    return Options(**vars(given))
 
 
-def _print_result(given: Options, finished: StressRun) -> int:
-    document = report.document(finished)
-    if given.report is not None:
-        given.report.write_text(json.dumps(document, indent=1) + "\n")
-    print(*report.table(document), sep="\n")
-    violations = finished.ledger.violations()
-    for violation in violations:
-        print(violation.line(finished.ledger.began))
-    for failure in finished.state.failures:
-        print(f"stress: {failure}", file=sys.stderr)
-    if finished.state.failures or violations:
-        print(f"FAILED: {len(violations)} violations, {len(finished.state.failures)} failures")
-        return 1
-    print("no violations")
-    return 0
+def _document(finished: StressRun) -> dict[str, Any]:
+    """Return the complete result for programs."""
+    ledger, lifetimes = finished.ledger, finished.ledger.reclaim_seconds()
+    return {
+        "runtime": finished.options.runtime,
+        "seed": finished.options.seed,
+        "seconds": finished.seconds,
+        "counts": ledger.counts(),
+        "leak_seconds": {"p50": median(lifetimes or [0.0]), "most": max(lifetimes, default=0.0)},
+        **finished.runtime.result(),
+        "cleaners": [cleaner.result() for cleaner in finished.runtime.cleaners],
+        "failures": list(finished.state.failures),
+        "violations": [asdict(violation) | {"at": violation.at - ledger.began} for violation in ledger.violations()],
+    }
+
+
+def _lines(document: Mapping[str, Any], finished: StressRun) -> Iterator[str]:
+    failed = bool(document["violations"] or document["failures"])
+    for name, value in document.items():
+        if name not in {"violations", "failures", "cleaners", "add_seconds"}:
+            yield f"{name:24}{json.dumps(value)}"
+    for cleaner in document["cleaners"]:
+        yield f"{'cleaner':24}{cleaner['name']}: exit codes {json.dumps(cleaner['codes'])}"
+        if failed:
+            yield json.dumps(cleaner, indent=1)
+    yield from (violation.line(finished.ledger.began) for violation in finished.ledger.violations()[:20])
+    yield from (f"failure: {failure}" for failure in document["failures"])
+    yield f"FAILED: {len(document['violations'])} violations" if failed else "no violations"
 
 
 if __name__ == "__main__":

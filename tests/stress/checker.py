@@ -1,25 +1,84 @@
 """Decides from recorded events whether an address was released wrongly. Pure: no I/O.
 
 1. No address is taken from its holder. A sandbox holds an address from the return of ADD, or from the first read of a
-   file with its id, until a thread calls DEL or `docker rm` for it, even if its worker was killed.
+   file with its id, until a thread calls DEL or removes it, even if its worker was killed.
 2. No two sandboxes hold the same address at the same time.
-3. Every leak (`docker rm` without DEL) is reclaimed in the end.
+3. Every leak (a sandbox that is removed without DEL) is reclaimed in the end.
 4. At the end the store contains only host-local's own files.
 
 No false positives: a file read counts as evidence only if the sandbox held the address before the read began and still
-holds it when the read is recorded.
+holds it when the read is recorded. Events are recorded one at a time, so their order is reliable: a call is recorded
+before it starts, a result after the call returned. Times are seconds of the monotonic clock.
 """
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, assert_never
-
-from tests.stress.events import Action, ActionEvent, Claim, Event, FileRead, Violation, ViolationKind
 
 KEPT: Final = frozenset({"lock", "last_reserved_ip.0"})
 """host-local's own files, present in an empty store too."""
 _TRAIL: Final = 8
+
+
+class Action(StrEnum):
+    """What a thread did, or is about to do, with a sandbox."""
+
+    CREATED = "created"
+    """The runtime knows it: it may own an address from now on."""
+    ADDED = "ADD returned"
+    EXHAUSTED = "ADD found no address"
+    KILLED = "ADD killed"
+    """Recorded after reading the store: a file with this sandbox's id is its reservation."""
+    DEL_CALLED = "DEL called"
+    RM_CALLED = "rm called"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionEvent:
+    at: float
+    action: Action
+    sandbox: str
+    ip: str = ""
+    """For `ADDED` only."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """The reservation file of one address, read between `since` and `at`."""
+
+    at: float
+    since: float
+    ip: str
+    found: str | None
+    """The container id in it; empty for an empty file, None for no file."""
+
+
+Event = ActionEvent | FileRead
+
+
+class ViolationKind(StrEnum):
+    TAKEN = "taken from its holder"
+    HELD_TWICE = "held twice"
+    UNRECLAIMED = "leak never reclaimed"
+    LEFT_OVER = "left over"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    at: float
+    kind: ViolationKind
+    ip: str
+    sandbox: str
+    detail: str
+    trail: tuple[str, ...]
+    """The last events of the address with their times."""
+
+    def line(self, began: float) -> str:
+        """Format it in one line. `began`: start of the run."""
+        whose = self.sandbox[:12] or "no container"
+        return f"{self.at - began:8.3f} s  {self.kind}: {self.ip} of {whose}: {self.detail} [{'; '.join(self.trail)}]"
 
 
 @dataclass(slots=True)
@@ -58,49 +117,28 @@ class Checker:
         self._trails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_TRAIL))
         self._last_found: dict[str, str | None] = {}
 
-    @property
-    def leaks(self) -> dict[str, str]:
-        """The sandboxes of the current leaks, by address."""
-        return {ip: leak.sandbox for ip, leak in self._leaks.items()}
-
-    @property
-    def occupied(self) -> int:
-        """Number of addresses held or leaked."""
-        return len(self._holders) + len(self._leaks)
-
     def owned(self, sandbox: str) -> tuple[str, ...]:
         """Return the addresses that a sandbox holds, or believes to hold."""
         return tuple(self._owned.get(sandbox, ()))
 
     def record(self, event: Event) -> None:
         """Process the next event."""
-        match event:
-            case ActionEvent():
-                self._record_action(event)
-            case FileRead():
-                self._record_read(event)
-            case Claim():
-                self._record_claim(event)
-            case _:
-                assert_never(event)
+        if isinstance(event, FileRead):
+            self._record_read(event)
+        else:
+            self._record_action(event)
 
     def finish(self, at: float, left: Mapping[str, str]) -> None:
         """Check the final content of the store: ids by file name."""
         for name, found in sorted(left.items()):
+            leak = self._leaks.get(name)
             if name in KEPT:
                 continue
-            leak = self._leaks.get(name)
             if leak is not None and leak.sandbox == found:
                 detail = f"for {at - leak.since:.1f} s, since its container was removed without DEL"
                 self._report(at, ViolationKind.UNRECLAIMED, name, found, detail)
             else:
                 self._report(at, ViolationKind.LEFT_OVER, name, found, f"a file with {found[:12] or 'no id'}")
-
-    def _record_claim(self, event: Claim) -> None:
-        """Note a claim once: repeated claims would push the real events out of the trail."""
-        trail = self._trails[event.ip]
-        if not trail or not trail[-1].endswith(event.claim):
-            self._note(event.ip, event.at, event.claim)
 
     def _record_action(self, event: ActionEvent) -> None:
         self.actions[event.action] += 1
@@ -117,7 +155,7 @@ class Checker:
                 self._abandon(event)
             case Action.KILLED:
                 self.half_added += bool(self.owned(event.sandbox))
-            case Action.DELETED | Action.EXHAUSTED | Action.REMOVED:
+            case Action.EXHAUSTED:
                 pass
             case _:
                 assert_never(event.action)

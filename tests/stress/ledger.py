@@ -1,32 +1,15 @@
-"""Thread-safe event log: threads record what they do and see, and the checker processes each event at once."""
+"""What threads do and see, recorded one at a time; and the store on disk, read without any code of the agent."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from threading import Lock
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from threading import Event, Lock
+from typing import Final, TypeVar
 
-from tests.stress.checker import Checker
-from tests.stress.events import Action, ActionEvent, Claim, FileRead, Violation
+from tests.stress.checker import Action, ActionEvent, Checker, FileRead, Violation
 
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Counters of the run so far."""
-
-    allocations: int
-    exhausted: int
-    adds_killed: int
-    half_added: int
-    """Killed ADDs that had already reserved an address."""
-    leaked: int
-    reclaimed: int
-    violations: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.allocations} allocations, {self.exhausted} exhausted, {self.adds_killed} ADDs killed, "
-            f"{self.leaked} leaked, {self.reclaimed} reclaimed, {self.violations} violations"
-        )
+_T = TypeVar("_T")
+_EVERY: Final = 0.02
 
 
 class Ledger:
@@ -47,45 +30,64 @@ class Ledger:
         with self._lock:
             self._checker.record(FileRead(time.monotonic(), since, ip, found))
 
-    def claim(self, ip: str, claim: str) -> None:
-        """Record what a cleaner claims, to show it beside the observations."""
-        with self._lock:
-            self._checker.record(Claim(time.monotonic(), ip, claim))
-
     def finish(self, left: Mapping[str, str]) -> None:
         """Check the final content of the store."""
         with self._lock:
             self._checker.finish(time.monotonic(), left)
 
     def owned(self, sandbox: str) -> tuple[str, ...]:
-        with self._lock:
-            return self._checker.owned(sandbox)
-
-    def leaks(self) -> dict[str, str]:
-        with self._lock:
-            return self._checker.leaks
-
-    def occupied(self) -> int:
-        with self._lock:
-            return self._checker.occupied
+        return self._asked(lambda checker: checker.owned(sandbox))
 
     def reclaim_seconds(self) -> list[float]:
-        with self._lock:
-            return list(self._checker.reclaim_seconds)
+        return self._asked(lambda checker: list(checker.reclaim_seconds))
 
     def violations(self) -> tuple[Violation, ...]:
-        with self._lock:
-            return tuple(self._checker.violations)
+        return self._asked(lambda checker: tuple(checker.violations))
 
-    def counts(self) -> Counts:
+    def counts(self) -> dict[str, int]:
+        return self._asked(
+            lambda checker: {
+                "allocations": checker.actions[Action.ADDED],
+                "exhausted": checker.actions[Action.EXHAUSTED],
+                "adds_killed": checker.actions[Action.KILLED],
+                "half_added": checker.half_added,
+                "leaked": checker.leaked,
+                "reclaimed": len(checker.reclaim_seconds),
+            }
+        )
+
+    def _asked(self, question: Callable[[Checker], _T]) -> _T:
         with self._lock:
-            actions = self._checker.actions
-            return Counts(
-                actions[Action.ADDED],
-                actions[Action.EXHAUSTED],
-                actions[Action.KILLED],
-                self._checker.half_added,
-                self._checker.leaked,
-                len(self._checker.reclaim_seconds),
-                len(self._checker.violations),
-            )
+            return question(self._checker)
+
+
+class Store:
+    """One network's directory with the addresses of one range."""
+
+    def __init__(self, directory: Path, addresses: Iterable[str], ledger: Ledger) -> None:
+        self.directory, self.addresses = directory, tuple(addresses)
+        self._ledger = ledger
+
+    def read(self, *addresses: str) -> None:
+        """Read the files of these addresses by name and record their content."""
+        for ip in addresses:
+            since = time.monotonic()
+            self._ledger.file_read(since, ip, self._found(ip))
+
+    def watch(self, over: Event) -> None:
+        """Read every address in a loop."""
+        while not over.wait(_EVERY):
+            self.read(*self.addresses)
+
+    def left(self) -> dict[str, str]:
+        """Return the container ids in the directory by file name."""
+        names = [entry.name for entry in self.directory.iterdir()] if self.directory.is_dir() else []
+        return {name: found for name in names if (found := self._found(name)) is not None}
+
+    def _found(self, name: str) -> str | None:
+        try:
+            return (self.directory / name).read_text(errors="replace").partition("\n")[0].strip()
+        except FileNotFoundError:
+            return None
+        except IsADirectoryError:
+            return "(a directory)"

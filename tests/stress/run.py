@@ -1,198 +1,212 @@
-"""One stress run: churn, wind down, reclaim, check; then remove everything it created."""
+"""One stress run: churn, wind down, reclaim, check. Whatever happens, no thread and no process is left behind."""
 
-import shutil
+import os
 import signal
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from ipaddress import IPv4Network
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from threading import Thread
-from typing import Any, Final
+from threading import Event, Lock, Thread
+from typing import Any, Final, Protocol
 
 from tests import processes
-from tests.stress.cleaner import Cleaner
-from tests.stress.daemon import Daemon
-from tests.stress.engine import Engine, engine
-from tests.stress.garbage_collector import Abandoned, GarbageCollector
-from tests.stress.host_local import HostLocal
+from tests.stress.checker import KEPT
 from tests.stress.ledger import Ledger
-from tests.stress.libcni import Cache
-from tests.stress.node import Node
-from tests.stress.options import Options
-from tests.stress.run_state import RunState, Threads
-from tests.stress.slices import Slices
-from tests.stress.stopwatch import Beside, Stopwatch
-from tests.stress.store import Store
-from tests.stress.store_watcher import watch
-from tests.stress.worker import Worker
-from tests.stress.workspace import Workspace
 
-_SUBNET: Final = IPv4Network("10.254.77.0/24")
-_FIRST: Final = 10
-_PROGRESS: Final = 5.0
+_PROGRESS: Final = 10.0
+
+
+class RunState:
+    """Stop signals that every thread checks, and the failures that caused them."""
+
+    def __init__(self) -> None:
+        self.stopping = Event()
+        """No new sandboxes; existing ones complete their lifecycle."""
+        self.over = Event()
+        """Every thread stops after its current step."""
+        self.aborted = Event()
+        """The run failed: running commands are terminated as well."""
+        self._lock = Lock()
+        self._failures: list[str] = []
+
+    def fail(self, why: str) -> None:
+        """End the run at once."""
+        with self._lock:
+            self._failures.append(why)
+        self.abort()
+
+    def abort(self) -> None:
+        self.aborted.set()
+        self.end()
+
+    def end(self) -> None:
+        self.stopping.set()
+        self.over.set()
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(self._failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    runtime: str
+    version: str
+    """Of containerd."""
+    profile: str
+    """Of the whole node (hack/cluster)."""
+    cleaner: Sequence[str]
+    daemon: Sequence[str]
+    seconds: float
+    workers: int
+    addresses: int
+    leak: float | None
+    """Percentage of the sandboxes that leak; None: the default of the runtime."""
+    kill: float
+    """Percentage of the sandboxes during which the kubelet is killed."""
+    seed: int
+    reclaim: float
+    release: float | None
+    """When a reservation in use is removed by hand, in seconds."""
+    report: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all parts of a run share."""
+
+    options: Options
+    chance: Random
+    state: RunState
+    ledger: Ledger
+
+    def another_chance(self) -> Random:
+        return Random(self.chance.random())  # noqa: S311 (chance, not secrecy)
+
+
+class Cleaner(Protocol):
+    """A command that cleans, in a loop or as a daemon."""
+
+    def start(self) -> None: ...
+    def watch(self) -> None:
+        """Fail the run if it cannot go on."""
+
+    def churn_is_over(self) -> None: ...
+    def end(self) -> None: ...
+    def result(self) -> dict[str, Any]: ...
+
+
+class Runtime(Protocol):
+    """What is stressed."""
+
+    journal: Path
+    """nodeleak's, whose files are aged."""
+
+    @property
+    def cleaners(self) -> Sequence[Cleaner]: ...
+    def stays(self) -> AbstractContextManager[None]:
+        """Keep one pod during the block: libcni's cache has the range of the network while there is one."""
+
+    def watchers(self) -> Sequence[Callable[[], None]]:
+        """Return what runs in threads until the run is over."""
+
+    def churn(self) -> Sequence[Callable[[], None]]:
+        """Return what runs in threads until it is stopping."""
+
+    def wind_down(self) -> None:
+        """Remove what is left of sandboxes that are gone, but their leaks."""
+
+    def left(self) -> dict[str, str]:
+        """Return the files in the store that are nobody's."""
+
+    def result(self) -> dict[str, Any]: ...
 
 
 class StressRun:
     """All parts of a run and its phases."""
 
-    def __init__(self, options: Options, workspace: Workspace, containers: Engine) -> None:
-        self.options, self.workspace = options, workspace
-        self.state, self.ledger, self.adds = RunState(), Ledger(), Stopwatch()
-        self.cleaners = tuple(
-            Cleaner(given, workspace, number, self.state, self.ledger, options.pause)
-            for number, given in enumerate(options.cleaners)
-        )
-        self.daemons = tuple(
-            Daemon(given, workspace, number, self.state) for number, given in enumerate(options.daemons)
-        )
-        self.node = _node(options, workspace, containers, self.ledger)
-        self.cache_left = 0
-        """libcni cache entries of leaks that no cleaner removed."""
-        self._threads = Threads(self.state)
-        self._next_progress = time.monotonic() + _PROGRESS
+    def __init__(self, context: Context, runtime: Runtime) -> None:
+        self.options, self.state, self.ledger = context.options, context.state, context.ledger
+        self.runtime = runtime
+        self.seconds = 0.0
+        """How long the churn took."""
+        self._threads: list[Thread] = []
+        self._next_progress = 0.0
 
     def execute(self) -> None:
-        """Run all phases; no thread or process is left behind, whatever happens."""
+        runtime = self.runtime
         try:
-            with self._staying_pod() as ip:
+            with runtime.stays():
                 self._churn()
-                self._reclaim(ip)
+                if not self.state.failures:
+                    runtime.wind_down()
+                self._reclaim()
         except BaseException:
             self.state.abort()
             raise
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # shutdown has started
-            for daemon in self.daemons:
-                daemon.end()
+            for cleaner in runtime.cleaners:
+                cleaner.end()
             self.state.end()
-            self._threads.join()
+            for thread in self._threads:
+                thread.join()
         if not self.state.failures:
-            self.ledger.finish(self.node.store.left())
-        self.cache_left = self.node.cache.left()
-
-    @contextmanager
-    def _staying_pod(self) -> Iterator[str]:
-        """Hold an address from before the first leak until all leaks are reclaimed; yield it.
-
-        Its cached result is what tells nodeleak the range when the churn is over. Without any, it rightly refuses.
-        """
-        node = self.node.for_another_thread()
-        sandbox = node.create()
-        added = node.add(sandbox)
-        if added is None:
-            raise RuntimeError("an empty store is exhausted")
-        yield added.ip
-        node.delete(sandbox)
-        node.remove(sandbox)
+            self.ledger.finish(runtime.left())
 
     def _churn(self) -> None:
-        chance = Random(self.options.seed)  # noqa: S311 (chance, not secrecy)
-        abandoned = Abandoned(Random(chance.random()))  # noqa: S311
-        collector = GarbageCollector(
-            self.node.for_another_thread(),
-            abandoned,
-            Random(chance.random()),  # noqa: S311
-            self.state,
-            leaks=self.options.rates.leak > 0,
-        )
-        self._start_cleaning()
-        self._threads.start(lambda: watch(self.node.store, self.state))
-        collecting = self._threads.start(collector.work)
-        workers = [
-            self._threads.start(self._worker(abandoned, Random(chance.random())).work)  # noqa: S311
-            for _ in range(self.options.workers)
-        ]
-        self._wait_for_churn()
-        self.state.stopping.set()
-        _join(workers)
-        collector.no_more()
-        _join([collecting])
-
-    def _worker(self, abandoned: Abandoned, chance: Random) -> Worker:
-        node = self.node.for_another_thread()
-        return Worker(node, self.options.rates, chance, self.state, abandoned, self.adds)
-
-    def _start_cleaning(self) -> None:
-        for daemon in self.daemons:
-            daemon.start()
-        for cleaner in self.cleaners:
-            self._threads.start(cleaner.work)
-        self.adds.now(Beside.CLEANERS if self.daemons or self.cleaners else Beside.NOTHING)
-
-    def _wait_for_churn(self) -> None:
-        slices = None
-        if self.options.compare:
-            slices = Slices(self.cleaners, self.daemons, self.adds, self.node, self.options.pause)
-        for _ in processes.until(time.monotonic() + self.options.seconds):
+        began = time.monotonic()
+        for cleaner in self.runtime.cleaners:
+            cleaner.start()
+        for work in self.runtime.watchers():
+            self._start(work)
+        churning = [self._start(work) for work in self.runtime.churn()]
+        for _ in processes.until(began + self.options.seconds):
             if self.state.stopping.is_set():
-                return
-            if slices:
-                slices.turn()
+                break
             self._watch()
-        self.adds.now(None)
-        if slices:
-            slices.resume()
+        self.state.stopping.set()
+        for thread in churning:
+            thread.join()
+        self.seconds = time.monotonic() - began
 
-    def _reclaim(self, staying: str) -> None:
-        """Give the cleaners time to reclaim all but the address that stays; return at once without cleaners."""
-        if not self.daemons and not self.cleaners:
-            return
-        for cleaner in self.cleaners:
-            if cleaner.command.during_churn:
-                cleaner.pause_runs()
-        for _ in processes.until(time.monotonic() + self.options.reclaim):
-            if self.state.over.is_set() or self.node.store.has_only(staying):
+    def _reclaim(self) -> None:
+        """Give the cleaners time to reclaim the leaks."""
+        for cleaner in self.runtime.cleaners:
+            cleaner.churn_is_over()
+        for _ in processes.until(time.monotonic() + self.options.reclaim) if self.runtime.cleaners else ():
+            if self.state.over.is_set() or not self.runtime.left().keys() - KEPT:
                 return
             self._watch()
 
     def _watch(self) -> None:
-        for daemon in self.daemons:
-            daemon.watch()
-        self.workspace.age_journal()
+        for cleaner in self.runtime.cleaners:
+            cleaner.watch()
+        # A run can release more in an hour than a node does in a day: let nodeleak's journal have room.
+        for file in self.runtime.journal.glob("*.json"):
+            with suppress(FileNotFoundError):
+                os.utime(file, (0, 0))
         if (now := time.monotonic()) >= self._next_progress:
             self._next_progress = now + _PROGRESS
-            print(f"{now - self.ledger.began:5.0f} s  {self.ledger.counts()}", flush=True)
+            counts = ", ".join(f"{count} {what}" for what, count in self.ledger.counts().items())
+            print(f"{now - self.ledger.began:5.0f} s  {counts}", flush=True)
 
+    def _start(self, work: Callable[[], None]) -> Thread:
+        thread = Thread(target=self._guarded, args=(work,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
 
-def run_stress(options: Options) -> StressRun:
-    """Run the stress test and return its result; everything that it created is removed."""
-    with directory(keep=options.keep) as workspace, engine() as containers:
-        stress_run = StressRun(options, workspace, containers)
-        stress_run.execute()
-        return stress_run
-
-
-@contextmanager
-def directory(*, keep: bool) -> Iterator[Workspace]:
-    """Create the directories of a run, and remove them at the end."""
-    workspace = Workspace(Path(tempfile.mkdtemp(prefix="nodeleak-stress-")))
-    try:
-        workspace.make()
-        yield workspace
-    finally:
-        if keep:
-            print(f"kept: {workspace.root}", file=sys.stderr)
-        else:
-            shutil.rmtree(workspace.root, ignore_errors=True)
-
-
-def _node(options: Options, workspace: Workspace, containers: Engine, ledger: Ledger) -> Node:
-    addresses = [str(_SUBNET[_FIRST + number]) for number in range(options.addresses)]
-    host_local = HostLocal(workspace.root / "netconf.json", _ipam(workspace, addresses))
-    cache = Cache(workspace.cache, host_local.netconf)
-    return Node(containers, host_local, cache, Store(workspace.store, addresses, ledger), ledger)
-
-
-def _ipam(workspace: Workspace, addresses: list[str]) -> dict[str, Any]:
-    span = {"subnet": str(_SUBNET), "rangeStart": addresses[0], "rangeEnd": addresses[-1]}
-    return {"ranges": [[span]], "dataDir": str(workspace.networks)}
-
-
-def _join(threads: Sequence[Thread]) -> None:
-    for thread in threads:
-        thread.join()
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 (any exception of a thread fails the run)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.state.fail(f"{type(error).__name__} at {where.name}:{where.lineno}: {error}")

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
-from agent.model.ranges import free, serves, usable
+from agent.model.ranges import serves, usable
 from agent.model.snapshot import InsufficientData, NotRequested, Unavailable
 
 NAME = "exhausted_range"
@@ -27,8 +27,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for network in assessment.networks:
         try:
             yield from _in_network(assessment, network)
-        except InsufficientData as blind:
-            gap = blind
+        except InsufficientData as missing:
+            gap = missing
     # After the findings: a network that cannot be assessed must not hide that another one is full.
     if gap is not None:
         raise gap
@@ -40,15 +40,16 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
     entries = assessment.of(network)
     if not entries and not _may_have_range(assessment, network):
         return  # whatever the range is, all of it is free
-    ranges = assessment.ranges(network)
-    size, left = usable(ranges), free(ranges, (one.name for one in entries if one.blocks))
-    reserved = f"{size - left} of {size} addresses are reserved ({_without_container(assessment, network)})"
+    size, left = usable(assessment.ranges(network)), assessment.free(network)
+    leaked, unknown = (assessment.taken(network, state) for state in (State.LEAKED, State.UNKNOWN))
+    without_container = f"{leaked} leaked" + (f", {unknown} unknown" if unknown else "")
+    reserved = f"{size - left} of {size} addresses are reserved ({without_container})"
     if not left:
         yield Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
     elif (demand := _demand(assessment, network)) is None:
         return
-    elif size < demand.most:
-        message = f"{network}: {size} addresses for up to {demand.most} pods: the range is smaller than --max-pods"
+    elif size < demand.limit:
+        message = f"{network}: {size} addresses for up to {demand.limit} pods: the range is smaller than --max-pods"
         yield Finding(NAME, network, message, Severity.INFO, network, identity=("size",))
     elif left < demand.more:
         message = f"{network}: {left} free addresses for {demand.more} more pods; {reserved}"
@@ -58,7 +59,7 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
 def _may_have_range(assessment: Assessment, network: str) -> bool:
     """Return whether there is a range. A source that is unavailable may hide one that is too small."""
     snapshot = assessment.snapshot
-    if any(isinstance(one, Unavailable) for one in (snapshot.node, snapshot.cni_results)):
+    if isinstance(snapshot.node, Unavailable) or isinstance(snapshot.cni_results, Unavailable):
         return True
     try:
         assessment.ranges(network)
@@ -67,17 +68,12 @@ def _may_have_range(assessment: Assessment, network: str) -> bool:
     return True
 
 
-def _without_container(assessment: Assessment, network: str) -> str:
-    unknown = assessment.taken(network, State.UNKNOWN)
-    return f"{assessment.taken(network, State.LEAKED)} leaked" + (f", {unknown} unknown" if unknown else "")
-
-
 class _Demand(NamedTuple):
     """Pods with an address from a network."""
 
     more: int
     """How many may still be assigned to the node."""
-    most: int
+    limit: int
     """How many the node may have."""
 
 
@@ -88,7 +84,7 @@ def _demand(assessment: Assessment, network: str) -> _Demand | None:
         return None
     node = snapshot.node.known()
     # Only the network that gives this node's pods their addresses fills up with pods; a secondary network need not.
-    if node is None or not any(serves(assessment.ranges(network), cidr) for cidr in assessment.pod_networks()):
+    if node is None or not node.pod_cidrs or not serves(assessment.ranges(network), assessment.pod_ranges()):
         return None
     if node.max_pods is None:
         raise InsufficientData("node: it has no allocatable.pods")

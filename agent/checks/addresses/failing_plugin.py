@@ -16,19 +16,15 @@ Often its binary is missing in /opt/cni/bin, or iptables is not installed. Then 
 waits for you.
 """
 
-from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses.classify import made_at
 from agent.model.assessment import Assessment, State
 from agent.model.finding import Finding, Severity
-from agent.model.ranges import free
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import InsufficientData, Pod, Reservation, Snapshot, known_or
+from agent.model.snapshot import InsufficientData, Pod, Reservation, SandboxFailure, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"
@@ -41,6 +37,7 @@ _SOON: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
 _WAITS: Final = timedelta(minutes=1)
 """A pod that waits less may only be starting."""
+_OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +57,18 @@ class Treadmill:
 def find(assessment: Assessment) -> Iterator[Finding]:
     for network, treadmill in treadmills(assessment).items():
         failure = _failure(assessment.snapshot, network)
-        told = (
+        what = (
             f"plugin {failure.plugin} fails in {_OPERATIONS[failure.operation]}: {failure.message}"
             if failure
             else "a CNI plugin fails in ADD and DEL"
         )
+        left = _left(assessment, network)
+        ends_soon = left is not None and left <= treadmill.per_minute * (_SOON / _MINUTE)
         yield Finding(
             NAME,
             network,
-            f"{network}: {told}; {treadmill}: mend the plugin first, then release",
-            Severity.CRITICAL if _ends_soon(assessment, network, treadmill) else Severity.WARNING,
+            f"{network}: {what}; {treadmill}: mend the plugin first, then release",
+            Severity.CRITICAL if ends_soon else Severity.WARNING,
             network,
             since=treadmill.since,
             identity=("treadmill",),
@@ -79,21 +78,35 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         assessment.of(network)
 
 
-_OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
-
-
 def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
     """Return the networks in which addresses are being lost; raises InsufficientData where that cannot be told."""
     snapshot = assessment.snapshot
-    ends = {store.network: _end(assessment, store.network) for store in snapshot.reservations}
-    recent = _recent(assessment, ends)
     started = _last_start(snapshot)
-    if not (recent and waiting_pods(snapshot)) or started is None or runtimes.unordered(snapshot):
+    if not waiting_pods(snapshot) or started is None or runtimes.unordered(snapshot):
         return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
-    completed = {result.container_id for result in snapshot.cni_results.known()}
-    completed |= {result.container_id for result in snapshot.damaged_results}
-    failed = {network: _failed(entries, completed, started) for network, entries in recent.items()}
-    return {network: _treadmill(times, ends[network]) for network, times in failed.items() if len(times) >= FEWEST}
+    found = {store.network: _treadmill(assessment, store.network, started) for store in snapshot.reservations}
+    return {network: treadmill for network, treadmill in found.items() if treadmill}
+
+
+def _treadmill(assessment: Assessment, network: str, started: datetime) -> Treadmill | None:
+    end = _end(assessment, network)
+    lost = [leak for leak in _without_owner(assessment, network) if timedelta(0) <= end - leak.mtime <= WINDOW]
+    if len(lost) < FEWEST:
+        return None
+    completed = {result.container_id for result in assessment.snapshot.cni_results.known()}
+    completed |= {result.container_id for result in assessment.snapshot.damaged_results}
+    failed = [leak.mtime for leak in lost if leak.container_id not in completed and leak.mtime > started]
+    if len(failed) < FEWEST:
+        return None
+    since = min(failed)
+    return Treadmill(len(failed), len(failed) / (max(end - since, _MINUTE) / _MINUTE), since)
+
+
+def _without_owner(assessment: Assessment, network: str) -> Iterator[Reservation]:
+    for classified in assessment.reservations:
+        entry, suspected = classified.entry, classified.state in {State.CANDIDATE, State.LEAKED}
+        if suspected and entry.network == network and isinstance(entry, Reservation) and entry.container_id:
+            yield entry
 
 
 def _end(assessment: Assessment, network: str) -> datetime:
@@ -101,41 +114,19 @@ def _end(assessment: Assessment, network: str) -> datetime:
     now = assessment.snapshot.taken_at
     if _left(assessment, network) != 0:
         return now
-    blocking = (one.entry for one in assessment.of(network) if one.blocks)
-    return min(now, max((made_at(entry) for entry in blocking if isinstance(entry, Reservation)), default=now))
-
-
-def _failed(entries: Iterable[Reservation], completed: Container[str], started: datetime) -> list[datetime]:
-    times = (made_at(entry) for entry in entries if entry.container_id not in completed)
-    return [at for at in times if at > started]
-
-
-def _treadmill(times: Sequence[datetime], end: datetime) -> Treadmill:
-    since = min(times)
-    return Treadmill(len(times), len(times) / (max(end - since, _MINUTE) / _MINUTE), since)
+    taken = (entry.entry for entry in assessment.of(network))
+    return min(now, max((entry.mtime for entry in taken if isinstance(entry, Reservation)), default=now))
 
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
+    now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
     waiting = [
-        (pod.scheduled, pod)
+        (pod.scheduled, pod.uid, pod)
         for pod in known_or(snapshot.pods, ())
         if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
     ]
-    now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
-    due = [(scheduled, pod) for scheduled, pod in waiting if now - scheduled >= _WAITS]
-    return [pod for _, pod in sorted(due, key=lambda pair: (pair[0], pair[1].uid))]
-
-
-def _recent(assessment: Assessment, ends: Mapping[str, datetime]) -> Mapping[str, list[Reservation]]:
-    recent = defaultdict[str, list[Reservation]](list)
-    for classified in assessment.reservations:
-        entry = classified.entry
-        if classified.state not in {State.CANDIDATE, State.LEAKED} or not isinstance(entry, Reservation):
-            continue
-        if entry.container_id and timedelta(0) <= ends[entry.network] - made_at(entry) <= WINDOW:
-            recent[entry.network].append(entry)
-    return {network: entries for network, entries in recent.items() if len(entries) >= FEWEST}
+    return [pod for scheduled, _, pod in sorted(waiting, key=lambda pair: pair[:2]) if now - scheduled >= _WAITS]
 
 
 def _last_start(snapshot: Snapshot) -> datetime | None:
@@ -156,15 +147,9 @@ def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
     return max(failures, key=lambda failure: failure.network, default=None)
 
 
-def _ends_soon(assessment: Assessment, network: str, treadmill: Treadmill) -> bool:
-    left = _left(assessment, network)
-    return left is not None and left <= treadmill.per_minute * (_SOON / _MINUTE)
-
-
 def _left(assessment: Assessment, network: str) -> int | None:
     """Return for how many sandboxes there are free addresses; None: that is not known."""
     try:
-        taken = (entry.name for entry in assessment.of(network) if entry.blocks)
-        return max(0, free(assessment.ranges(network), taken))
+        return max(0, assessment.free(network))
     except InsufficientData:
         return None

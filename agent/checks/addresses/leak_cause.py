@@ -3,29 +3,29 @@
 Each cause is what can be observed, and nothing is guessed. Where two are possible, the less specific one is returned.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses.classify import made_at
-from agent.model.assessment import LONGEST_ADD
-from agent.model.finding import LeakCause
-from agent.model.leak import Leak
-from agent.model.snapshot import (
-    CniResult,
-    DamagedResult,
-    Known,
-    ProcessStartTimes,
-    Reservation,
-    Snapshot,
-    known_or,
-)
+from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
+from agent.model.finding import RESTARTS, LeakCause
+from agent.model.snapshot import Known, ProcessStartTimes, Reservation, known_or
 
-Origin: TypeAlias = tuple[LeakCause, datetime]
+CauseAndTime: TypeAlias = tuple[LeakCause, datetime]
 """The likely cause, and the last start that can have been it; without one, when the address was reserved."""
+
+
+class Origin(NamedTuple):
+    """What is known of the beginning of a leak."""
+
+    cause: LeakCause
+    at: datetime
+    """The time that belongs to the cause."""
+    since: datetime | None
+    """When it began, or can have begun at the earliest; None: all that is known is that it had begun by `at`."""
+
 
 _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 """A runtime that starts so soon after a reservation was made died while it waited for the network plugin."""
@@ -33,7 +33,6 @@ _AFTER_START: Final = timedelta(minutes=15)
 """What a start makes the kubelet or the runtime forget has leaked by then, with some minutes to spare."""
 _FEWEST_LOST: Final = 2
 """One sandbox alone may have been removed by hand."""
-_PRIMARY: Final = frozenset({"eth0", ""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,122 +43,107 @@ class LeakEvidence:
     runtime: str
     keeps_checkpoints: bool
     """The kubelet retries teardowns by itself, as one with docker does."""
-    only_runtime: bool = True
+    only_runtime: bool
     """No other runtime was asked, so that all records are its own."""
-    cached: Mapping[str, frozenset[str]] | None = None
+    cached: Mapping[str, set[str]] | None
     """The networks in which libcni has a result of a sandbox, by container ID; None: not known."""
-    current: frozenset[str] = field(default=frozenset())
+    current: frozenset[str]
     """The networks from which running sandboxes have their address."""
-    oldest_record: int | None = None
+    oldest_record: int | None
     """When the oldest of the runtime's containers was created, in seconds since the epoch."""
-    leaked: Mapping[str, datetime] = field(default_factory=dict)
+    leaked: Mapping[str, datetime]
     """When each leaked sandbox that libcni has a result of reserved its address, by container ID."""
+    last_owned: Mapping[Reservation, datetime]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, leaks: Iterable[Reservation]) -> "LeakEvidence":
-        cached = _cached(snapshot)
-        created = [one.created for one in known_or(snapshot.containers, ())]
+    def of(cls, assessment: Assessment) -> "LeakEvidence":
+        snapshot, index = assessment.snapshot, assessment.index
+        cached: dict[str, set[str]] = {}
+        for result in known_or(snapshot.cni_results, ()):
+            cached.setdefault(result.container_id, set()).add(result.network)
+        for damaged in snapshot.damaged_results:
+            cached.setdefault(damaged.container_id, set()).add(damaged.network)
+        running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
         return cls(
             processes=known_or(snapshot.processes, None),
             runtime=runtimes.name_of(snapshot),
             keeps_checkpoints=runtimes.keeps_checkpoints(snapshot),
             only_runtime=len(runtimes.asked(snapshot)) == 1,
-            cached=cached,
-            current=frozenset(_current(snapshot)),
-            oldest_record=min(created, default=None),
-            leaked={one.container_id: made_at(one) for one in leaks if one.container_id in (cached or {})},
+            cached=cached if isinstance(snapshot.cni_results, Known) else None,
+            current=frozenset(result.network for result in running if result.ifname in PRIMARY),
+            oldest_record=min((container.created for container in index.containers.values()), default=None),
+            leaked={leak.container_id: leak.mtime for leak in assessment.leaked if leak.container_id in cached},
+            last_owned=assessment.last_owned,
         )
 
     def leaked_before(self, moment: datetime) -> int:
         """Count the leaked sandboxes that were set up before."""
         return sum(made < moment for made in self.leaked.values())
 
-
-def _cached(snapshot: Snapshot) -> dict[str, frozenset[str]] | None:
-    if not isinstance(snapshot.cni_results, Known):
-        return None
-    networks: defaultdict[str, set[str]] = defaultdict(set)
-    results: tuple[CniResult | DamagedResult, ...] = (*snapshot.cni_results.value, *snapshot.damaged_results)
-    for one in results:
-        networks[one.container_id].add(one.network)
-    return {container_id: frozenset(names) for container_id, names in networks.items()}
+    def replaced(self, network: str) -> bool:
+        """Return whether pods have their address from other networks now."""
+        return bool(self.current) and network not in self.current
 
 
-def _current(snapshot: Snapshot) -> Iterator[str]:
-    running = {one.id for one in known_or(snapshot.containers, ()) if one.sandbox and one.running}
-    for one in known_or(snapshot.cni_results, ()):
-        if one.container_id in running and one.ifname in _PRIMARY:
-            yield one.network
+def likely_cause(leak: Reservation, evidence: LeakEvidence) -> Origin:
+    cause, at = _by_records(leak, evidence)
+    if owned_at := evidence.last_owned.get(leak):
+        if at != leak.mtime and at < owned_at - _AFTER_START:
+            cause, at = LeakCause.UNKNOWN, leak.mtime  # what that start made somebody forget had leaked before
+        return Origin(cause, at, max(at, owned_at))
+    # The process may have started before as well, and nobody has seen the sandbox in between.
+    dated = cause not in RESTARTS or at - leak.mtime <= _DURING_ADD
+    return Origin(cause, at, at if dated else None)
 
 
-def first_observation(
-    reservation: Reservation, evidence: LeakEvidence, snapshot: Snapshot, owned_at: datetime | None = None
-) -> Leak:
-    """`owned_at`: when the last snapshot found its sandbox; None: it did not, or is the first."""
-    cause, since = likely_cause(reservation, evidence)
-    at_file = since == made_at(reservation)
-    if not at_file and owned_at and since < owned_at - _AFTER_START:
-        cause, at_file = LeakCause.UNKNOWN, True
-    return Leak(snapshot.taken_at, snapshot.uptime, cause, None if at_file else since, evidence.runtime)
-
-
-def likely_cause(reservation: Reservation, evidence: LeakEvidence) -> Origin:
-    made, processes = made_at(reservation), evidence.processes
-    if not reservation.container_id:
-        return LeakCause.EMPTY_FILE, made
+def _by_records(leak: Reservation, evidence: LeakEvidence) -> CauseAndTime:
+    processes = evidence.processes
+    if not leak.container_id:
+        return LeakCause.EMPTY_FILE, leak.mtime
     if processes is None:
-        return LeakCause.UNKNOWN, made
-    if processes.booted > made:
+        return LeakCause.UNKNOWN, leak.mtime
+    if processes.booted > leak.mtime:
         return LeakCause.NODE_REBOOT, processes.booted
     started = processes.start_of(evidence.runtime)
     if evidence.keeps_checkpoints:
-        return _restart(made, processes.kubelet, started)
+        return _restart(leak, processes.kubelet, started)
     # Without checkpoints, the runtime alone knows what is left to tear down: a kubelet that restarts forgets nothing.
-    networks = frozenset() if evidence.cached is None else evidence.cached.get(reservation.container_id, frozenset())
-    if reservation.network in networks:
-        return _torn_down_badly(reservation, evidence, started)
+    networks = evidence.cached.get(leak.container_id, set()) if evidence.cached is not None else set[str]()
+    if leak.network in networks:
+        return _torn_down_badly(leak, evidence, started)
     if evidence.cached is None or networks:
-        return _restart(made, None, started)
-    return _set_up_badly(reservation, evidence, started)
+        return _restart(leak, None, started)
+    return _set_up_badly(leak, evidence, started)
 
 
-def _restart(made: datetime, kubelet: datetime | None, runtime: datetime | None) -> Origin:
+def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | None) -> CauseAndTime:
     # The kubelet first: when only the runtime restarts, the kubelet keeps its checkpoints and retries the teardown.
-    if kubelet is not None and kubelet > made:
+    if kubelet is not None and kubelet > leak.mtime:
         return LeakCause.KUBELET_RESTART, kubelet
-    if runtime is not None and runtime > made:
+    if runtime is not None and runtime > leak.mtime:
         return LeakCause.RUNTIME_RESTART, runtime
-    return LeakCause.UNKNOWN, made
+    return LeakCause.UNKNOWN, leak.mtime
 
 
-def _set_up_badly(reservation: Reservation, evidence: LeakEvidence, started: datetime | None) -> Origin:
+def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
     """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
-    made = made_at(reservation)
-    if started is not None and timedelta(0) < started - made <= _DURING_ADD:
+    if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
         return LeakCause.RUNTIME_RESTART, started
     # A cache without a single result of this network is not that of the runtime.
-    if reservation.network in evidence.current:
-        return LeakCause.SETUP_FAILED, made
-    return _restart(made, None, started)
+    if leak.network in evidence.current:
+        return LeakCause.SETUP_FAILED, leak.mtime
+    return _restart(leak, None, started)
 
 
-def _torn_down_badly(reservation: Reservation, evidence: LeakEvidence, started: datetime | None) -> Origin:
+def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
-    made = made_at(reservation)
     if started is None or not evidence.only_runtime:
-        return LeakCause.TEARDOWN_SKIPPED, made
+        return LeakCause.TEARDOWN_SKIPPED, leak.mtime
     oldest = evidence.oldest_record
-    survived = started <= made or (oldest is not None and oldest < started.timestamp())
-    match _replaced(reservation, evidence), survived:
-        case True, True:
-            return LeakCause.NETWORK_RENAMED, made
-        case False, False if evidence.leaked_before(started) >= _FEWEST_LOST:
-            return LeakCause.RUNTIME_STATE_LOST, started
-        case _:
-            return LeakCause.TEARDOWN_SKIPPED, made
-
-
-def _replaced(reservation: Reservation, evidence: LeakEvidence) -> bool:
-    """Return whether pods have their address from other networks now."""
-    primary = reservation.ifname in _PRIMARY
-    return primary and bool(evidence.current) and reservation.network not in evidence.current
+    survived = started <= leak.mtime or (oldest is not None and oldest < started.timestamp())
+    replaced = leak.ifname in PRIMARY and evidence.replaced(leak.network)
+    if replaced and survived:
+        return LeakCause.NETWORK_RENAMED, leak.mtime
+    if not replaced and not survived and evidence.leaked_before(started) >= _FEWEST_LOST:
+        return LeakCause.RUNTIME_STATE_LOST, started
+    return LeakCause.TEARDOWN_SKIPPED, leak.mtime

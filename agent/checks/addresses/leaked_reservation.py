@@ -12,22 +12,25 @@ starts: there, restarting it is a remedy too. Neither removes its own rules for 
 reservation files by hand: comparing `docker ps` with a directory listing takes addresses that are in use.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from heapq import nsmallest
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Final
 
-from agent.checks import runtime as runtimes
-from agent.checks.addresses.classify import CLOCK_SLACK, made_at
-from agent.checks.addresses.leak_cause import LeakEvidence, first_observation
-from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.finding import Finding, LeakCause, Severity, TrackedFinding
-from agent.model.leak import Leak, Leaks
-from agent.model.port_mapping import PortMapping
+from agent.checks.addresses import host_ports
+from agent.checks.addresses.classify import CLOCK_SLACK
+from agent.checks.addresses.leak_cause import LeakEvidence, likely_cause
+from agent.model.assessment import Assessment, ClassifiedReservation
+from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
-from agent.model.runtime import CRI_O
-from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, Unavailable, known_or
+from agent.model.snapshot import (
+    InsufficientData,
+    NotRequested,
+    PortMapping,
+    Reservation,
+    Unavailable,
+    known_or,
+)
 from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"
@@ -36,124 +39,57 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 MOST_LISTED: Final = 512
 """Leaks of a node with a finding each; those beyond are counted in one finding for each network and cause."""
-_NAMED: Final = 3
-"""Ports in one sentence about several."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    for tracked in find_tracked(assessment):
-        yield tracked.finding
-    check_sources(assessment.snapshot)
-
-
-def find_tracked(assessment: Assessment) -> Iterator[TrackedFinding]:
-    """Yield the findings with their history: leaks are confirmed already."""
-    leaks = assessment.leaks or _first_observed(assessment)
-    if not leaks:
-        return
-    listed = dict(_listed(leaks))
-    ports = host_ports(assessment.snapshot, listed)
-    for classified in assessment.reservations:
-        if classified.state is State.LEAKED and isinstance(one := classified.entry, Reservation) and one in listed:
-            finding = _finding(classified, one, listed[one], ports[one] or ())
-            yield TrackedFinding(finding, listed[one].first_seen, confirmed=True)
-    yield from _others(leaks, listed)
-
-
-def check_sources(snapshot: Snapshot) -> None:
-    """Raise InsufficientData where an unavailable source may hide a leak."""
-    assessment = Assessment(snapshot, ())
-    for network in assessment.networks:
-        assessment.of(network)
-    _check_clock(snapshot, {one.id for one in snapshot.containers.known()})
-    _check_evidence(snapshot)
-
-
-def _first_observed(assessment: Assessment) -> Leaks:
-    """Return the leaks of a snapshot as if it were the first."""
-    leaked = [
-        one.entry for one in assessment.reservations if one.state is State.LEAKED and isinstance(one.entry, Reservation)
-    ]
-    if not leaked:
-        return {}
-    evidence = LeakEvidence.of(assessment.snapshot, leaked)
-    return {one: first_observation(one, evidence, assessment.snapshot) for one in leaked}
-
-
-def _listed(leaks: Leaks) -> Iterator[tuple[Reservation, Leak]]:
-    """Yield the leaks with a finding of their own: of many, those that were seen first.
-
-    So none that is listed makes room for another before it is released. Networks have no share each, because it would
-    become smaller with the next network.
-    """
-    yield from leaks.items() if len(leaks) <= MOST_LISTED else nsmallest(MOST_LISTED, leaks.items(), key=_by_age)
-
-
-def _by_age(listed: tuple[Reservation, Leak]) -> tuple[timedelta, tuple[int, int], str]:
-    reservation, leak = listed
-    return leak.first_uptime, numbered(reservation.ip), reservation.network
+    leaked = assessment.leaked
+    if leaked:
+        evidence, ports = LeakEvidence.of(assessment), host_ports.forwarded(assessment, leaked)
+        for reservation, classified in leaked.items():
+            yield _finding(reservation, classified, evidence, ports[reservation] or ())
+    _check_sources(assessment)
 
 
 def _finding(
-    classified: ClassifiedReservation, reservation: Reservation, leak: Leak, ports: tuple[PortMapping, ...]
+    reservation: Reservation,
+    classified: ClassifiedReservation,
+    evidence: LeakEvidence,
+    ports: tuple[PortMapping, ...],
 ) -> Finding:
-    since = leak.since or made_at(reservation)
-    because = describe_cause(leak.cause, format_time(since), leak.runtime)
-    rules = describe_ports(", ".join(f"{port} to {reservation.ip}" for port in ports))
+    cause, at, since = likely_cause(reservation, evidence)
+    because = describe_cause(cause, format_time(at), evidence.runtime)
+    rules = host_ports.describe(", ".join(f"{port} to {reservation.ip}" for port in ports))
     return Finding(
         detector=NAME,
         subject=str(reservation.key),
         message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}{rules}",
         network=reservation.network,
         pod=classified.pod,
-        cause=leak.cause,
+        cause=cause,
+        cause_at=at,
         since=since,
         port_mappings=ports,
-        identity=(reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns),
+        identity=_identity(reservation),
     )
 
 
-def _others(leaks: Leaks, listed: Collection[Reservation]) -> Iterator[TrackedFinding]:
-    """Yield one finding for the leaks of a network beyond the listed ones, for each cause and its time."""
-    counts: Counter[tuple[str, LeakCause, datetime | None, str]] = Counter()
-    oldest: dict[tuple[str, LeakCause, datetime | None, str], tuple[datetime, datetime]] = {}
-    for one, leak in leaks.items():
-        if one not in listed:
-            kind = one.network, leak.cause, leak.since, leak.runtime
-            counts[kind] += 1
-            since = leak.since or made_at(one)
-            earlier = oldest.get(kind, (since, leak.first_seen))
-            oldest[kind] = min(since, earlier[0]), min(leak.first_seen, earlier[1])
-    networks = {one.network for one in listed}
-    for (network, cause, began, runtime), count in counts.items():
-        more = "more " if network in networks else ""
-        since, first_seen = oldest[network, cause, began, runtime]
-        time = format_time(since) + ("" if began else " (the oldest)")
-        finding = Finding(
-            detector=NAME,
-            subject=network,
-            message=f"{count_of(count, f'{more}address', f'{more}addresses')} in {network} leaked, "
-            f"{describe_cause(cause, time, runtime)}: `nodeleak scan --output=wide` lists them",
-            network=network,
-            cause=cause,
-            since=since,
-            identity=(cause.value, began.isoformat() if began else "", runtime),
-            count=count,
-        )
-        yield TrackedFinding(finding, first_seen, confirmed=True)
+def key(reservation: Reservation) -> Key:
+    """Return the key of its finding."""
+    return NAME, str(reservation.key), *_identity(reservation)
 
 
-def _check_clock(snapshot: Snapshot, listed: Collection[str]) -> None:
-    """Raise InsufficientData if a reservation without a container is newer than the clock: its age says nothing."""
-    newest = (snapshot.taken_at + CLOCK_SLACK).timestamp() * 1e9
-    for store in snapshot.reservations:
-        for one in known_or(store.reading, ()):
-            if one.mtime_ns > newest and one.container_id not in listed:
-                raise InsufficientData(f"reservations: file {one.key} is newer than the node's clock, which was set")
+def _identity(reservation: Reservation) -> tuple[str | int, ...]:
+    """Return what another file of the same address does not have."""
+    return reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns
 
 
-def _check_evidence(snapshot: Snapshot) -> None:
+def _check_sources(assessment: Assessment) -> None:
     """Raise InsufficientData where an unavailable source may hide a leak."""
+    snapshot = assessment.snapshot
+    for network in assessment.networks:
+        assessment.of(network)
+    snapshot.containers.known()
+    _check_clock(assessment)
     for reading in (
         snapshot.networks,
         snapshot.checkpoints,
@@ -165,6 +101,64 @@ def _check_evidence(snapshot: Snapshot) -> None:
             reading.known()
     if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
         snapshot.cni_results.known()
+
+
+def _check_clock(assessment: Assessment) -> None:
+    """Raise InsufficientData if a reservation without a container is newer than the clock: its age says nothing."""
+    newest = assessment.snapshot.taken_at + CLOCK_SLACK
+    for store in assessment.snapshot.reservations:
+        for reservation in known_or(store.reading, ()):
+            if reservation.mtime > newest and reservation.container_id not in assessment.index.containers:
+                raise InsufficientData(
+                    f"reservations: file {reservation.key} is newer than the node's clock, which was set"
+                )
+
+
+def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[TrackedFinding]:
+    """Yield those that are listed, in their order, and one finding for the others of a network, a cause and its time.
+
+    Those that were seen first are listed, so that none makes room for another before it is released.
+    """
+    if len(leaks) <= MOST_LISTED:
+        yield from leaks
+        return
+    by_age = sorted(leaks, key=_age)
+    listed = {leak.finding.key for leak in by_age[:MOST_LISTED]}
+    networks = {leak.finding.network for leak in by_age[:MOST_LISTED]}
+    yield from (leak for leak in leaks if leak.finding.key in listed)
+    others: defaultdict[tuple[str, str, datetime | None], list[TrackedFinding]] = defaultdict(list)
+    for leak in by_age[MOST_LISTED:]:
+        finding = leak.finding
+        start = finding.cause_at if finding.cause in RESTARTS else None
+        others[finding.network, str(finding.cause), start].append(leak)
+    for (network, cause, start), group in others.items():
+        yield _summary(group, LeakCause(cause), start, "more " if network in networks else "", runtime)
+
+
+def _age(leak: TrackedFinding) -> tuple[datetime, tuple[int, int], str]:
+    return leak.first_seen, numbered(leak.finding.subject.rpartition("/")[2]), leak.finding.network
+
+
+def _summary(
+    leaks: Sequence[TrackedFinding], cause: LeakCause, start: datetime | None, more: str, runtime: str
+) -> TrackedFinding:
+    network = leaks[0].finding.network
+    at = start or min(leak.finding.cause_at for leak in leaks if leak.finding.cause_at)
+    since = [leak.finding.since for leak in leaks if leak.finding.since]
+    time = format_time(at) + ("" if start else " (the oldest)")
+    finding = Finding(
+        detector=NAME,
+        subject=network,
+        message=f"{count_of(len(leaks), f'{more}address', f'{more}addresses')} in {network} leaked, "
+        f"{describe_cause(cause, time, runtime)}: `nodeleak scan --output=wide` lists them",
+        network=network,
+        cause=cause,
+        cause_at=at,
+        since=min(since) if len(since) == len(leaks) else None,
+        identity=(cause.value, start.isoformat() if start else ""),
+        count=len(leaks),
+    )
+    return TrackedFinding(finding, min(leak.first_seen for leak in leaks), confirmed=True)
 
 
 def _owner(classified: ClassifiedReservation) -> str:
@@ -190,40 +184,3 @@ _CAUSES: Final = {
 
 def describe_cause(cause: LeakCause, since: str, runtime: str) -> str:
     return _CAUSES[cause].format(since=since, runtime=runtime)
-
-
-def describe_ports(forwarded: str) -> str:
-    """Say what a release does not remove. `forwarded`: the ports of the node, and where they lead; may be empty."""
-    return f"; iptables or nftables rules may still forward host port {forwarded}" if forwarded else ""
-
-
-def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
-    """Say which rules a release leaves, and what shows them. `ports`: of each address; None: not known."""
-    ip = next(iter(ports)) if len(ports) == 1 else "ADDRESS"
-    iptables = "ip6tables" if ":" in ip else "iptables"
-    show = f"`{iptables}-save -t nat | grep -wF {ip}` or `nft list ruleset | grep -wF {ip}` on the node shows them"
-    forwarded = [f"{port} to {ip}" for ip, known in ports.items() for port in known or ()]
-    if not forwarded:
-        return f"rules that forward host ports to {count_of(len(ports), 'address', 'addresses')} are not known: {show}"
-    more = f" and {len(forwarded) - _NAMED} more" if len(forwarded) > _NAMED else ""
-    return f"{describe_ports(', '.join(forwarded[:_NAMED]) + more).removeprefix('; ')}: {show}"
-
-
-def host_ports(
-    snapshot: Snapshot, leaked: Collection[Reservation]
-) -> dict[Reservation, tuple[PortMapping, ...] | None]:
-    """Return the ports of the node that may still be forwarded to each address; None: not known.
-
-    A reboot removes the rules. CRI-O and kubenet make their own; kubenet, and libcni before 0.8, name no pod.
-    """
-    ids, forwards_itself = {one.container_id for one in leaked}, CRI_O in runtimes.names(snapshot)
-    told: dict[tuple[str, str], tuple[PortMapping, ...]] = {}
-    for one in known_or(snapshot.cni_results, ()):
-        if one.container_id in ids and (one.port_mappings or (one.pod and not forwards_itself)):
-            sandbox = one.container_id, one.network
-            told[sandbox] = tuple(dict.fromkeys((*told.get(sandbox, ()), *one.port_mappings)))
-    processes = known_or(snapshot.processes, None)
-    return {
-        one: () if processes and processes.booted > made_at(one) else told.get((one.container_id, one.network))
-        for one in leaked
-    }

@@ -15,9 +15,8 @@ from typing import Final
 
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import LeftOver, NotRequested, Unavailable
+from agent.model.snapshot import LeftOver, NotRequested, Unavailable, from_mtime
 from agent.model.text import count_of, format_time
-from agent.model.times import from_mtime
 
 NAME = "left_over_network"
 SEVERITIES: Final = (Severity.INFO,)

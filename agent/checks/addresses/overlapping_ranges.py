@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Final
 
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import PRIMARY, Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import RangeSets, covers, overlap
 from agent.model.snapshot import InsufficientData, Unavailable, known_or
@@ -65,7 +65,7 @@ def _used(assessment: Assessment, network: str, other: RangeSets) -> str:
 
 def _is_primary(assessment: Assessment, network: str) -> bool:
     entries = _entries(assessment, network)
-    return not entries or any(entry.ifname in {"eth0", ""} for entry in entries)
+    return not entries or any(entry.ifname in PRIMARY for entry in entries)
 
 
 def _entries(assessment: Assessment, network: str) -> tuple[ClassifiedReservation, ...]:

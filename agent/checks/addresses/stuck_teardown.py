@@ -14,19 +14,21 @@ kubelet: restart the runtime, which loads its records again.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses.pending_teardown import damaged_result
-from agent.model.assessment import Assessment, ClassifiedReservation, PendingTeardown, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Reservation, Snapshot
+from agent.model.index import SnapshotIndex
+from agent.model.snapshot import ENDED, Known, Reservation, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
+Since: TypeAlias = tuple[datetime, timedelta]
+"""By the wall clock and by the boot clock."""
 _HOUR: Final = timedelta(hours=1)
 LIMITS: Final[Mapping[State, tuple[timedelta, timedelta]]] = {
     State.TEARDOWN_PENDING: (timedelta(minutes=15), _HOUR),
@@ -44,38 +46,77 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     assessment.snapshot.containers.known()
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
-    for one in assessment.reservations:
-        if not isinstance(one, PendingTeardown) or one.state not in LIMITS or not isinstance(one.entry, Reservation):
-            continue
-        late, stuck = LIMITS[one.state]
-        if one.lasted < late:
-            continue
-        severity = Severity.WARNING if one.lasted >= stuck else Severity.INFO
-        since = format_time(one.since)
+    for entry in assessment.reservations:
+        if isinstance(entry.entry, Reservation) and entry.entry in assessment.pending and entry.state in LIMITS:
+            yield from _late(entry, entry.entry, assessment)
+
+
+def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment) -> Iterator[Finding]:
+    since, uptime = assessment.pending[reservation]
+    lasted, (late, stuck) = assessment.snapshot.uptime - uptime, LIMITS[entry.state]
+    if lasted >= late:
+        severity = Severity.WARNING if lasted >= stuck else Severity.INFO
         yield Finding(
             detector=NAME,
-            subject=f"{one.network}/{one.name}",
-            message=f"{one.name} is reserved for {_what_is_left(one, since)}{_why(one.entry, assessment.snapshot)}",
+            subject=f"{entry.network}/{entry.name}",
+            message=f"{entry.name} is reserved for {_what_is_left(entry, format_time(since))}"
+            f"{_why(reservation, assessment.index)}",
             severity=severity,
-            network=one.network,
-            pod=one.pod,
-            since=one.since,
-            identity=(one.container_id, severity),
+            network=entry.network,
+            pod=entry.pod,
+            since=since,
+            identity=(entry.container_id, severity),
         )
 
 
-def _what_is_left(one: ClassifiedReservation, since: str) -> str:
-    pod = f" of pod {one.pod}" if one.pod else ""
-    if one.state is State.NOT_READY:
-        return f"sandbox {one.container_id[:12]}{pod}, which has not been ready since {since} and is not torn down"
+def _what_is_left(entry: ClassifiedReservation, since: str) -> str:
+    pod = f" of pod {entry.pod}" if entry.pod else ""
+    if entry.state is State.NOT_READY:
+        return f"sandbox {entry.container_id[:12]}{pod}, which has not been ready since {since} and is not torn down"
     return (
-        f"container {one.container_id[:12]}{pod}, which no longer exists; "
+        f"container {entry.container_id[:12]}{pod}, which no longer exists; "
         f"the kubelet has not completed its teardown since {since}"
     )
 
 
-def _why(reservation: Reservation, snapshot: Snapshot) -> str:
-    if (damaged := damaged_result(snapshot, reservation)) is None:
+def _why(reservation: Reservation, index: SnapshotIndex) -> str:
+    damaged = index.damaged_results.get((reservation.network, reservation.container_id))
+    if damaged is None:
         return ""
     file = f"libcni's cached result {damaged.file}"
     return f"; likely cause: {file} is damaged ({damaged.damage}); remove this file"
+
+
+def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:
+    """Return since when each teardown is pending: on no disk, so it is kept from snapshot to snapshot.
+
+    One that cannot be checked now stays so.
+    """
+    if not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
+        return earlier
+    return {
+        entry.entry: earlier.get(entry.entry) or _first_seen(entry.entry, assessment.index)
+        for entry in assessment.reservations
+        if isinstance(entry.entry, Reservation)
+        and (_is_pending(entry, assessment.index) or (entry.state is State.UNKNOWN and entry.entry in earlier))
+    }
+
+
+def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
+    # A runtime lists a sandbox, or has its record, until its teardown is completed.
+    container = index.containers.get(entry.container_id)
+    ended = container is not None and container.sandbox and container.state in ENDED
+    return entry.state is State.TEARDOWN_PENDING or (entry.state is State.NOT_READY and ended)
+
+
+def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
+    """Return now, or the boot of the node for a sandbox that a power cut ended: it has not run since.
+
+    Its time alone is no proof, because a node may create sandboxes before its clock is set.
+    """
+    snapshot, container = index.snapshot, index.containers.get(reservation.container_id)
+    processes = known_or(snapshot.processes, None)
+    damaged = (reservation.network, reservation.container_id) in index.damaged_results
+    if processes and container and damaged and container.created < int(processes.booted.timestamp()):
+        return processes.booted, timedelta(0)
+    return snapshot.taken_at, snapshot.uptime

@@ -4,7 +4,8 @@ Means: a pod of this node waits, and its last Event, not older than six minutes,
 range set`; but every network that was checked has free addresses. nodeleak looks at the wrong directory, or not at all
 of them.
 Do: do not trust an OK about addresses here. Compare the range in the message with the CNI configuration of the node
-(/etc/cni/net.d, or the runtime's own directory), and with the networks and directories of `nodeleak scan`; then set
+(/etc/cni/net.d, or the runtime's own directory), and with the networks and directories of `nodeleak scan`. If its
+network is there and not in use, such as one of Multus, set --network=auto,NAME; if its directory is another one, set
 --cni-networks-dir to the `dataDir` in use.
 """
 
@@ -14,9 +15,8 @@ from typing import Final
 
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.ranges import covers, free
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import InsufficientData, Snapshot, Unavailable, known_or
+from agent.model.ranges import covers
+from agent.model.snapshot import InsufficientData, NotRequested, SandboxFailure, Snapshot, Unavailable, known_or
 
 NAME = "unexplained_exhaustion"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -30,7 +30,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if isinstance(snapshot.sandbox_failures, Unavailable):
         snapshot.sandbox_failures.known()
     waiting = {failure.exhausted: failure for failure in _recent(snapshot) if failure.exhausted}
-    left = {network: _free(assessment, network) for network in assessment.networks} if waiting else {}
+    left = {network: _free(assessment, network) for network in _used(snapshot)} if waiting else {}
     if 0 in left.values():
         return
     for ranges, failure in waiting.items():
@@ -44,6 +44,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         yield Finding(NAME, ranges, message, Severity.WARNING, network, failure.pod)
 
 
+def _used(snapshot: Snapshot) -> list[str]:
+    return [store.network for store in snapshot.reservations if not isinstance(store.reading, NotRequested)]
+
+
 def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:
     """Yield what waiting pods say, in reverse: the first of those that say the same stays in a mapping."""
     now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
@@ -54,8 +58,7 @@ def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:
 
 def _free(assessment: Assessment, network: str) -> int | None:
     try:
-        ranges = assessment.ranges(network)
-        return free(ranges, (entry.name for entry in assessment.of(network) if entry.blocks))
+        return assessment.free(network)
     except InsufficientData:
         return None
 

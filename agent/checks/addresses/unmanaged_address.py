@@ -5,24 +5,24 @@ nothing manages. A runtime whose data was deleted leaves mounted network namespa
 kernel still answers for the address. In the runtime's list alone, such addresses look leaked.
 
 Means: no container has the reservation's ID, and a process has the address configured, or the network namespace that
-libcni's cache names for the sandbox is still mounted. A process is not reported if another network reserves its address
-for a container that the runtime has.
+libcni's cache names for the sandbox is still mounted. Severity info: as many containers of other networks have reserved
+the same address as namespaces have it, so that the reservation is most likely leaked.
 Do: look at the process on the node, and end it if it is a leftover and another pod does its work. Delete a namespace
 that has no process: `ip netns delete NAME`, or `umount PATH` and `rm PATH`. Do not release the address before, or the
-next pod shares it.
+next pod shares it. Severity info: nothing, the process is a healthy pod's.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.model.assessment import Assessment, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
-from agent.model.namespaces import mounted_by_sandbox
-from agent.model.snapshot import NotRequested, Snapshot, known_or
+from agent.model.index import SnapshotIndex
+from agent.model.snapshot import NotRequested
 
 NAME = "unmanaged_address"
-SEVERITIES: Final = (Severity.WARNING,)
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -32,23 +32,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot.containers.known()
     if isinstance(snapshot.addresses, NotRequested):
         return  # every reservation has an owner
-    processes, namespaces = _processes(assessment), _namespaces(snapshot)
-
+    snapshot.addresses.known()
     for classified in assessment.reservations:
-        holder = processes.get(classified.name) or namespaces.get(classified.container_id)
-        if classified.state is not State.UNMANAGED or holder is None:
-            continue
-        pod = f" of pod {classified.pod}" if classified.pod else ""
-        known = ", which the runtime does not know"
-        owner = f"container {classified.container_id[:12]}{pod}{known}" if classified.container_id else "no container"
-        yield Finding(
-            detector=NAME,
-            subject=f"{classified.network}/{classified.name}",
-            message=f"{holder} uses {classified.name}, which is reserved for {owner}",
-            network=classified.network,
-            pod=classified.pod,
-            identity=(classified.container_id,),
-        )
+        if classified.state is State.UNMANAGED:
+            yield from _unmanaged(classified, assessment.index)
     # After the findings: without the checkpoints it is not known which containers are gone for good.
     if runtimes.keeps_checkpoints(snapshot):
         snapshot.checkpoints.known()
@@ -57,14 +44,30 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         snapshot.mounted_namespaces.known()
 
 
-def _processes(assessment: Assessment) -> dict[str, str]:
-    """Describe the processes, by their address, where no network reserves it for a container that the runtime has."""
-    listed = {one.name for one in assessment.reservations if one.state in {State.IN_USE, State.NOT_READY}}
-    found = (one for one in assessment.snapshot.addresses.known() if one.ip not in listed)
-    return {one.ip: f"process {one.pid} ({one.command})" for one in found}
-
-
-def _namespaces(snapshot: Snapshot) -> dict[str, str]:
-    """Describe the mounted network namespaces, by the container ID of their sandbox."""
-    mounted = mounted_by_sandbox(known_or(snapshot.cni_results, ()), known_or(snapshot.mounted_namespaces, ()))
-    return {one: f"network namespace {place} (without a process)" for one, place in mounted.items()}
+def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Iterator[Finding]:
+    ip, holders = classified.name, index.holders.get(classified.name, [])
+    owned = f"{' and '.join(index.owners.get(ip, []))} reserves it for a container that the runtime has"
+    path = index.mounted_namespaces.get(classified.container_id)
+    pod = f" of pod {classified.pod}" if classified.pod else ""
+    known = ", which the runtime does not know"
+    container = f"container {classified.container_id[:12]}{pod}{known}" if classified.container_id else "no container"
+    severity = Severity.WARNING
+    if holders and not index.accounts_for(ip):
+        using = f"{' and '.join(holders)} {'uses' if len(holders) == 1 else 'use'}"
+        message = f"{using} {ip}, which is reserved for {container}" + (f"; {owned}" if ip in index.owners else "")
+    elif path:
+        message = f"network namespace {path} (without a process) uses {ip}, which is reserved for {container}"
+    elif holders:
+        severity = Severity.INFO
+        message = f"{ip} is reserved for {container}; it is not released while {holders[0]} has it: {owned}"
+    else:
+        return
+    yield Finding(
+        detector=NAME,
+        subject=f"{classified.network}/{ip}",
+        message=message,
+        severity=severity,
+        network=classified.network,
+        pod=classified.pod,
+        identity=(classified.container_id,),
+    )

@@ -5,39 +5,36 @@ This happens when someone, or a cleanup script, deletes files in host-local's di
 It also happens when the CNI configuration is replaced by that of another network with the same range.
 
 Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
+Without the pods of the API server: a sandbox runs, libcni's cache has its result of a network, and no file has its ID.
 Do: cordon the node first; then delete the pod, so that its controller creates a new one with a reservation (but if
 `nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.model.assessment import Assessment, ClassifiedReservation
+from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
+from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
-from agent.model.snapshot import Pod, Unavailable, known_or
+from agent.model.snapshot import Known, Unavailable, known_or
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    networks = assessment.networks
-    entries = {network: assessment.of(network) for network in networks}
+    if not isinstance(assessment.snapshot.pods, Known):
+        yield from _by_result(assessment)
+    networks, pods = assessment.networks, assessment.networked_pods
+    reserved = {network: _reserved(assessment, network) for network in networks}
     elsewhere = _reserved_elsewhere(assessment)
-    pods = assessment.networked_pods
-    reserved = {network: _reserved(pods, entries[network]) for network in networks}
-    configured = _configured(assessment)
-
     for pod, ip in pods:
         if pod.deleting or pod.name in elsewhere:
             continue
         holders = [network for network in networks if ip in reserved[network]]
-        if configured.intersection(holders):
-            continue
-        # A reservation counts in the networks that give out addresses now.
-        network = _allocating(assessment, configured if holders else networks, ip)
+        network = _allocating(assessment, ip, holders)
         if network is None:
             continue
         where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
@@ -50,35 +47,62 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             pod=pod.name,
             identity=(pod.uid,),
         )
-    _check_configuration(assessment)
+    if len(networks) > 1 and isinstance(assessment.snapshot.networks, Unavailable):
+        assessment.snapshot.networks.known()  # which of them gives out addresses now?
 
 
-def _check_configuration(assessment: Assessment) -> None:
-    """Raise InsufficientData if it is unknown which of several networks gives out addresses now."""
-    if len(assessment.networks) > 1 and isinstance(assessment.snapshot.networks, Unavailable):
-        assessment.snapshot.networks.known()
+def _by_result(assessment: Assessment) -> Iterator[Finding]:
+    """Yield each running sandbox whose result of ADD is in libcni's cache, and that has no reservation.
+
+    Its ADD was completed long before the reservations were read. The first DEL that works removes both.
+    """
+    snapshot, index = assessment.snapshot, assessment.index
+    snapshot.containers.known()
+    snapshot.cni_results.known()
+    entries = (entry for network in assessment.networks for entry in assessment.of(network))
+    reserved = {entry.container_id for entry in entries if entry.ifname in PRIMARY}
+    made_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
+    for container_id, pod in index.running_sandboxes.items():
+        networks = _primary_networks(index, container_id)
+        if container_id in reserved or index.containers[container_id].created > made_before:
+            continue
+        if networks and networks.issubset(assessment.networks):
+            network, sandbox = min(networks), f"sandbox {container_id[:12]}"
+            yield Finding(
+                detector=NAME,
+                severity=Severity.CRITICAL,
+                subject=f"{network} of {sandbox}",
+                message=f"pod {pod} runs with an address of {network} according to libcni's cache, and {network} has "
+                f"no reservation of its {sandbox}: the next pod can get the same address",
+                network=network,
+                pod=pod,
+                identity=(container_id,),
+            )
 
 
-def _configured(assessment: Assessment) -> frozenset[str]:
-    return frozenset(network.name for network in known_or(assessment.snapshot.networks, ()))
+def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:
+    """Return the networks that a sandbox has its pod's address from, according to libcni's cache."""
+    return {result.network for result in index.results.get(container_id, ()) if result.ifname == "eth0"}
 
 
-def _allocating(assessment: Assessment, networks: Collection[str], ip: str) -> str | None:
-    """Return the first of the networks that can give out an address."""
-    asked = (network for network in assessment.networks if network in networks)
-    return next((network for network in asked if covers(assessment.ranges(network), ip)), None)
+def _reserved(assessment: Assessment, network: str) -> set[str]:
+    return {entry.name for entry in assessment.of(network) if entry.blocks}
 
 
-def _reserved(pods: Iterable[tuple[Pod, str]], entries: Iterable[ClassifiedReservation]) -> frozenset[str]:
-    """Return those of the pods' addresses that are reserved: far fewer than reservations, on a node with many leaks."""
-    used = {ip for _, ip in pods}
-    return frozenset(one.name for one in entries if one.blocks and one.name in used)
+def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str | None:
+    """Return the network that can give out an address once more; None: none can.
+
+    A reservation counts in the networks that give out addresses now.
+    """
+    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
+    if configured.intersection(holders):
+        return None
+    allocating = (network for network in assessment.networks if network in configured or not holders)
+    return next((network for network in allocating if covers(assessment.ranges(network), ip)), None)
 
 
-def _reserved_elsewhere(assessment: Assessment) -> frozenset[str]:
+def _reserved_elsewhere(assessment: Assessment) -> set[str]:
     """Return the pods that have their address from a network that is not checked, according to libcni's cache."""
-    snapshot = assessment.snapshot
-    pods = {one.id: one.pod for one in known_or(snapshot.containers, ()) if one.sandbox and one.running}
-    results = [one for one in known_or(snapshot.cni_results, ()) if one.container_id in pods and one.ifname == "eth0"]
-    checked = {pods[one.container_id] for one in results if one.network in assessment.networks}
-    return frozenset(pods[one.container_id] for one in results) - checked
+    running, index = assessment.index.running_sandboxes, assessment.index
+    primary = [(pod, network) for sandbox, pod in running.items() for network in _primary_networks(index, sandbox)]
+    return {pod for pod, _ in primary} - {pod for pod, network in primary if network in assessment.networks}

@@ -4,18 +4,20 @@ The kubelet writes its checkpoint when a plugin reports devices or a pod is give
 plugin disconnects. So devices in a checkpoint prove a registration only if the running kubelet wrote the checkpoint.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.clocks import boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.checks.devices.registration import LATE, by_files
-from agent.checks.devices.sockets import socket_pairs
-from agent.model.devices import ENDPOINT_GRACE, DevicePlugins, DeviceTransition, TransitionKind
+from agent.checks.devices.view import DeviceView, kubelet_runs, last_by_resource
+from agent.model.devices import ENDPOINT_GRACE, DeviceTransition, TransitionKind
 from agent.model.snapshot import Known, Snapshot
 
 MAX_TRANSITIONS: Final = 256
+LATE: Final = timedelta(seconds=60)
+"""A checkpoint older than this need not be the first version with its content."""
+PROMPTLY: Final = timedelta(seconds=1)
+"""A plugin registers this soon after it bound its socket: within 0.2 s on a real node."""
 
 
 def with_history(snapshot: Snapshot) -> Snapshot:
@@ -28,134 +30,137 @@ def with_history(snapshot: Snapshot) -> Snapshot:
 
 def derive(snapshot: Snapshot) -> tuple[DeviceTransition, ...]:
     """Return the transitions up to this snapshot, oldest first."""
-    past = plugins(snapshot).history
-    changes = _Changes(snapshot)
-    in_files = [*changes.kubelet(last_start(past)), *changes.sockets(_last_by_socket(past))]
-    history = (*past, *_in_order(in_files, snapshot))
-    in_resources = [*changes.resources(history)]
-    return _bounded((*past, *_in_order([*in_files, *in_resources], snapshot)), plugins(snapshot))
+    past = DeviceView.of(snapshot)
+    in_files = [*_kubelet(past), *_sockets(past)]
+    with_files = DeviceView(snapshot, (*past.history, *_in_order(in_files, past)))
+    in_resources = _Resources(with_files).changes()
+    return _bounded((*past.history, *_in_order([*in_files, *in_resources], past)), past)
 
 
-def last_start(history: Iterable[DeviceTransition]) -> DeviceTransition | None:
-    starts = [one for one in history if one.what is TransitionKind.KUBELET_STARTED]
-    return starts[-1] if starts else None
+def _kubelet(view: DeviceView) -> Iterator[DeviceTransition]:
+    bound = view.plugins.kubelet_socket
+    if bound is not None and (view.start is None or view.start.at != bound):
+        # A socket that is older than this boot is of an unknown one.
+        boot = view.boot_id if view.in_this_boot(bound) else ""
+        yield DeviceTransition(TransitionKind.KUBELET_STARTED, bound, view.snapshot.uptime, boot)
 
 
-def since_start(history: Iterable[DeviceTransition]) -> tuple[DeviceTransition, ...]:
-    """Return the transitions after the kubelet's last start."""
-    history = tuple(history)
-    starts = [place for place, one in enumerate(history, 1) if one.what is TransitionKind.KUBELET_STARTED]
-    return history[starts[-1] :] if starts else history
-
-
-def last_by_resource(history: Iterable[DeviceTransition]) -> dict[str, DeviceTransition]:
-    return {one.resource: one for one in history if one.resource}
-
-
-def _last_by_socket(history: Iterable[DeviceTransition]) -> dict[str, DeviceTransition]:
-    return {one.socket: one for one in history if one.socket}
+def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
+    last = {transition.socket: transition for transition in view.history if transition.socket}
+    present = {socket.name: socket.made for socket in view.plugins.sockets}
+    for name, made in sorted(present.items()):
+        before = last.get(name)
+        if before is None or before.what is TransitionKind.SOCKET_GONE or before.at != made:
+            yield _transition(view, TransitionKind.SOCKET_APPEARED, made, socket=name)
+    for name, before in last.items():
+        if name not in present and before.what is not TransitionKind.SOCKET_GONE:
+            yield _transition(view, TransitionKind.SOCKET_GONE, view.snapshot.taken_at, socket=name, exact=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Changes:
-    """What one snapshot adds to the history."""
+class _Resources:
+    """What one snapshot adds to the history of resources."""
 
-    snapshot: Snapshot
+    view: DeviceView
+    """With the transitions of files."""
 
-    @property
-    def devices(self) -> DevicePlugins:
-        return plugins(self.snapshot)
+    def changes(self) -> list[DeviceTransition]:
+        if not self.view.kubelet_of_this_boot:
+            return []
+        registered = [*self._registered()]
+        last = {**self.view.last, **last_by_resource(registered)}
+        return [*registered, *self._lost(last), *self._dropped([*self.view.history, *registered])]
 
-    def kubelet(self, last: DeviceTransition | None) -> Iterator[DeviceTransition]:
-        bound = self.devices.kubelet_socket
-        if bound is not None and (last is None or last.at != bound):
-            # A socket that is older than this boot is of an unknown one.
-            boot = boot_id(self.snapshot) if in_this_boot(bound, self.snapshot) else ""
-            yield DeviceTransition(TransitionKind.KUBELET_STARTED, bound, self.snapshot.uptime, boot)
-
-    def sockets(self, last: Mapping[str, DeviceTransition]) -> Iterator[DeviceTransition]:
-        present = {one.name: one.made for one in self.devices.sockets}
-        for name, made in sorted(present.items()):
-            before = last.get(name)
-            if before is None or before.what is TransitionKind.SOCKET_GONE or before.at != made:
-                yield self._transition(TransitionKind.SOCKET_APPEARED, made, socket=name)
-        for name, before in last.items():
-            if name not in present and before.what is not TransitionKind.SOCKET_GONE:
-                yield self._transition(TransitionKind.SOCKET_GONE, self.snapshot.taken_at, socket=name, exact=False)
-
-    def resources(self, history: tuple[DeviceTransition, ...]) -> Iterator[DeviceTransition]:
-        if not kubelet_of_this_boot(self.snapshot, last_start(history)):
-            return
-        last = last_by_resource(since_start(history))
-        registered = [*self._registered(history, last)]
-        yield from registered
-        last |= last_by_resource(registered)
-        yield from self._lost(history, last)
-        yield from self._dropped(last_by_resource((*history, *registered)))
-
-    def _registered(
-        self, history: tuple[DeviceTransition, ...], last: Mapping[str, DeviceTransition]
-    ) -> Iterator[DeviceTransition]:
-        connected = self._connected(history)
+    def _registered(self) -> Iterator[DeviceTransition]:
+        written = self.view.written_since_start
         # Several registrations can be in one version of the file, which has one time only.
-        by_file, by_stream = {}, []
-        for one in self.devices.registered:
-            before = last.get(one.resource)
-            if not one.devices or (before is not None and before.what is TransitionKind.REGISTERED):
+        by_file, by_stream = [], []
+        for resource, devices in self.view.healthy.items():
+            before = self.view.last.get(resource)
+            if not devices or (before is not None and before.what is TransitionKind.REGISTERED):
                 continue
-            if written_since_start(self.snapshot) and self._written_after(before):
-                by_file[one.resource] = before
-            elif connected.get(one.resource) and (before is not None or written_since_start(self.snapshot) is None):
-                by_stream.append(one.resource)
-        for resource, lost in by_file.items():
-            at, exact = by_files(resource, history, self.snapshot, lost=lost, alone=len(by_file) == 1)
-            yield self._transition(TransitionKind.REGISTERED, at, resource=resource, exact=exact)
+            if written and self._written_after(before):
+                by_file.append(resource)
+            elif self._connected(resource) and (before is not None or written is None):
+                by_stream.append(resource)
+        for resource in by_file:
+            at, exact = self._registration_time(resource, alone=len(by_file) == 1)
+            yield self._change(TransitionKind.REGISTERED, resource, at, exact)
         for resource in by_stream:
-            yield self._seen_now(TransitionKind.REGISTERED, resource)
+            yield self._change(TransitionKind.REGISTERED, resource)
 
-    def _lost(
-        self, history: tuple[DeviceTransition, ...], last: Mapping[str, DeviceTransition]
-    ) -> Iterator[DeviceTransition]:
-        connected = self._connected(history)
-        healthy = {one.resource: one.devices for one in self.devices.registered}
+    def _registration_time(self, resource: str, *, alone: bool) -> tuple[datetime, bool]:
+        """Return when the checkpoint's registration was, and whether that is exact.
+
+        The kubelet also writes the file whenever it gives a device to a pod. So the file's time is the registration's
+        only if it follows the plugin's socket, or if an earlier snapshot saw that the resource was not registered.
+        """
+        plugins, now = self.view.plugins, self.view.snapshot.taken_at
+        written = plugins.checkpoint_written or now
+        if bound := self._socket_bound(resource, written):
+            return (written if written - bound <= PROMPTLY else bound), True
+        known = kubelet_runs(plugins.history)
+        run_seen_before = bool(known) and known[-1].start.at == plugins.kubelet_socket
+        return written, alone and run_seen_before and abs(now - written) <= LATE
+
+    def _socket_bound(self, resource: str, written: datetime) -> datetime | None:
+        """Return when the plugin bound its socket for this registration, as far as earlier snapshots tell."""
+        view, socket = self.view, self.view.sockets.get(resource)
+        bound = [
+            change
+            for change in view.history
+            if change.what is TransitionKind.SOCKET_APPEARED and change.socket == socket
+        ]
+        lost = view.last.get(resource)
+        since = view.plugins.kubelet_socket if lost is None else lost.at
+        if not bound or since is None or not since < bound[-1].at <= written:
+            return None
+        # An earlier snapshot may have seen the socket, and that the resource was not registered promptly.
+        seen = view.snapshot.taken_at - (view.snapshot.uptime - bound[-1].uptime)
+        seen_unregistered = bound[-1] in view.plugins.history and seen - bound[-1].at > PROMPTLY
+        return None if seen_unregistered else bound[-1].at
+
+    def _lost(self, last: dict[str, DeviceTransition]) -> Iterator[DeviceTransition]:
         for resource, before in last.items():
-            if before.what is not TransitionKind.REGISTERED or resource not in healthy:
+            if before.what is not TransitionKind.REGISTERED or resource not in self.view.healthy:
                 continue
-            if not healthy[resource]:
+            if not self.view.healthy[resource]:
                 yield self._in_checkpoint(TransitionKind.LOST, resource, before)
-            elif connected.get(resource) is False:
-                yield self._seen_now(TransitionKind.LOST, resource)
+            elif self._connected(resource) is False:
+                yield self._change(TransitionKind.LOST, resource)
 
-    def _dropped(self, last: Mapping[str, DeviceTransition]) -> Iterator[DeviceTransition]:
-        bound = self.devices.kubelet_socket
-        if bound is None or not written_since_start(self.snapshot) or self.snapshot.taken_at - bound < ENDPOINT_GRACE:
+    def _dropped(self, history: Iterable[DeviceTransition]) -> Iterator[DeviceTransition]:
+        bound, now = self.view.plugins.kubelet_socket, self.view.snapshot.taken_at
+        if bound is None or not self.view.written_since_start or now - bound < ENDPOINT_GRACE:
             return
-        listed = {one.resource for one in self.devices.registered}
-        for resource, before in last.items():
-            if resource not in listed and before.what is not TransitionKind.DROPPED:
+        for resource, before in last_by_resource(history).items():
+            if resource not in self.view.healthy and before.what is not TransitionKind.DROPPED:
                 yield self._in_checkpoint(TransitionKind.DROPPED, resource, before)
 
-    def _connected(self, history: tuple[DeviceTransition, ...]) -> dict[str, bool | None]:
-        streams = {one.name: one.connected for one in self.devices.sockets}
-        return {resource: streams.get(socket) for resource, socket in socket_pairs(history, self.devices).items()}
+    def _connected(self, resource: str) -> bool | None:
+        return self.view.connected.get(self.view.sockets.get(resource, ""))
 
     def _written_after(self, before: DeviceTransition | None) -> bool:
-        written = self.devices.checkpoint_written
+        written = self.view.plugins.checkpoint_written
         return written is not None and (before is None or written > before.at)
 
     def _in_checkpoint(self, what: TransitionKind, resource: str, before: DeviceTransition) -> DeviceTransition:
-        written = self.devices.checkpoint_written
+        written = self.view.plugins.checkpoint_written
         if written is None or not self._written_after(before):
-            return self._seen_now(what, resource)
-        return self._transition(what, written, resource=resource, exact=abs(self.snapshot.taken_at - written) <= LATE)
+            return self._change(what, resource)
+        return self._change(what, resource, written, abs(self.view.snapshot.taken_at - written) <= LATE)
 
-    def _seen_now(self, what: TransitionKind, resource: str) -> DeviceTransition:
-        return self._transition(what, self.snapshot.taken_at, resource=resource, exact=False)
-
-    def _transition(
-        self, what: TransitionKind, at: datetime, resource: str = "", socket: str = "", exact: bool = True
+    def _change(
+        self, what: TransitionKind, resource: str, at: datetime | None = None, exact: bool = False
     ) -> DeviceTransition:
-        return DeviceTransition(what, at, self.snapshot.uptime, boot_id(self.snapshot), resource, socket, exact)
+        """Without a time: it was seen now."""
+        return _transition(self.view, what, at or self.view.snapshot.taken_at, resource, exact=exact)
+
+
+def _transition(
+    view: DeviceView, what: TransitionKind, at: datetime, resource: str = "", socket: str = "", exact: bool = True
+) -> DeviceTransition:
+    return DeviceTransition(what, at, view.snapshot.uptime, view.boot_id, resource, socket, exact)
 
 
 _RANK: Final = (
@@ -169,26 +174,30 @@ _RANK: Final = (
 """The order in which the kubelet and its plugins act: when the kubelet starts, it removes every socket."""
 
 
-def _in_order(transitions: Iterable[DeviceTransition], snapshot: Snapshot) -> list[DeviceTransition]:
+def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
     """Sort the transitions of one snapshot by time, or by rank if the clock was set in between."""
-    transitions = list(transitions)
-    comparable = all(in_this_boot(one.at, snapshot) for one in transitions)
-    early = datetime.min.replace(tzinfo=snapshot.taken_at.tzinfo)
-    return sorted(
-        transitions,
-        key=lambda one: (one.at if comparable else early, _RANK.index(one.what), one.at, one.resource, one.socket),
-    )
+    comparable = all(view.in_this_boot(transition.at) for transition in transitions)
+
+    def sort_key(transition: DeviceTransition) -> tuple[object, ...]:
+        rank = _RANK.index(transition.what)
+        return (
+            (transition.at, rank, transition.resource, transition.socket)
+            if comparable
+            else (rank, transition.at, transition.resource, transition.socket)
+        )
+
+    return sorted(transitions, key=sort_key)
 
 
-def _bounded(history: tuple[DeviceTransition, ...], devices: DevicePlugins) -> tuple[DeviceTransition, ...]:
+def _bounded(history: tuple[DeviceTransition, ...], view: DeviceView) -> tuple[DeviceTransition, ...]:
     """Drop the oldest transitions, but keep the last of each subject: without it, it would be found again."""
     if len(history) <= MAX_TRANSITIONS:
         return history
-    present = {one.name for one in devices.sockets}
+    last = {
+        transition.resource or transition.socket: transition for transition in history
+    }  # both empty: a start of the kubelet
     current = {
-        last_start(history),
-        *last_by_resource(history).values(),
-        *(one for name, one in _last_by_socket(history).items() if name in present),
+        transition for transition in last.values() if not transition.socket or transition.socket in view.connected
     }
-    most_wanted_first = sorted(range(len(history)), key=lambda place: (history[place] not in current, -place))
-    return tuple(history[place] for place in sorted(most_wanted_first[:MAX_TRANSITIONS]))
+    most_wanted_first = sorted(range(len(history)), key=lambda index: (history[index] not in current, -index))
+    return tuple(history[index] for index in sorted(most_wanted_first[:MAX_TRANSITIONS]))

@@ -10,19 +10,23 @@ addresses. If the plugin offers its devices under another name, change the pods 
 ends when the kubelet has dropped it and no pod requests it.
 """
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices.clocks import plugins
-from agent.checks.devices.history import last_by_resource, last_start, since_start
-from agent.checks.devices.replaced import replaced, requested
-from agent.checks.devices.resource_state import kubelet_up_for, named_by_node_only, resource_states
+from agent.checks.devices.resource_state import (
+    kubelet_up_for,
+    named_by_node_only,
+    replaced,
+    requested,
+    resource_states,
+)
+from agent.checks.devices.view import DeviceView, last_by_resource
 from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
-from agent.model.finding import Finding, Severity, format_time
+from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Snapshot, Unavailable, known_or
-from agent.model.text import format_age
+from agent.model.text import format_age, format_time
 
 NAME = "late_device_plugin"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -32,14 +36,18 @@ GRACE: Final = timedelta(seconds=60)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    start, up = last_start(plugins(snapshot).history), kubelet_up_for(snapshot)
-    missing = [state for state in resource_states(snapshot) if state.registered is False]
+    view = DeviceView.of(snapshot)
+    start, up = view.start, kubelet_up_for(view)
     # A resource that was replaced, or that only the node's status names, is late only if it is requested.
-    unclear = {one for one in replaced(snapshot) | named_by_node_only(snapshot) if requested(one, snapshot) is None}
-    missing = [state for state in missing if state.resource not in unclear]
+    unclear = {
+        resource for resource in replaced(view) | named_by_node_only(view) if requested(resource, snapshot) is None
+    }
+    missing = [
+        state for state in resource_states(snapshot) if state.registered is False and state.resource not in unclear
+    ]
     if up is not None and start is not None:
         for state in missing:
-            yield from _late(state, start, up, snapshot)
+            yield from _late(state, start, up, view)
     # Last: the node's status may name a resource that no file here has.
     if isinstance(snapshot.node, Unavailable):
         snapshot.node.known()
@@ -47,43 +55,34 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         snapshot.pods.known()
 
 
-def _late(state: ResourceState, start: DeviceTransition, up: timedelta, snapshot: Snapshot) -> Iterator[Finding]:
-    devices = plugins(snapshot)
-    lost = _last_seen(state.resource, devices.history)
-    missing_for = up if lost is None else min(up, snapshot.uptime - lost.uptime)
-    listed = next((one for one in devices.registered if one.resource == state.resource), None)
-    no_healthy_device = listed is not None and not listed.devices
+def _late(state: ResourceState, start: DeviceTransition, up: timedelta, view: DeviceView) -> Iterator[Finding]:
+    # When the kubelet drops a resource, it has been gone for long.
+    seen = (transition for transition in view.since_start if transition.what is not TransitionKind.DROPPED)
+    lost, listed = last_by_resource(seen).get(state.resource), state.resource in view.healthy
+    missing_for = up if lost is None else min(up, view.snapshot.uptime - lost.uptime)
+    no_healthy_device = listed and not view.healthy[state.resource]
     if missing_for < GRACE or (no_healthy_device and _plugin_present(state, missing_for)):
         return
-    dropped = listed is None or missing_for >= ENDPOINT_GRACE
+    since = (
+        f"the kubelet started {format_age(up)} ago, at {format_time(start.at)}"
+        if lost is None
+        else f"the kubelet started at {format_time(start.at)} and lost it at {format_time(lost.at)}"
+    )
+    effect = "the kubelet stops offering it after 5 minutes"
+    if not listed or missing_for >= ENDPOINT_GRACE:
+        effect = f"the kubelet no longer offers it{_node_status(state.resource, view.snapshot)}"
     yield Finding(
         detector=NAME,
         subject=state.resource,
-        message=f"{state.resource} is not registered: {_since(lost, start.at, up)}{_socket(state)}; "
-        + (f"the kubelet no longer offers it{_node_status(state.resource, snapshot)}" if dropped else _NOT_YET_DROPPED),
+        message=f"{state.resource} is not registered: {since}{_socket(state)}; {effect}",
         since=start.at if lost is None else lost.at,
         resource=state.resource,
     )
 
 
-def _last_seen(resource: str, history: Iterable[DeviceTransition]) -> DeviceTransition | None:
-    """Return the last transition since the kubelet started; when the kubelet drops it, it has been gone for long."""
-    seen = (one for one in since_start(history) if one.what is not TransitionKind.DROPPED)
-    return last_by_resource(seen).get(resource)
-
-
-_NOT_YET_DROPPED: Final = "the kubelet stops offering it after 5 minutes"
-
-
 def _plugin_present(state: ResourceState, missing_for: timedelta) -> bool:
     """Whether the plugin of a listed resource is there: then its devices are unhealthy, and the plugin is not late."""
     return state.connected is True or (state.connected is None and missing_for >= SURELY_DROPPED_AFTER)
-
-
-def _since(lost: DeviceTransition | None, started: datetime, up: timedelta) -> str:
-    if lost is None:
-        return f"the kubelet started {format_age(up)} ago, at {format_time(started)}"
-    return f"the kubelet started at {format_time(started)} and lost it at {format_time(lost.at)}"
 
 
 def _socket(state: ResourceState) -> str:
@@ -100,7 +99,7 @@ def _node_status(resource: str, snapshot: Snapshot) -> str:
     node = known_or(snapshot.node, None)
     if node is None:
         return ""
-    listed = next((one for one in node.devices if one.resource == resource), None)
+    listed = next((device for device in node.devices if device.resource == resource), None)
     if listed is None:
         return ", and the node's status does not list it"
     return f", and the node's status has capacity {listed.capacity}, allocatable {listed.allocatable}"

@@ -3,9 +3,9 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.model.finding import format_time
 from agent.model.rejections import PodOutcome, Rejection, RejectionCause
 from agent.model.snapshot import Pod, Snapshot
+from agent.model.text import format_time
 
 OVERDUE: Final = timedelta(seconds=60)
 """How long after its deletionTimestamp a pod may still exist."""

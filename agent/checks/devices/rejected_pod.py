@@ -16,11 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices import rejections
+from agent.checks.devices.pod_outcome import overdue, predict_outcome
+from agent.checks.devices.rejection_cause import explain
+from agent.checks.devices.resource_state import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.rejections import RejectedPod
-from agent.model.snapshot import Known
+from agent.model.rejections import RejectedPod, Rejection, RejectionCause
+from agent.model.snapshot import Known, Pod, Snapshot
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -32,39 +35,60 @@ _NAMED: Final = 3
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    rejected = rejections.rejected_pods(assessment.snapshot)
+    rejected = [*rejected_pods(assessment.snapshot)]
     storms = _storms(rejected)
-    in_storms = {one for storm in storms for one in storm}
-
-    for storm in storms:
-        yield _storm(storm)
-    for one in rejected:
-        if one not in in_storms:
-            yield _single(one)
+    in_storms = {pod for storm in storms for pod in storm}
+    yield from map(_storm, storms)
+    yield from (_single(pod) for pod in rejected if pod not in in_storms)
     # Last: without the device plugins the pods are known, but not the causes.
     if not isinstance(assessment.snapshot.device_plugins, Known):
         assessment.snapshot.device_plugins.known()
 
 
-def _single(one: RejectedPod) -> Finding:
+def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
+    """Yield every rejected pod but those that are being deleted in time.
+
+    Without the device plugins the pods are the same, and the causes are unverified.
+    """
+    view = DeviceView.of(snapshot) if isinstance(snapshot.device_plugins, Known) else None
+    by_socket = {socket: resource for resource, socket in view.sockets.items()} if view else {}
+    healthy = {state.resource for state in resource_states(snapshot) if state.registered} if view else set()
+    for pod in snapshot.pods.known():
+        if pod.phase == "Failed" and pod.rejection and (not pod.deleting or overdue(pod, snapshot)):
+            # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
+            resource = by_socket.get(pod.rejection.socket, pod.rejection.resource)
+            yield _rejected(pod, pod.rejection, resource, snapshot, view, healthy=resource in healthy)
+
+
+def _rejected(
+    pod: Pod, rejection: Rejection, resource: str, snapshot: Snapshot, view: DeviceView | None, *, healthy: bool
+) -> RejectedPod:
+    cause, why = RejectionCause.UNVERIFIED, "the node's device plugins are unavailable"
+    if view:
+        cause, why = explain(view, pod, rejection, resource)
+    outcome, do = predict_outcome(pod, rejection, cause, snapshot, healthy=healthy)
+    return RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
+
+
+def _single(pod: RejectedPod) -> Finding:
     return Finding(
         detector=NAME,
-        subject=f"pod {one.pod}",
-        message=f"pod {one.pod} was rejected{_for(one.resource)}: {one.why}; {one.do}",
-        pod=one.pod,
-        cause=one.cause,
-        since=one.at,
-        identity=(one.uid,),
-        resource=one.resource,
-        pod_outcome=one.pod_outcome,
-        rejected_pods=(one,),
+        subject=f"pod {pod.pod}",
+        message=f"pod {pod.pod} was rejected{_for(pod.resource)}: {pod.why}; {pod.do}",
+        pod=pod.pod,
+        cause=pod.cause,
+        since=pod.at,
+        identity=(pod.uid,),
+        resource=pod.resource,
+        pod_outcome=pod.pod_outcome,
+        rejected_pods=(pod,),
     )
 
 
 def _storm(storm: Sequence[RejectedPod]) -> Finding:
     typical = _typical(storm)
     whose, resource = _controller(typical), typical.resource
-    names = ", ".join(one.pod for one in storm[:_NAMED])
+    names = ", ".join(pod.pod for pod in storm[:_NAMED])
     more = f" and {len(storm) - _NAMED} more" if len(storm) > _NAMED else ""
     return Finding(
         detector=NAME,
@@ -82,17 +106,17 @@ def _storm(storm: Sequence[RejectedPod]) -> Finding:
 def _storms(rejected: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
     """Return the pods of each controller of which many were rejected in a short time."""
     by_controller: defaultdict[str, list[RejectedPod]] = defaultdict(list)
-    for one in rejected:
-        if one.controller and one.at is not None:
-            by_controller[_controller(one)].append(one)
+    for pod in rejected:
+        if pod.controller and pod.at is not None:
+            by_controller[_controller(pod)].append(pod)
     return [storm for pods in by_controller.values() if (storm := _in_storm(pods))]
 
 
 def _in_storm(pods: Iterable[RejectedPod]) -> tuple[RejectedPod, ...]:
-    in_order = sorted(pods, key=lambda one: (str(one.at), one.pod, one.uid))
-    windows = (in_order[place : place + STORM_PODS] for place in range(len(in_order) - STORM_PODS + 1))
-    close = {one for window in windows if _close(window) for one in window}
-    return tuple(one for one in in_order if one in close)
+    in_order = sorted(pods, key=lambda pod: (str(pod.at), pod.pod, pod.uid))
+    windows = (in_order[index : index + STORM_PODS] for index in range(len(in_order) - STORM_PODS + 1))
+    close = {pod for window in windows if _close(window) for pod in window}
+    return tuple(pod for pod in in_order if pod in close)
 
 
 def _close(window: Sequence[RejectedPod]) -> bool:
@@ -102,13 +126,13 @@ def _close(window: Sequence[RejectedPod]) -> bool:
 
 def _typical(storm: Sequence[RejectedPod]) -> RejectedPod:
     """Return the first pod with the most common cause and outcome."""
-    kinds = Counter((one.cause, one.pod_outcome) for one in storm)
-    most = kinds.most_common(1)[0][0]
-    return next(one for one in storm if (one.cause, one.pod_outcome) == most)
+    kinds = Counter((pod.cause, pod.pod_outcome) for pod in storm)
+    commonest = kinds.most_common(1)[0][0]
+    return next(pod for pod in storm if (pod.cause, pod.pod_outcome) == commonest)
 
 
-def _controller(one: RejectedPod) -> str:
-    return f"{one.controller} in {one.pod.partition('/')[0]}"
+def _controller(pod: RejectedPod) -> str:
+    return f"{pod.controller} in {pod.pod.partition('/')[0]}"
 
 
 def _for(resource: str) -> str:

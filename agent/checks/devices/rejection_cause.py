@@ -1,27 +1,34 @@
-"""Why a pod was rejected. Time windows are compared; where two overlap, only the kubelet's message can decide. Pure.
+"""Why a pod was rejected. Times are windows; where they overlap, only the kubelet's message can decide. Pure.
 
 The race: the kubelet admits pods as soon as its device manager has started, but knows no device until each plugin has
 noticed, bound its socket again and registered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from agent.checks.devices import outages
-from agent.checks.devices.clocks import boot_id, in_this_boot, plugins
-from agent.checks.devices.kubelet_runs import KubeletRun, kubelet_runs
-from agent.checks.devices.outages import Outage, TimeWindow
-from agent.checks.devices.sockets import socket_pairs
-from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition
-from agent.model.finding import format_time
+from agent.checks.devices.history import PROMPTLY
+from agent.checks.devices.view import DeviceView, KubeletRun
+from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionCause, RejectionKind
-from agent.model.snapshot import Pod, Snapshot, known_or
+from agent.model.snapshot import Pod
+from agent.model.text import format_time
 
+CLOCK_RESOLUTION: Final = timedelta(seconds=1)
+"""The kubelet and the API server write times in whole seconds."""
+API_DELAY: Final = timedelta(seconds=5)
+"""A pod's status reaches the API server this much later, at most."""
+SKEW_ERROR: Final = timedelta(seconds=2.5)
+"""The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
+BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
+"""What a snapshot saw first may have happened this much earlier."""
 BOOTING: Final = timedelta(minutes=15)
 """A kubelet that starts this soon after the node was started by its boot."""
 
+_YEARS: Final = range(1970, 9001)
+"""Nearer to the end of the calendar no span can be added."""
 _NODE_FULL: Final = "enough resource:"
 """Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
 _SINCE_1_26: Final = "Pod was rejected: "
@@ -31,210 +38,181 @@ Explanation: TypeAlias = tuple[RejectionCause, str]
 """The cause, and the evidence in words."""
 
 
+class Window(NamedTuple):
+    """It happened at `earliest` or later, and before `latest`."""
+
+    earliest: datetime
+    latest: datetime
+
+    def precedes(self, other: "Window") -> bool:
+        return self.latest <= other.earliest
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One rejection."""
+    """One rejection by one run of the kubelet."""
 
+    view: DeviceView
+    run: KubeletRun
     pod: Pod
     rejection: Rejection
     resource: str
     at: datetime
-    window: TimeWindow
+    window: Window
 
     @property
     def no_device_known(self) -> bool:
         """Whether no kubelet says this while it has healthy devices of the resource."""
         return self.rejection.refused is not RejectionKind.INSUFFICIENT
 
-    def exhausted(self) -> Explanation:
-        what = f"{self.resource} was registered, but all its devices were in use at {format_time(self.at)}"
-        return RejectionCause.EXHAUSTED, what
+    @property
+    def time(self) -> str:
+        return format_time(self.at)
 
-
-@dataclass(frozen=True, slots=True)
-class RejectionAnalysis:
-    """What the node's records say about rejections."""
-
-    snapshot: Snapshot
-    kubelet_runs: tuple[KubeletRun, ...]
-    sockets: Mapping[str, str]
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> "RejectionAnalysis":
-        devices = plugins(snapshot)
-        return cls(snapshot, kubelet_runs(devices.history), socket_pairs(devices.history, devices))
-
-    def cause(self, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
-        if rejection.at is None:
-            return _unverified("no record says when")
-        if not resource:
-            return _unverified("no record names the device")
-        if (by_message := _by_message(rejection, rejection.at)) is not None:
-            return by_message
-        window = outages.rejection_window(rejection, rejection.at, self.snapshot.api_skew)
-        return self._by_time(_Case(pod, rejection, resource, rejection.at, window))
-
-    def _by_time(self, case: _Case) -> Explanation:
-        """Decide by the kubelet run that the rejection fell into; if it may be one of several, they have to agree."""
-        candidates = [
-            (run, window) for run in self.kubelet_runs if (window := outages.within_run(case.window, run)) is not None
-        ]
-        if not candidates:
-            return _unverified(f"at {format_time(case.at)}, before the oldest known start of the kubelet")
-        if not case.rejection.by_api or case.no_device_known:
-            # A kubelet needs more than a second to start: in that second, no earlier one was there to reject a pod.
-            return self._in_run(*candidates[-1], case)
-        causes = [self._in_run(run, window, case) for run, window in candidates]
-        all_known = self.kubelet_runs[0].start.at <= case.window.earliest
-        if all_known and len({cause for cause, _ in causes}) == 1:
-            return causes[-1]
-        if self._all_in_use(case):
-            return case.exhausted()
-        return _unverified(f"it is not known whether the kubelet had started at {format_time(case.at)}")
-
-    def _in_run(self, run: KubeletRun, window: TimeWindow, case: _Case) -> Explanation:
-        if self._clock_was_set_since(run.start):
+    def explain(self) -> Explanation:
+        start = self.run.start
+        if start.boot_id and start.boot_id == self.view.boot_id and not self.view.in_this_boot(start.at):
             return _unverified("the node's clock was set since: times cannot be compared")
-        registration = run.first_registration(case.resource)
-        before = registration is None or window.latest <= registration.at
-        if before and not case.no_device_known and window.earliest - run.start.at >= SURELY_DROPPED_AFTER:
-            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
-            return _unverified(_NOT_SEEN)
-        if registration is None:
-            return self._race(run, None, case)
-        registered = self._registration_window(run, registration, run.start.at, case)
-        if window.before(registered):
-            return self._race(run, registration, case)
-        if window.after(registered):
-            return self._after_registration(run, window, case)
-        return self._during_registration(run, registration, window, case)
+        before, during, after = self._sides()
+        registration = self.run.first_registration(self.resource)
+        if registration not in before:
+            return self._race(registration, certain=registration not in during)
+        known = max(index for index, change in enumerate(before) if change.what is TransitionKind.REGISTERED)
+        losses = [change for change in (*before[known + 1 :], *during) if change.what is not TransitionKind.REGISTERED]
+        if losses:
+            return self._outage(losses, [*during, *after], certain=not during)
+        return self._while_registered()
 
-    def _during_registration(
-        self, run: KubeletRun, registration: DeviceTransition, window: TimeWindow, case: _Case
-    ) -> Explanation:
-        soon = registration.exact or window.earliest <= run.start.at + ENDPOINT_GRACE
-        if case.no_device_known and soon:
-            return self._race(run, registration, case)
-        if self._all_in_use(case):
-            return case.exhausted()
-        if not registration.exact:
-            return _unverified(_NOT_SEEN)
-        return _unverified(f"{case.resource} was being registered at {format_time(case.at)}")
+    def _sides(self) -> tuple[list[DeviceTransition], list[DeviceTransition], list[DeviceTransition]]:
+        """Return the changes before the rejection, those that may have been at that moment, and those after it."""
+        changes = [*self._changes()]
+        before = [change for change, window in changes if window.precedes(self.window)]
+        after = [change for change, window in changes if self.window.precedes(window)]
+        return before, [change for change, _ in changes if change not in before and change not in after], after
 
-    def _race(self, run: KubeletRun, registration: DeviceTransition | None, case: _Case) -> Explanation:
+    def _changes(self) -> Iterator[tuple[DeviceTransition, Window]]:
+        """Yield what happened to the resource in this run, and when."""
+        previous = self.run.start
+        for change in self.run.of(self.resource):
+            yield change, self._window(change, previous)
+            previous = change
+
+    def _window(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
+        if change.what is not TransitionKind.REGISTERED:
+            if change.exact:
+                return Window(change.at, change.at)
+            seen_together = change.uptime == previous.uptime
+            return Window(previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at)
+        bound = self.run.socket_bound(self.resource, self.view.sockets, previous.at, change.at)
+        if change.exact and (bound is None or change.at - bound > PROMPTLY):
+            bound = change.at
+        return Window(bound or min(change.at, previous.at), change.at)
+
+    def _race(self, registration: DeviceTransition | None, *, certain: bool) -> Explanation:
         """Explain a rejection between the kubelet's start and the registration."""
-        started = f"started at {format_time(run.start.at)} and {case.resource} {_registered_when(run, registration)}"
-        rejected = f"the pod was rejected before that, at {format_time(case.at)}"
-        if self._had_run(case.pod) and case.rejection.message.startswith(_SINCE_1_26):
-            if case.pod.controller.startswith("Job/"):
-                again = "it had run, and the kubelet admitted the Job's completed pod again"
-                return RejectionCause.READMITTED_AFTER_COMPLETION, f"the kubelet {started}; {rejected}: {again}"
-            if case.resource in case.pod.wants_in_init:
-                again = "it was running, and the kubelet requested its init container's devices again"
-                return RejectionCause.INIT_CONTAINER, f"the kubelet {started}; {rejected}: {again}"
-        if self._started_by_boot(run.start):
+        if why := self._doubt(registration, certain=certain):
+            return _unverified(why)
+        start = self.run.start
+        started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, registration)}"
+        rejected = f"the pod was rejected before that, at {self.time}"
+        if (again := self._admitted_again()) is not None:
+            return again[0], f"the kubelet {started}; {rejected}: {again[1]}"
+        if self._started_by_boot():
             return RejectionCause.NODE_REBOOT, f"the node booted, its kubelet {started}; {rejected}"
         return RejectionCause.KUBELET_RESTART, f"the kubelet {started}; {rejected}"
 
-    def _after_registration(self, run: KubeletRun, window: TimeWindow, case: _Case) -> Explanation:
-        if (in_outage := self._in_outage(run, window, case)) is not None:
-            return in_outage
-        at = format_time(case.at)
-        if not case.no_device_known:
-            if case.rejection.available is None:
-                return _unverified(f"it is unknown whether all devices were in use at {at}")
-            return case.exhausted()
-        restarted = self._socket_bound(run, case, window.earliest, window.latest + ENDPOINT_GRACE)
-        if restarted or case.rejection.refused is RejectionKind.PLUGIN_GONE:
-            return RejectionCause.PLUGIN_RESTART, f"the plugin of {case.resource} was restarting at {at}"
-        if case.rejection.refused is RejectionKind.NO_HEALTHY:
-            return (
-                RejectionCause.UNHEALTHY,
-                f"{case.resource} was registered, but none of its devices was healthy at {at}",
-            )
-        return _unverified(f"{case.resource} was registered at {at}, according to the known history")
+    def _doubt(self, registration: DeviceTransition | None, *, certain: bool) -> str:
+        """Say why it may not have been before the registration; empty: it was."""
+        since_start = self.window.earliest - self.run.start.at
+        before = registration is None or self.window.latest <= registration.at
+        if before and not self.no_device_known and since_start >= SURELY_DROPPED_AFTER:
+            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
+            return _NOT_SEEN
+        if certain or registration is None:
+            return ""
+        if self.no_device_known and (registration.exact or since_start <= ENDPOINT_GRACE):
+            return ""
+        return f"{self.resource} was being registered at {self.time}" if registration.exact else _NOT_SEEN
 
-    def _in_outage(self, run: KubeletRun, window: TimeWindow, case: _Case) -> Explanation | None:
-        for outage in outages.outages_in(run.of(case.resource)):
-            back = None
-            if outage.back is not None:
-                back = self._registration_window(run, outage.back, outage.lost.at, case)
-            contained = outage.contains(window, back)
-            if contained or (contained is None and case.no_device_known):
-                return self._outage(run, outage, case)
-            if contained is None:
-                if self._all_in_use(case):
-                    return case.exhausted()
-                return _unverified(f"it is unknown whether all devices were in use at {format_time(case.at)}")
+    def _admitted_again(self) -> Explanation | None:
+        """Return why a newer kubelet rejects a pod that had run."""
+        had_run = self.pod.started is not None or any(
+            allocation.pod_uid == self.pod.uid for allocation in self.view.plugins.allocations
+        )
+        if not had_run or not self.rejection.message.startswith(_SINCE_1_26):
+            return None
+        if self.pod.controller.startswith("Job/"):
+            why = "it had run, and the kubelet admitted the Job's completed pod again"
+            return RejectionCause.READMITTED_AFTER_COMPLETION, why
+        if self.resource in self.pod.wants_in_init:
+            why = "it was running, and the kubelet requested its init container's devices again"
+            return RejectionCause.INIT_CONTAINER, why
         return None
 
-    def _outage(self, run: KubeletRun, outage: Outage, case: _Case) -> Explanation:
-        at = format_time(case.at)
-        words = f"the kubelet had no healthy device of {case.resource} since {format_time(outage.lost.at)}"
-        if outage.back is None:
-            plugin_gone = self._disconnected(case.resource)
-        else:
-            plugin_gone = self._socket_bound(run, case, outage.lost.at, outage.back.at)
-        unknown = case.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
-        if plugin_gone or outage.dropped or unknown:
-            return RejectionCause.PLUGIN_RESTART, f"{words}: its plugin was gone when the pod was rejected, at {at}"
-        return RejectionCause.UNHEALTHY, f"{words}: its plugin was connected when the pod was rejected, at {at}"
-
-    def _registration_window(
-        self, run: KubeletRun, registration: DeviceTransition, since: datetime, case: _Case
-    ) -> TimeWindow:
-        """Return when a registration was. `since`: the start, or the loss, before it."""
-        socket = self.sockets.get(case.resource, "")
-        others = (one for other, one in self.sockets.items() if other != case.resource)
-        bound = run.socket_bound(socket, others, since, registration.at)
-        # This message proves that it was not registered; soon after the start, that it had not been yet.
-        missing_until = since + ENDPOINT_GRACE if case.no_device_known else since
-        return outages.registration_window(run, registration, bound, missing_until)
-
-    def _clock_was_set_since(self, start: DeviceTransition) -> bool:
-        boot = boot_id(self.snapshot)
-        return bool(boot) and start.boot_id == boot and not in_this_boot(start.at, self.snapshot)
-
-    def _had_run(self, pod: Pod) -> bool:
-        allocations = plugins(self.snapshot).allocations
-        return pod.started is not None or any(one.pod_uid == pod.uid for one in allocations)
-
-    def _started_by_boot(self, start: DeviceTransition) -> bool:
+    def _started_by_boot(self) -> bool:
+        start, snapshot = self.run.start, self.view.snapshot
         if start.boot_id and start.uptime <= BOOTING:
             return True
-        booted = self.snapshot.taken_at - self.snapshot.uptime
-        return in_this_boot(start.at, self.snapshot) and start.at - booted <= BOOTING
+        booted = snapshot.taken_at - snapshot.uptime
+        return self.view.in_this_boot(start.at) and start.at - booted <= BOOTING
 
-    def _socket_bound(self, run: KubeletRun, case: _Case, since: datetime, until: datetime) -> bool:
-        socket = self.sockets.get(case.resource, "")
-        return bool(socket) and run.socket_bound(socket, (), since, until) is not None
+    def _outage(
+        self, losses: Sequence[DeviceTransition], later: Iterable[DeviceTransition], *, certain: bool
+    ) -> Explanation:
+        """Explain a rejection after a resource that had been registered was lost."""
+        if not certain and not self.no_device_known:
+            return _unverified(f"it is unknown whether all devices were in use at {self.time}")
+        what = f"the kubelet had no healthy device of {self.resource} since {format_time(losses[0].at)}"
+        back = next((change.at for change in later if change.what is TransitionKind.REGISTERED), None)
+        said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
+        dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
+        if said_so or dropped or self._plugin_gone(losses[0].at, back):
+            why = f"{what}: its plugin was gone when the pod was rejected, at {self.time}"
+            return RejectionCause.PLUGIN_RESTART, why
+        return RejectionCause.UNHEALTHY, f"{what}: its plugin was connected when the pod was rejected, at {self.time}"
 
-    def _disconnected(self, resource: str) -> bool:
-        socket = self.sockets.get(resource)
-        streams = {one.name: one.connected for one in plugins(self.snapshot).sockets}
-        return socket is not None and streams.get(socket, False) is False
+    def _plugin_gone(self, lost: datetime, back: datetime | None) -> bool:
+        """Return whether the plugin bound its socket anew, or has not returned."""
+        if back is not None:
+            return self._socket_bound(lost, back)
+        socket = self.view.sockets.get(self.resource)
+        return socket is not None and self.view.connected.get(socket, False) is False
 
-    def _all_in_use(self, case: _Case) -> bool:
-        """Whether live pods that ran already when this one was rejected have all devices of the resource."""
-        if case.no_device_known or case.rejection.available != 0:
-            return False
-        registered = plugins(self.snapshot).registered
-        devices = {device for one in registered if one.resource == case.resource for device in one.devices}
-        return bool(devices) and devices <= self._in_use(case)
+    def _while_registered(self) -> Explanation:
+        what = f"{self.resource} was registered, but"
+        if not self.no_device_known:
+            if self.rejection.available is None:
+                return _unverified(f"it is unknown whether all devices were in use at {self.time}")
+            return RejectionCause.EXHAUSTED, f"{what} all its devices were in use at {self.time}"
+        restarted = self._socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
+        if restarted or self.rejection.refused is RejectionKind.PLUGIN_GONE:
+            return RejectionCause.PLUGIN_RESTART, f"the plugin of {self.resource} was restarting at {self.time}"
+        if self.rejection.refused is RejectionKind.NO_HEALTHY:
+            return RejectionCause.UNHEALTHY, f"{what} none of its devices was healthy at {self.time}"
+        return _unverified(f"{self.resource} was registered at {self.time}, according to the known history")
 
-    def _in_use(self, case: _Case) -> set[str]:
-        pods = known_or(self.snapshot.pods, ())
-        running = {pod.uid for pod in pods if pod.live and pod.started is not None and pod.started <= case.at}
-        return {
-            device
-            for one in plugins(self.snapshot).allocations
-            if one.resource == case.resource and one.pod_uid in running
-            for device in one.devices
-        }
+    def _socket_bound(self, since: datetime, until: datetime) -> bool:
+        sockets = self.view.sockets
+        return self.resource in sockets and self.run.socket_bound(self.resource, sockets, since, until) is not None
 
 
-def _unverified(why: str) -> Explanation:
-    return RejectionCause.UNVERIFIED, why
+def explain(view: DeviceView, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
+    at = rejection.at
+    if at is None or at.year not in _YEARS:
+        return _unverified("no record says when")
+    if not resource:
+        return _unverified("no record names the device")
+    if (by_message := _by_message(rejection, at)) is not None:
+        return by_message
+    window = _rejection_window(rejection, at, view.snapshot.api_skew)
+    # A kubelet needs more than a second to start: in that second, no earlier one was there to reject a pod.
+    run = next((run for run in reversed(view.runs) if run.start.at < window.latest), None)
+    if run is None:
+        return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
+    if window.earliest < run.start.at and rejection.by_api and rejection.refused is RejectionKind.INSUFFICIENT:
+        return _unverified(f"it is not known whether the kubelet had started at {format_time(at)}")
+    window = Window(max(window.earliest, run.start.at), min(window.latest, run.end or window.latest))
+    return _Case(view, run, pod, rejection, resource, at, window).explain()
 
 
 def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
@@ -249,6 +227,19 @@ def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
         requested = "" if rejection.requested is None else f"requested {rejection.requested}, "
         return RejectionCause.EXHAUSTED, f"{requested}available {rejection.available} at {format_time(at)}"
     return None
+
+
+def _rejection_window(rejection: Rejection, at: datetime, skew: timedelta | None) -> Window:
+    """Return when it was by the node's clock, as the files' times are. `skew`: how far the API server's is ahead."""
+    if not rejection.by_api:
+        return Window(at, at + CLOCK_RESOLUTION)
+    off = abs(skew or timedelta(0))
+    slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
+    return Window(at - slack, at + CLOCK_RESOLUTION + slack)
+
+
+def _unverified(why: str) -> Explanation:
+    return RejectionCause.UNVERIFIED, why
 
 
 def _registered_when(run: KubeletRun, registration: DeviceTransition | None) -> str:

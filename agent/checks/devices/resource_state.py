@@ -1,24 +1,20 @@
 """The current state of each resource: registered or not, since when, after what delay, how many are in use. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from agent.checks.devices.clocks import SLACK, boot_id, in_this_boot, kubelet_of_this_boot, plugins, written_since_start
-from agent.checks.devices.history import last_by_resource, last_start, since_start
-from agent.checks.devices.registration import LATE
-from agent.checks.devices.replaced import replaced, requested
-from agent.checks.devices.sockets import socket_pairs
-from agent.model.devices import DevicePlugins, DeviceTransition, ResourceState, TransitionKind
-from agent.model.snapshot import Known, Snapshot, known_or
+from agent.checks.devices.view import SLACK, DeviceView, last_by_resource
+from agent.model.devices import DeviceTransition, ResourceState, TransitionKind
+from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
 
 
 def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
     """Return every resource that the kubelet knows or should know, by name."""
-    sockets = socket_pairs(plugins(snapshot).history, plugins(snapshot))
-    return tuple(_state(resource, sockets.get(resource, ""), snapshot) for resource in expected_resources(snapshot))
+    view = DeviceView.of(snapshot)
+    return tuple(_state(resource, view) for resource in expected_resources(view))
 
 
-def expected_resources(snapshot: Snapshot) -> tuple[str, ...]:
+def expected_resources(view: DeviceView) -> tuple[str, ...]:
     """Return the resources that this kubelet should know, by name.
 
     A resource that only the Node names is expected if its capacity is 0, as the kubelet leaves it when it drops the
@@ -26,114 +22,142 @@ def expected_resources(snapshot: Snapshot) -> tuple[str, ...]:
     hand. A resource that was dropped before the kubelet's last start is not expected: its plugin was removed. One that
     another has replaced is expected only if it is still requested.
     """
-    names = _in_files(snapshot) | {one for one in named_by_node_only(snapshot) if requested(one, snapshot)}
-    given_up = {resource for resource in replaced(snapshot) if requested(resource, snapshot) is False}
-    return tuple(sorted(names - dropped_before_start(plugins(snapshot).history) - given_up))
+    names = _in_files(view) | {resource for resource in named_by_node_only(view) if requested(resource, view.snapshot)}
+    given_up = {resource for resource in replaced(view) if requested(resource, view.snapshot) is False}
+    return tuple(sorted(names - (_dropped(view) - view.last.keys()) - given_up))
 
 
-def named_by_node_only(snapshot: Snapshot) -> frozenset[str]:
+def named_by_node_only(view: DeviceView) -> set[str]:
     """Return the resources with capacity 0 that no file here has."""
+    node = known_or(view.snapshot.node, None)
+    return {device.resource for device in node.devices if not device.capacity} - _in_files(view) if node else set()
+
+
+def _in_files(view: DeviceView) -> set[str]:
+    return {*last_by_resource(view.history), *view.healthy}
+
+
+def _dropped(view: DeviceView) -> set[str]:
+    last = last_by_resource(view.history)
+    return {resource for resource, transition in last.items() if transition.what is TransitionKind.DROPPED}
+
+
+def replaced(view: DeviceView) -> set[str]:
+    """Return the dropped resources that their plugin offers under another name now, as after a change of MIG.
+
+    That is if a resource of the vendor registered for the first time after the loss. If one that had registered before
+    outlasts the loss, the vendor has several plugins, and the new resource may be that of another one.
+    """
+    return {resource for resource in _dropped(view) if _has_successor(resource, view)}
+
+
+def _has_successor(resource: str, view: DeviceView) -> bool:
+    lost = _loss(resource, view.history)
+    if lost is None:
+        return False
+    since = (*view.history[lost:], *view.last.values())
+    of_vendor = {transition.resource for transition in since if _registered_by(transition, resource.partition("/")[0])}
+    # The snapshot that saw the loss may have seen the new resource too, as earlier of the two.
+    seen_with_loss = view.history[lost].uptime
+    before = {
+        transition.resource
+        for transition in view.history[:lost]
+        if _is_registered(transition) and transition.uptime != seen_with_loss
+    }
+    return bool(of_vendor) and of_vendor.isdisjoint(before)
+
+
+def _is_registered(transition: DeviceTransition) -> bool:
+    return transition.what is TransitionKind.REGISTERED
+
+
+def _registered_by(transition: DeviceTransition, vendor: str) -> bool:
+    return _is_registered(transition) and transition.resource.partition("/")[0] == vendor
+
+
+def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
+    """Return the index of what ended the last registration of a resource; None: no registration is known."""
+    own = {index for index, transition in enumerate(history) if transition.resource == resource}
+    ends = own | {
+        index for index, transition in enumerate(history) if transition.what is TransitionKind.KUBELET_STARTED
+    }
+    registered = max((index for index in own if _is_registered(history[index])), default=len(history))
+    return min((index for index in ends if index > registered), default=None)
+
+
+def requested(resource: str, snapshot: Snapshot) -> bool | None:
+    """Whether a pod requests a resource, or the node's status has some of it; None: not known."""
+    asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
     node = known_or(snapshot.node, None)
-    empty = () if node is None else (one.resource for one in node.devices if one.capacity == 0)
-    return frozenset(empty) - _in_files(snapshot)
+    listed = node.devices if node is not None else ()
+    if any(resource in pod.wants for pod in asking) or any(
+        device.resource == resource and device.capacity for device in listed
+    ):
+        return True
+    return None if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable) else False
 
 
-def _in_files(snapshot: Snapshot) -> frozenset[str]:
-    devices = plugins(snapshot)
-    return frozenset(last_by_resource(devices.history)) | {one.resource for one in devices.registered}
-
-
-def dropped_before_start(history: Iterable[DeviceTransition]) -> frozenset[str]:
-    """Return what the kubelet dropped before its last start, and has not known since."""
-    history = tuple(history)
-    since = last_by_resource(since_start(history))
-    return frozenset(
-        resource
-        for resource, last in last_by_resource(history).items()
-        if last.what is TransitionKind.DROPPED and resource not in since
-    )
-
-
-def kubelet_up_for(snapshot: Snapshot) -> timedelta | None:
+def kubelet_up_for(view: DeviceView) -> timedelta | None:
     """Return how long the kubelet's device manager has been up; None: it has not started since the boot."""
-    start = last_start(plugins(snapshot).history)
-    if start is None or not kubelet_of_this_boot(snapshot, start):
+    start, snapshot = view.start, view.snapshot
+    if start is None or not view.kubelet_of_this_boot:
         return None
-    seen_for = snapshot.uptime - start.uptime if start.boot_id == boot_id(snapshot) else timedelta(0)
+    seen_for = snapshot.uptime - start.uptime if start.boot_id == view.boot_id else timedelta(0)
     by_wall = snapshot.taken_at - start.at
     # The wall clock, if the boot clock confirms it; otherwise how long it has been seen.
-    return by_wall if in_this_boot(start.at, snapshot) and by_wall >= seen_for - SLACK else seen_for
+    return by_wall if view.in_this_boot(start.at) and by_wall >= seen_for - SLACK else seen_for
 
 
-def _state(resource: str, socket: str, snapshot: Snapshot) -> ResourceState:
-    devices = plugins(snapshot)
-    stream = next((one for one in devices.sockets if one.name == socket), None)
-    connected = None if stream is None else stream.connected
-    healthy = next((len(one.devices) for one in devices.registered if one.resource == resource), 0)
-    registered = _registered(resource, healthy, connected, snapshot)
-    last = last_by_resource(since_start(devices.history)).get(resource)
+def _state(resource: str, view: DeviceView) -> ResourceState:
+    socket = view.sockets.get(resource, "")
+    healthy, connected = len(view.healthy.get(resource, ())), view.connected.get(socket)
+    registered, last = _registered(resource, healthy, connected, view), view.last.get(resource)
     return ResourceState(
         resource=resource,
         devices=None if registered is None else healthy if registered else 0,
-        allocated=_allocated(resource, snapshot, devices),
+        allocated=_allocated(resource, view),
         registered=registered,
-        registered_since=last.at if registered and last and last.what is TransitionKind.REGISTERED else None,
-        delay=_delay(resource, socket, snapshot),
+        registered_since=last.at if registered and last and _is_registered(last) else None,
+        delay=_delay(resource, view),
         socket=socket,
-        socket_present=stream is not None if socket else None,
+        socket_present=socket in view.connected if socket else None,
         connected=connected,
     )
 
 
-def _registered(resource: str, healthy: int, connected: bool | None, snapshot: Snapshot) -> bool | None:
-    history = plugins(snapshot).history
-    last = last_by_resource(since_start(history)).get(resource)
-    bound = plugins(snapshot).kubelet_socket
-    if bound is not None and not kubelet_of_this_boot(snapshot, last_start(history)):
+def _registered(resource: str, healthy: int, connected: bool | None, view: DeviceView) -> bool | None:
+    last = view.last.get(resource)
+    if view.plugins.kubelet_socket is not None and not view.kubelet_of_this_boot:
         # By the current clock. If it was set since, only the open stream proves a registration.
         return bool(healthy) and connected is True
     if last is not None:
-        return last.what is TransitionKind.REGISTERED
+        return _is_registered(last)
     if not healthy:
         return False
-    return connected if written_since_start(snapshot) is None else connected is True
+    return connected if view.written_since_start is None else connected is True
 
 
-def _allocated(resource: str, snapshot: Snapshot, devices: DevicePlugins) -> int | None:
-    if not isinstance(snapshot.pods, Known):
+def _allocated(resource: str, view: DeviceView) -> int | None:
+    if not isinstance(view.snapshot.pods, Known):
         return None
-    live = {pod.uid for pod in snapshot.pods.value if pod.live}
+    live = {pod.uid for pod in view.snapshot.pods.value if pod.live}
+    own = (
+        allocation
+        for allocation in view.plugins.allocations
+        if allocation.resource == resource and allocation.pod_uid in live
+    )
     # An init container's device may be given to another container of its pod: one device, two entries.
-    given = {
-        (one.pod_uid, device)
-        for one in devices.allocations
-        if one.resource == resource and one.pod_uid in live
-        for device in one.devices
-    }
-    return len(given)
+    return len({(allocation.pod_uid, device) for allocation in own for device in allocation.devices})
 
 
-def _delay(resource: str, socket: str, snapshot: Snapshot) -> timedelta | None:
-    history = plugins(snapshot).history
-    start, since = last_start(history), since_start(history)
-    first = next((one for one in since if one.resource == resource and one.what is TransitionKind.REGISTERED), None)
-    if start is None or first is None:
+def _delay(resource: str, view: DeviceView) -> timedelta | None:
+    run = view.runs[-1] if view.runs else None
+    first = run.first_registration(resource) if run else None
+    if run is None or first is None:
         return None
-    vague = not first.exact and (first.uptime == start.uptime or _seen_late(first, snapshot))
-    at = _socket_bound(socket, first, since) if vague else first.at
-    return at - start.at if at is not None and at >= start.at else None
-
-
-def _seen_late(transition: DeviceTransition, snapshot: Snapshot) -> bool:
-    """Whether the snapshot that first saw a transition was taken long after the time it could find for it."""
-    return (snapshot.taken_at - (snapshot.uptime - transition.uptime)) - transition.at > LATE
-
-
-def _socket_bound(socket: str, registration: DeviceTransition, since: Iterable[DeviceTransition]) -> datetime | None:
-    """Return when the plugin bound its socket, a moment before it registered."""
-    bound = [
-        one.at
-        for one in since
-        if socket and one.socket == socket and one.what is TransitionKind.SOCKET_APPEARED and one.at <= registration.at
-    ]
-    return min(bound, default=None)
+    at: datetime | None = first.at
+    if not first.exact:
+        # A plugin binds its socket a moment before it registers.
+        known = resource in view.sockets
+        at = run.socket_bound(resource, view.sockets, run.start.at, first.at) if known else None
+    return at - run.start.at if at is not None and at >= run.start.at else None

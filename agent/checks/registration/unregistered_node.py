@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.model.assessment import Assessment
-from agent.model.finding import Finding, Severity, format_time
+from agent.model.finding import Finding, Severity
 from agent.model.registration import (
     DELETION_CANDIDATE,
     REMOVED_AFTER,
@@ -38,7 +38,7 @@ from agent.model.registration import (
 )
 from agent.model.setting_values import Expected
 from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
-from agent.model.text import count_of
+from agent.model.text import count_of, format_time
 
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)

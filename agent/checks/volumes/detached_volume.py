@@ -18,13 +18,17 @@ from typing import Final
 from agent.checks.volumes import lost_volumes
 from agent.checks.volumes.lost_volumes import Detached
 from agent.model.assessment import Assessment
-from agent.model.finding import Finding, Severity, format_time
+from agent.model.finding import Finding, Severity
+from agent.model.runtime import is_since
 from agent.model.snapshot import Pod, Snapshot, known_or
-from agent.model.volumes import Strength
+from agent.model.text import format_time
+from agent.model.volumes import Confidence
 
 NAME = "detached_volume"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
+FIXED: Final = ((1, 22, 14), (1, 23, 11), (1, 24, 5), (1, 25, 1), (1, 26, 0))
+"""The first releases of Kubernetes that restore the entry when a detach fails."""
 _NAMED: Final = 3
 """How many pods a message names; it counts the others."""
 
@@ -47,30 +51,30 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _finding(volume: Detached, snapshot: Snapshot) -> Finding:
-    mounted = volume.strength is Strength.MOUNTED
+    mounted = volume.confidence is Confidence.MOUNTED
     scheduled = () if mounted else (pod.scheduled for pod in volume.pods if pod.scheduled is not None)
     return Finding(
         detector=NAME,
-        severity=Severity.WARNING if volume.strength is Strength.PROBABLE else Severity.CRITICAL,
+        severity=Severity.WARNING if volume.confidence is Confidence.PROBABLE else Severity.CRITICAL,
         subject=f"volume {volume.volume}",
-        message=f"{volume.strength.value}: {_problem(volume)}; {_version(snapshot.server_version)}; "
+        message=f"{volume.confidence.value}: {_problem(volume)}; {_version(snapshot.server_version)}; "
         f"{_REATTACH if mounted else _RECREATE_POD}{_not_requested(snapshot)}",
         affected=tuple(pod.uid for pod in volume.pods) if volume.exact else (),
         pod=volume.pods[0].name if volume.exact and len(volume.pods) == 1 else "",
         since=min(scheduled, default=None),
-        strength=volume.strength,
+        confidence=volume.confidence,
     )
 
 
 def _problem(volume: Detached) -> str:
     name = volume.volume
-    match volume.strength:
-        case Strength.MOUNTED:
+    match volume.confidence:
+        case Confidence.MOUNTED:
             used = f" (by {_names(volume.pods)})" if volume.pods else ""
             return f"{name} is mounted{used} but missing from the node's volumesAttached, so it may be detached"
-        case Strength.CONFIRMED:
+        case Confidence.CONFIRMED:
             known = f"{name} is attached according to its VolumeAttachment but missing from the node's volumesAttached"
-        case Strength.PROBABLE:
+        case Confidence.PROBABLE:
             known = f"{name} is in the node's volumesInUse but missing from volumesAttached"
     if volume.exact:
         return f"{known}; waiting pods: {_names(volume.pods)}"
@@ -88,11 +92,11 @@ def _name(pod: Pod) -> str:
 
 
 def _version(version: str) -> str:
-    match lost_volumes.has_bug(version):
+    match is_since(version, FIXED):
         case True:
-            return f"Kubernetes {version} has the known bug that loses such entries"
-        case False:
             return f"Kubernetes {version} has the known fixes"
+        case False:
+            return f"Kubernetes {version} has the known bug that loses such entries"
         case None:
             return "it is unknown whether this version of Kubernetes has the known bug"
 

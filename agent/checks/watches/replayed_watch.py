@@ -11,18 +11,20 @@ of that kind (a label will do), so that the last event has a high version again.
 whether etcd was restored from a backup: then restart them, so that their caches are rebuilt.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from agent.model.assessment import Assessment
-from agent.model.finding import Finding, Severity, format_time
+from agent.model.finding import Finding, Severity
+from agent.model.runtime import is_since
 from agent.model.snapshot import Unavailable
+from agent.model.text import format_time
 from agent.model.watches import LASTS, Evidence, Watch
 
 NAME = "replayed_watch"
 SEVERITIES: Final = (Severity.WARNING,)
 
+_FIXED: Final = ((1, 8, 8), (1, 9, 3))
 _SHOWN: Final = {
     Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
     Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had reached {}",
@@ -60,9 +62,6 @@ def _times(watch: Watch) -> str:
 
 
 def _but_fixed(watch: Watch) -> str:
-    numbers = re.match(r"v(\d+)\.(\d+)\.(\d+)", watch.server_version)
-    if numbers is None:
+    if not is_since(watch.server_version, _FIXED):
         return ""
-    version = tuple(map(int, numbers.groups()))
-    fixed = version >= (1, 9, 3) or (1, 8, 8) <= version < (1, 9)
-    return ", although this version has the fix: check for an older API server beside it" if fixed else ""
+    return ", although this version has the fix: check for an older API server beside it"

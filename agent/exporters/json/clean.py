@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, file_document
+from agent.exporters.json.scan import unavailable_sources
 from agent.model.finding import LeakCause
 from agent.model.release import Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation, ReservationKey
@@ -28,17 +28,18 @@ def clean_document(cleaning: Cleaning) -> dict[str, Any]:
             for network, free in cleaning.free_before.items()
         ],
         "addresses": [
-            _address(outcome, one, cleaning.taken_at, causes)
+            _address(outcome, reservation, cleaning.taken_at, causes)
             for outcome in cleaning.outcomes
-            for one in outcome.request.reservations
+            for reservation in outcome.request.reservations
         ],
         "verdicts": {verdict.value: tally[verdict] for verdict in Verdict},
         "passed_over": [
-            {"network": one.network or None, "ip": one.ip, "why": one.why} for one in cleaning.passed_over
+            {"network": address.network or None, "ip": address.ip, "why": address.why}
+            for address in cleaning.passed_over
         ],
         "halted": cleaning.halted or None,
-        "blockers": None if cleaning.applied else [_blocker(one) for one in cleaning.blockers],
-        "unavailable": [{"source": one.source, "why": one.why} for one in cleaning.unavailable],
+        "blockers": None if cleaning.applied else list(map(_blocker, cleaning.blockers)),
+        "unavailable": unavailable_sources(cleaning.unavailable),
         "warnings": list(cleaning.warnings),
     }  # fmt: skip
 
@@ -55,14 +56,15 @@ def _address(
         "ip": reservation.ip,
         "container_id": reservation.container_id or None,
         "pod": outcome.request.pod or None,
-        "age_seconds": round((taken_at - made_at(reservation)).total_seconds(), 3),
+        "age_seconds": round((taken_at - reservation.mtime).total_seconds(), 3),
         "cause": causes.get(reservation.key),
         "verdict": outcome.verdict.value,
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
         "setting": _setting(outcome),
         "refusals": [
-            {"reason": one.reason.value, "why": one.why, "setting": one.setting or None} for one in outcome.refusals
+            {"reason": refusal.reason.value, "why": refusal.why, "setting": refusal.setting or None}
+            for refusal in outcome.refusals
         ],
         "entry": outcome.entry or None,
         "waited_seconds": outcome.waited,

@@ -1,17 +1,16 @@
-"""A report as the JSON document `nodeleak.scan/v1`, for programs."""
+"""A report as the JSON document `nodeleak.scan/v1`: for programs, and the view of which text and page are made."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from agent.checks.addresses.classify import made_at
 from agent.checks.devices.resource_state import resource_states
-from agent.exporters.order import sorted_reservations
 from agent.model.assessment import ClassifiedReservation
 from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, TrackedFinding
+from agent.model.ranges import numbered
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, Reservation, ReservationKey, Snapshot
+from agent.model.snapshot import InsufficientData, Reservation, ReservationKey, Snapshot, Unavailable
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"
@@ -27,19 +26,33 @@ def scan_document(report: Report) -> dict[str, Any]:
         "server_version": snapshot.server_version or None,
         "networks": [_network(network) for network in report.networks],
         "reservations": [
-            _reservation(one, snapshot.taken_at, causes) for one in sorted_reservations(report.assessment.reservations)
+            _reservation(entry, snapshot.taken_at, causes)
+            for entry in sorted_reservations(report.assessment.reservations)
         ],
         "device_plugins": _devices(snapshot),
         "findings": [_finding(tracked) for tracked in report.sorted_findings],
-        "unavailable": [{"source": one.source, "why": one.why} for one in report.unavailable],
+        "unavailable": unavailable_sources(report.unavailable),
         "insufficient_data": [{"detector": gap.detector, "why": gap.why} for gap in report.gaps],
     }
+
+
+def unavailable_sources(unavailable: Iterable[Unavailable]) -> list[dict[str, str]]:
+    return [{"source": source.source, "why": source.why} for source in unavailable]
+
+
+def sorted_reservations(reservations: Iterable[ClassifiedReservation]) -> list[ClassifiedReservation]:
+    """Sort by network and address, addresses by value; entries that are not addresses come last."""
+    return sorted(reservations, key=lambda entry: address_order(entry.network, entry.name, is_address=entry.blocks))
+
+
+def address_order(network: str, name: str, *, is_address: bool = True) -> tuple[str, bool, tuple[int, int], str]:
+    return network, not is_address, numbered(name) if is_address else (0, 0), name
 
 
 def _network(network: NetworkSummary) -> dict[str, Any]:
     return {
         "name": network.name,
-        "ranges": None if network.ranges is None else [str(one) for ranges in network.ranges for one in ranges],
+        "ranges": None if network.ranges is None else [str(each) for ranges in network.ranges for each in ranges],
         "usable": network.usable,
         "reserved": network.reserved,
         "free": network.free,
@@ -60,7 +73,7 @@ def _reservation(
         "ifname": reservation.ifname if reservation else None,
         "state": classified.state.value,
         "pod": classified.pod or None,
-        "age_seconds": round((taken_at - made_at(reservation)).total_seconds(), 3) if reservation else None,
+        "age_seconds": round((taken_at - reservation.mtime).total_seconds(), 3) if reservation else None,
         "why": classified.why,
         "cause": causes.get(reservation.key) if reservation else None,
     }
@@ -95,13 +108,13 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "message": finding.message,
         "severity": finding.severity.value,
         "count": finding.count,
-        "since": rfc3339(tracked.since),
+        "since": None if tracked.began is None else rfc3339(tracked.began),
         "confirmed": tracked.confirmed,
         "cause": finding.cause.value if finding.cause else None,
         "network": finding.network or None,
         "pod": finding.pod or None,
         "resource": finding.resource or None,
         "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
-        "host_ports": [{"port": one.host_port, "protocol": one.protocol} for one in finding.port_mappings],
-        "strength": finding.strength.value if finding.strength else None,
+        "host_ports": [{"port": port.host_port, "protocol": port.protocol} for port in finding.port_mappings],
+        "strength": finding.confidence.value if finding.confidence else None,
     }

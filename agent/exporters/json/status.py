@@ -1,9 +1,10 @@
 """What the daemon knows of its node, in short: the JSON document `nodeleak.status/v1`."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from agent.exporters.headline import Status, headline, status_of
+from agent.exporters.json.scan import unavailable_sources
 from agent.model.assessment import State
 from agent.model.finding import TrackedFinding, total
 from agent.model.release import CleanupStatus
@@ -19,44 +20,13 @@ _STATES: Final = {
 }
 
 
-class StatusExporter:
-    """Keeps the last report. Its document is made on request.
+def status_document(
+    report: Report, cleanup: CleanupStatus, version: str, *, age: float, interval: float, alive: bool
+) -> dict[str, Any]:
+    """Return the document. What is not known is null, never 0.
 
-    `export` belongs to one thread, `document` to those of the HTTP server.
+    `age`: seconds since the snapshot was begun; `interval`: between two syncs; `alive`: whether they go on.
     """
-
-    def __init__(
-        self,
-        version: str,
-        interval: float,
-        cleanup: Callable[[Report], CleanupStatus],
-        alive: Callable[[], bool],
-        clock: Callable[[], float],
-    ) -> None:
-        """`interval`: seconds between two syncs. `clock`: monotonic seconds."""
-        self._version, self._interval = version, interval
-        self._cleanup, self._alive, self._clock = cleanup, alive, clock
-        self._last: tuple[Report, float] | None = None
-
-    def export(self, report: Report, seconds: float) -> None:
-        self._last = report, self._clock() - seconds
-
-    def document(self) -> dict[str, Any] | None:
-        """Return the document; None before the first report."""
-        if (last := self._last) is None:
-            return None
-        report, begun = last
-        times = {
-            "taken_at": rfc3339(report.assessment.snapshot.taken_at),
-            "age_seconds": round(self._clock() - begun, 1),
-            "interval_seconds": self._interval,
-        }
-        alive = self._alive()
-        return {**status_document(report, self._version, self._cleanup(report), alive=alive), "report": times}
-
-
-def status_document(report: Report, version: str, cleanup: CleanupStatus, *, alive: bool) -> dict[str, Any]:
-    """Return the document without the times of the report. What is not known is null, never 0."""
     return {
         "schema": SCHEMA,
         "version": version,
@@ -68,10 +38,16 @@ def status_document(report: Report, version: str, cleanup: CleanupStatus, *, ali
             "networks": list(cleanup.networks),
             "release_possible": cleanup.release_possible,
             "why_not": list(cleanup.why_not),
+            "halted": report.cleaning.halted if report.cleaning else "",
         },
-        "networks": [_network(one) for one in report.networks if not one.not_in_use],
+        "networks": [_network(network) for network in report.networks if not network.not_in_use],
         "findings": list(_findings(report.sorted_findings)),
-        "unavailable": [{"source": one.source, "why": one.why} for one in report.unavailable],
+        "unavailable": unavailable_sources(report.unavailable),
+        "report": {
+            "taken_at": rfc3339(report.assessment.snapshot.taken_at),
+            "age_seconds": round(age, 1),
+            "interval_seconds": interval,
+        },
     }
 
 
@@ -89,9 +65,9 @@ def _network(network: NetworkSummary) -> dict[str, Any]:
 def _findings(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
     """Count the confirmed findings of each detector and severity, the worst first."""
     groups: dict[tuple[str, str], list[TrackedFinding]] = {}
-    for one in findings:
-        if one.confirmed:
-            groups.setdefault((one.finding.severity.value, one.finding.detector), []).append(one)
+    for tracked in findings:
+        if tracked.confirmed:
+            groups.setdefault((tracked.finding.severity.value, tracked.finding.detector), []).append(tracked)
     for (severity, detector), group in groups.items():
-        oldest = min(one.since for one in group)
+        oldest = min(tracked.since for tracked in group)
         yield {"severity": severity, "detector": detector, "count": total(group), "oldest": rfc3339(oldest)}

@@ -2,17 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from agent.checks.addresses.classify import made_at
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
+from agent.exporters.json.clean import clean_document
+from agent.exporters.json.scan import address_order
 from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
-from agent.exporters.text.table import explain, lines_as_text, table
-from agent.exporters.text.unavailable import by_reason, refer
-from agent.model.release import BlockedBy, Cleaning, Outcome, Reason, Verdict
-from agent.model.snapshot import Reservation
+from agent.exporters.text.table import lines_as_text, refer, section, table, what_to_do
+from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
 from agent.model.text import count_of, format_number, rfc3339
 
 WHEN_HALTED: Final = (
@@ -22,166 +20,131 @@ WHEN_HALTED: Final = (
 )
 """What to do when cleanup is halted."""
 
-_HEADS: Final = ("NETWORK", "ADDRESS", "AGE", "CAUSE", "CONTAINER", "POD", "VERDICT", "JOURNAL ENTRY")
+_COLUMNS: Final = ("network", "ip", "age_seconds", "cause", "container_id", "pod", "verdict", "entry")
 _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
-_NAMED = 3
+_NAMED: Final = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
 def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False) -> str:
     """Write a cleanup. `verbose`: every reason with all its addresses."""
-    return lines_as_text(_lines(cleaning, view, verbose=verbose))
+    return lines_as_text(_lines(clean_document(cleaning), view, verbose=verbose))
 
 
 def clean_names(cleaning: Cleaning, view: TableView) -> str:
     """Write the names of the addresses that were released, or would be."""
-    return name_lines(row for row in _rows(cleaning, view) if row.state in _RELEASED)
+    return name_lines(row for row in _rows(clean_document(cleaning), view) if row["verdict"] in _RELEASED)
 
 
-def _lines(cleaning: Cleaning, view: TableView, *, verbose: bool) -> Iterator[str]:
-    yield f"Node {cleaning.node}, {rfc3339(cleaning.taken_at)}"
-    if not cleaning.applied:
-        yield from _possible(cleaning)
-    if cleaning.halted:
-        yield ""
-        yield f"Cleanup halted: {cleaning.halted}"
-        yield f"  Do: {WHEN_HALTED}"
-    if cleaning.outcomes:
-        yield ""
-        yield from address_table(_HEADS, _rows(cleaning, view), view.columns)
-    if reasons := list(_reasons(cleaning, verbose=verbose)):
-        yield ""
-        yield "Why:"
-        yield from reasons
-    if cleaning.passed_over:
-        yield ""
-        yield from (f"{one.ip}: nothing to release: {one.why}" for one in cleaning.passed_over)
-    if cleaning.unavailable:
-        yield ""
-        yield "Nothing can be released, because these sources are unavailable:"
-        yield from (f"  {line}" for line in by_reason(cleaning.unavailable))
-        yield f"  Do: {explain(one.source for one in cleaning.unavailable)}"
-    if cleaning.warnings:
-        yield ""
-        yield from (f"warning: {warning}" for warning in cleaning.warnings)
+def _lines(document: dict[str, Any], view: TableView, *, verbose: bool) -> Iterator[str]:
+    yield f"Node {document['node']}, {document['taken_at']}"
+    if not document["applied"]:
+        yield from _possible(document["blockers"])
+    if document["halted"]:
+        yield from ("", f"Cleanup halted: {document['halted']}", f"  Do: {WHEN_HALTED}")
+    if document["addresses"]:
+        yield from section(address_table(_COLUMNS, _rows(document, view), view.columns))
+    yield from section(_reasons(document, verbose=verbose), "Why:")
+    yield from section(f"{row['ip']}: nothing to release: {row['why']}" for row in document["passed_over"])
+    head = "Nothing can be released, because these sources are unavailable:"
+    yield from section(what_to_do(document["unavailable"]), head)
+    yield from section(f"warning: {warning}" for warning in document["warnings"])
     yield ""
-    yield from _totals(cleaning)
+    yield from _totals(document)
 
 
-def _possible(cleaning: Cleaning) -> Iterator[str]:
+def _possible(blockers: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Say first whether what follows can be done here."""
-    if cleaning.blockers:
-        yield f"No release is possible {_scope(cleaning)}:"
-    for blocker in cleaning.blockers:
-        yield "  cleanup halted: see below" if blocker.by is BlockedBy.HALTED else f"  {blocker.why}"
-    yield f"DRY RUN: nothing is changed{'' if cleaning.blocked else '; use --apply to release'}."
+    if blockers:
+        yield f"No release is possible {_scope(blockers)}:"
+    for blocker in blockers:
+        yield "  cleanup halted: see below" if blocker["by"] == BlockedBy.HALTED else f"  {blocker['why']}"
+    use_apply = "" if _everywhere(blockers) else "; use --apply to release"
+    yield f"DRY RUN: nothing is changed{use_apply}."
 
 
-def _scope(cleaning: Cleaning) -> str:
-    return "here" if cleaning.blocked else f"in network {', '.join(one.network for one in cleaning.blockers)}"
+def _everywhere(blockers: Sequence[dict[str, Any]]) -> bool:
+    return any(blocker["network"] is None for blocker in blockers)
 
 
-def _rows(cleaning: Cleaning, view: TableView) -> list[AddressRow]:
-    causes = cleaning.causes
-    rows = (
-        _row(outcome, one, view, taken_at=cleaning.taken_at, cause=causes.get(one.key, ""))
-        for outcome in cleaning.outcomes
-        for one in outcome.request.reservations
-    )
-    return sorted_rows(rows, view.sort_by)
+def _scope(blockers: Sequence[dict[str, Any]]) -> str:
+    networks = ", ".join(blocker["network"] or "" for blocker in blockers)
+    return "here" if _everywhere(blockers) else f"in network {networks}"
 
 
-def _row(outcome: Outcome, reservation: Reservation, view: TableView, *, taken_at: datetime, cause: str) -> AddressRow:
-    container_id = reservation.container_id if view.wide else reservation.container_id[:12]
-    return AddressRow(
-        network=reservation.network,
-        ip=reservation.ip,
-        state=_verdict(outcome),
-        age=taken_at - made_at(reservation),
-        cause=cause,
-        container_id=container_id or "(empty file)",
-        pod=outcome.request.pod,
-        why=outcome.entry,
-    )
+def _rows(document: dict[str, Any], view: TableView) -> list[AddressRow]:
+    addresses = sorted(document["addresses"], key=lambda row: address_order(row["network"], row["ip"]))
+    return sorted_rows(({**row, **_cells(row, wide=view.wide)} for row in addresses), view.sort_by)
 
 
-def _verdict(outcome: Outcome) -> str:
-    verdict = outcome.verdict.value.replace("_", " ")
-    reasons = ", ".join(dict.fromkeys(refusal.reason.value for refusal in outcome.refusals))
-    return f"{verdict}: {reasons}" if reasons else verdict
+def _cells(row: AddressRow, *, wide: bool) -> AddressRow:
+    container_id = row["container_id"] or "(empty file)"
+    reasons = ", ".join(dict.fromkeys(refusal["reason"] for refusal in row["refusals"]))
+    verdict = _spaced(row["verdict"])
+    return {
+        "container_id": container_id if wide else container_id[:12],
+        "verdict": f"{verdict}: {reasons}" if reasons else verdict,
+    }
 
 
-def _reasons(cleaning: Cleaning, *, verbose: bool) -> Iterator[str]:
+def _spaced(verdict: str) -> str:
+    return verdict.replace("_", " ")
+
+
+def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
     """List each reason once, with its addresses: often all have the same one. Unavailable sources have a list."""
     found: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
-    for outcome in cleaning.outcomes:
-        reasons = [
-            (refusal.reason.value, refer(refusal.why, cleaning.unavailable), refusal.setting)
-            for refusal in outcome.refusals
-            if not (cleaning.unavailable and refusal.reason is Reason.SOURCE_UNAVAILABLE)
-        ]
-        if outcome.why:
-            reasons.append((_verdict(outcome), outcome.why, ""))
-        for label, why, setting in reasons:
-            ips = found.setdefault(label, {}).setdefault((why, setting), {})
-            ips |= dict.fromkeys(one.ip for one in outcome.request.reservations)
-    for label, reasons_of in found.items():
-        lines = [_reason(label, text, list(ips), verbose=verbose) for text, ips in reasons_of.items()]
-        yield from lines if verbose else _abridged(lines, label)
+    for row in document["addresses"]:
+        for label, why, setting in _reasons_of(row, document["unavailable"]):
+            found.setdefault(label, {}).setdefault((why, setting), {})[row["ip"]] = None
+    for label, reasons in found.items():
+        lines = [_reason(label, *text, list(ips), verbose=verbose) for text, ips in reasons.items()]
+        if verbose or len(lines) <= _NAMED:
+            yield from lines
+        else:  # of many that differ by a number, the last is the furthest from a release
+            yield from (lines[0], f"  {label}: … {len(lines) - 2} more: use -v to list all", lines[-1])
 
 
-def _reason(label: str, text: tuple[str, str], ips: Sequence[str], *, verbose: bool) -> str:
-    why, setting = text
+def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Iterator[tuple[str, str, str]]:
+    for refusal in row["refusals"]:
+        if not (unavailable and refusal["reason"] == Reason.SOURCE_UNAVAILABLE):
+            yield refusal["reason"], refer(refusal["why"], unavailable), refusal["setting"] or ""
+    if row["why"] and not row["refusals"]:
+        yield _spaced(row["verdict"]), row["why"], ""
+
+
+def _reason(label: str, why: str, setting: str, ips: Sequence[str], *, verbose: bool) -> str:
+    named = ", ".join(ips) if verbose or len(ips) <= _NAMED else count_of(len(ips), "address", "addresses")
     override = f"; override with {setting}" if setting else ""
-    return f"  {label} ({', '.join(ips) if verbose else _named(ips)}): {why}{override}"
+    return f"  {label} ({named}): {why}{override}"
 
 
-def _abridged(lines: Sequence[str], label: str) -> Iterator[str]:
-    """Of many reasons that differ by a number keep the first and the last, which is the furthest from a release."""
-    if len(lines) <= _NAMED:
-        yield from lines
-        return
-    yield lines[0]
-    yield f"  {label}: … {len(lines) - 2} more: use -v to list all"
-    yield lines[-1]
-
-
-def _named(ips: Sequence[str]) -> str:
-    return ", ".join(ips) if len(ips) <= _NAMED else count_of(len(ips), "address", "addresses")
-
-
-def _totals(cleaning: Cleaning) -> Iterator[str]:
-    if cleaning.outcomes:
-        yield ", ".join(_counts(cleaning))
-    elif not (cleaning.unavailable or cleaning.passed_over):
+def _totals(document: dict[str, Any]) -> Iterator[str]:
+    if document["addresses"]:
+        yield ", ".join(_counts(document))
+    elif not (document["unavailable"] or document["passed_over"]):
         yield "Nothing to release."
-    for network, before in cleaning.free_before.items():
-        after = cleaning.free_after.get(network)
-        if before is None and after is None:
-            continue
-        yield f"Free addresses in {network}: {format_number(before)} before, {format_number(after)} after"
+    for network in document["networks"]:
+        before, after = network["free_before"], network["free_after"]
+        if before is not None or after is not None:
+            free = f"{format_number(before)} before, {format_number(after)} after"
+            yield f"Free addresses in {network['network']}: {free}"
 
 
-def _counts(cleaning: Cleaning) -> Iterator[str]:
+def _counts(document: dict[str, Any]) -> Iterator[str]:
     """Count the requested verdict even where it is 0, and the others where there are any."""
-    tally = cleaning.tally()
-    impossible = f" (not possible {_scope(cleaning)})" if cleaning.blockers else ""
-    requested = Verdict.RELEASED if cleaning.applied else Verdict.WOULD_RELEASE
-    for verdict in Verdict:
-        if not tally[verdict] and verdict is not requested:
-            continue
-        text = f"would be released{impossible}" if verdict is Verdict.WOULD_RELEASE else verdict.value
-        yield f"{tally[verdict]} {text}{_by_reason(cleaning) if verdict is Verdict.REFUSED else ''}"
+    blockers = document["blockers"]
+    impossible = f" (not possible {_scope(blockers)})" if blockers else ""
+    requested = Verdict.RELEASED if document["applied"] else Verdict.WOULD_RELEASE
+    for verdict, count in document["verdicts"].items():
+        if count or verdict == requested:
+            text = f"would be released{impossible}" if verdict == Verdict.WOULD_RELEASE else verdict
+            yield f"{count} {text}{_by_reason(document) if verdict == Verdict.REFUSED else ''}"
 
 
-def _by_reason(cleaning: Cleaning) -> str:
-    reasons = Counter(
-        outcome.refusals[0].reason.value
-        for outcome in cleaning.outcomes
-        if outcome.refusals
-        for _ in outcome.request.reservations
-    )
+def _by_reason(document: dict[str, Any]) -> str:
+    reasons = Counter(row["reason"] for row in document["addresses"] if row["reason"])
     return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.most_common())})"
 
 
@@ -205,22 +168,22 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
-def journal_table(image: Journal, missing_in: str = "") -> str:
+def journal_table(journal: Journal, missing_in: str = "") -> str:
     """Write the journal, oldest entry first. `missing_in`: the state directory, if it has no journal."""
-    return lines_as_text(_journal_lines(image, missing_in))
+    return lines_as_text(_journal_lines(journal, missing_in))
 
 
-def _journal_lines(image: Journal, missing_in: str) -> Iterator[str]:
-    if image.entries:
+def _journal_lines(journal: Journal, missing_in: str) -> Iterator[str]:
+    if journal.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
-        yield from table(heads, [_entry(entry) for entry in image.entries])
+        yield from table(heads, [_entry(entry) for entry in journal.entries])
     elif missing_in:
         yield f"No journal in {missing_in}: nothing was released from here, or --state-dir is wrong"
     else:
         yield "No releases."
-    if image.damage:
+    if journal.damage:
         yield ""
-        yield from (f"damaged: {damage}" for damage in image.damage)
+        yield from (f"damaged: {damage}" for damage in journal.damage)
 
 
 def _entry(entry: Entry) -> list[str]:

@@ -1,13 +1,24 @@
 """Lines and columns of text for a terminal."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from agent.model.text import escape
 
+_FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
+"""Columns that are shortened on a narrow terminal."""
+_SHORTEST: Final = 8
+"""Characters that are left of them."""
+
 
 def lines_as_text(lines: Iterable[str]) -> str:
     return "".join(f"{escape(line)}\n" for line in lines)
+
+
+def section(lines: Iterable[str], *head: str) -> Iterator[str]:
+    """Write lines below an empty line and a head, if there are any."""
+    if listed := list(lines):
+        yield from ("", *head, *listed)
 
 
 def explain(words: Iterable[str]) -> str:
@@ -15,10 +26,26 @@ def explain(words: Iterable[str]) -> str:
     return ", ".join(f"`nodeleak explain {word}`" for word in dict.fromkeys(words))
 
 
-_FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
-"""Columns that are shortened on a narrow terminal."""
-_SHORTEST: Final = 8
-"""Characters that are left of them."""
+def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
+    """List each reason with its sources: if a server does not answer, all that it would have said is missing."""
+    sources: dict[str, list[str]] = {}
+    for source in unavailable:
+        sources.setdefault(source["why"], []).append(source["source"])
+    return (f"{', '.join(names)}: {why}" for why, names in sources.items())
+
+
+def what_to_do(unavailable: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """List unavailable sources, and the commands that say what to do."""
+    yield from (f"  {line}" for line in by_reason(unavailable))
+    if unavailable:
+        yield f"  Do: {explain(source['source'] for source in unavailable)}"
+
+
+def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:
+    """Write only the name of a source where a text repeats why it is unavailable."""
+    for source in unavailable:
+        text = text.replace(f"{source['source']}: {source['why']}", f"needs {source['source']}")
+    return text
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:

@@ -1,21 +1,44 @@
 """The page on `/`: rendered on request, without scripts or foreign resources."""
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from functools import cache, cached_property
 from hashlib import sha256
 from importlib.resources import files
-from typing import Final
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any, Final
 
-from agent.exporters import timeline
-from agent.model.report import Report
-from agent.model.snapshot import Unavailable
+from agent.exporters.advice import advice, description, runbook
+from agent.exporters.devices import HEADS, device_rows
+from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
+from agent.exporters.headline import Status, headline, incomplete, status_of
+from agent.exporters.json.scan import scan_document
+from agent.exporters.range_map import LOOKS, Mark, Row, by_weight, network_maps
+from agent.exporters.text.clean import WHEN_HALTED
+from agent.exporters.text.timeline import time_of
+from agent.exporters.timeline import timeline_document
+from agent.model.finding import total
+from agent.model.report import NetworkSummary, Report
+from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
+from agent.model.text import count_of, escape, format_age, format_number
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from agent.cleanup.journal import Entry
+
+MAX_LISTED: Final = 1000
+"""Rows of the tables of all networks, of each kind: the page is bounded, `-o json` is not."""
+_EVENTS: Final = 60
 _REFRESH_SECONDS: Final = 30
 _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
+_LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {Mark.IN_USE: "", Mark.UNAVAILABLE: ""}
+"""On the squares; these two are a plain and a hatched one."""
 
-Releases = Callable[[], tuple[Iterable[timeline.Release] | Unavailable, Iterable[str]]]
+Releases = Callable[[], "tuple[Iterable[Entry] | Unavailable, Iterable[str]]"]
 """Reads the journal: its entries, and its damage."""
 
 
@@ -24,12 +47,13 @@ class Page:
 
     def __init__(self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
         """`mode`: that of cleanup."""
-        self._releases, self._links, self._version, self._mode = releases, links, version, mode
+        self._releases, self._about = releases, {"links": links, "version": version, "mode": mode}
 
     def headers(self, report: Report | None, *, refreshing: bool) -> tuple[tuple[str, str], ...]:
         """Return the headers: load nothing, run nothing, and refresh unless paused."""
+        style = b64encode(sha256(self._style.encode()).digest()).decode()
         policy = (
-            f"default-src 'none'; style-src '{self._style_hash}'; img-src data:; "
+            f"default-src 'none'; style-src 'sha256-{style}'; img-src data:; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
         refresh = (("Refresh", str(_interval(report))),) if refreshing else ()
@@ -37,25 +61,148 @@ class Page:
 
     def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
         """Render a report, None before the first. `alive`: whether the daemon still takes snapshots."""
-        # Imported with the first request: see html.py.
-        from agent.exporters.web import html, page_view  # noqa: PLC0415
-
-        view = None
-        if report is not None:
-            view = page_view.build_view(report, timeline.build_timeline(report, *self._releases()), alive=alive)
+        view = None if report is None else self._view(report, alive=alive)
         refresh = _interval(report) if refreshing else 0
-        return html.page(
-            view, self._style, refresh=refresh, links=self._links, version=self._version, mode=self._mode
-        ).encode()
+        return _template().render(view=view, style=self._style, refresh=refresh, **self._about).encode()
+
+    def _view(self, report: Report, *, alive: bool) -> dict[str, Any]:
+        document, pods = scan_document(report), report.assessment.snapshot.pods
+        return {
+            "document": document,
+            "cleaning": report.cleaning,
+            "timeline": timeline_document(report, *self._releases()),
+            "status": status_of(report, alive=alive),
+            "partly": bool(report.unavailable) or not report.complete or not alive,
+            "headline": headline(report, alive=alive),
+            "details": list(_details(report, alive=alive)),
+            "not_evaluated": [gap for gap in report.gaps if not gap.chosen],
+            "api_disabled": pods.why if isinstance(pods, NotRequested) else "",
+            "findings": _findings(report),
+            "networks": list(_networks(report, document)),
+            "most": max(1, MAX_LISTED // max(1, len(report.networks))),
+            "devices": _devices(report.assessment.snapshot),
+        }
 
     @cached_property
     def _style(self) -> str:
         return files("agent.exporters.web").joinpath("templates/page.css").read_text()
 
-    @cached_property
-    def _style_hash(self) -> str:
-        return f"sha256-{b64encode(sha256(self._style.encode()).digest()).decode()}"
-
 
 def _interval(report: Report | None) -> int:
     return _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
+
+
+def _details(report: Report, *, alive: bool) -> Iterator[str]:
+    if not alive:
+        yield "No sync has finished for too long: this page shows old data."
+    missing = incomplete(report)
+    if missing and (not alive or status_of(report) is not Status.INCOMPLETE):
+        yield f"Incomplete: {missing}."
+    if sources := list(dict.fromkeys(source.source for source in report.unavailable)):
+        yield f"Unavailable: {', '.join(sources)}."
+    if failed := [gap.detector for gap in report.gaps if gap.broken]:
+        yield f"Failed checks: {', '.join(failed)}."
+    yield from map(_free_addresses, report.networks)
+
+
+def _free_addresses(network: NetworkSummary) -> str:
+    if network.not_in_use:
+        return f"{network.name}: not in use."
+    if network.free is None or network.usable is None:
+        return f"{network.name}: the number of free addresses is unknown."
+    return f"{network.name}: {format_number(network.free)} of {count_of(network.usable, 'address', 'addresses')} free."
+
+
+def _findings(report: Report) -> list[dict[str, Any]]:
+    """Group the findings by detector; the group with the most urgent finding comes first."""
+    groups: dict[str, list[FindingLine]] = {}
+    for line in finding_lines(report):
+        groups.setdefault(line.detector, []).append(line)
+    return [
+        {
+            "detector": detector,
+            "severity": lines[0].severity,
+            "count": total(tracked for tracked in report.findings if tracked.finding.detector == detector),
+            "description": description(detector),
+            "lines": lines,
+            "do": advice(detector, report),
+            "runbook": runbook(detector, lines[0].severity),
+        }
+        for detector, lines in groups.items()
+    ]
+
+
+def _networks(report: Report, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for network, drawn in zip(document["networks"], network_maps(report), strict=True):
+        rows = {row["ip"]: row for row in document["reservations"] if row["network"] == network["name"]}
+        elsewhere = [rows[entry.name] for entry in drawn.elsewhere]
+        yield {**network, "maps": drawn.maps, "counts": drawn.counts, "rows": rows, "elsewhere": elsewhere}
+
+
+def _devices(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the rows of the table, or why there are none, and whether that is by configuration."""
+    try:
+        return {"rows": device_rows(snapshot), "why": "", "disabled": False}
+    except InsufficientData as missing:
+        return {"rows": [], "why": str(missing), "disabled": isinstance(missing, SourceDisabled)}
+
+
+@cache
+def _template() -> "Template":
+    # Imported with the first request, so that other daemons do not load Jinja.
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
+    environment = Environment(
+        loader=PackageLoader("agent.exporters.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= _FILTERS
+    environment.globals |= {
+        "looks": LOOKS,
+        "letters": _LETTERS,
+        "device_heads": HEADS,
+        "longest_list": LONGEST_LIST,
+        "most_rows": MAX_LISTED,
+        "most_events": _EVENTS,
+        "when_halted": WHEN_HALTED,
+    }
+    return environment.get_template("page.html")
+
+
+def _printable(value: object) -> object:
+    """Escape control characters in what the template prints; autoescape does the rest."""
+    return escape(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _age(seconds: float | None) -> str:
+    return "" if seconds is None else format_age(timedelta(seconds=seconds))
+
+
+def _summary(counts: Counter[Mark]) -> str:
+    """List counts, the most severe mark first; of one address only its label."""
+    if counts.total() == 1:
+        return LOOKS[next(iter(counts))].label
+    return ", ".join(f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_weight(counts))
+
+
+def _row_labels(rows: Sequence[Row]) -> list[str]:
+    """Shorten addresses by what all have in common: the range's name says it."""
+    names = [str(row.first) for row in rows]
+    common = commonprefix(names)  # noqa: RUF071 (not paths)
+    keep = max(common.rfind("."), common.rfind(":"))
+    return names if keep < 0 else [f"{name[keep:]}{'' if name[keep + 1 :] else '0'}" for name in names]
+
+
+_FILTERS: Final = {
+    "number": format_number,
+    "age": _age,
+    "time": time_of,
+    "summary": _summary,
+    "by_weight": by_weight,
+    "labels": _row_labels,
+}

@@ -2,22 +2,23 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from threading import Lock
+from time import monotonic  # noqa: TID251 (the age of a report, which is no data)
 from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from agent.exporters.json.scan import scan_document
-from agent.exporters.json.status import StatusExporter
 from agent.exporters.web.page import Page
 from agent.exporters.web.wsgi import Server, is_loopback
 from agent.model.report import Report
 
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
 """The paths beside the page."""
-_JSON, _HTML, _TEXT = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
+_JSON, _HTML, _PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
 _ALWAYS: Final = (
     ("Server", "nodeleak"),
     ("Cache-Control", "no-store"),
@@ -26,6 +27,8 @@ _ALWAYS: Final = (
 _NO_SYNC: Final = "no sync yet"
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+Document = Callable[[Report, float], dict[str, Any]]
+"""Makes a document of a report and its age in seconds."""
 
 
 class Response(NamedTuple):
@@ -45,11 +48,13 @@ class HttpExporter:
         registry: CollectorRegistry,
         alive: Callable[[], bool],
         page: Page | None = None,
-        status: StatusExporter | None = None,
+        status: Document | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """Listen at once, so that a port in use fails before anything else starts; raises OSError."""
-        self._last: Report | None = None
-        self._alive, self._page, self._status = alive, page, status
+        self._last: tuple[Report, float] | None = None
+        """With the time of the clock at which it was begun."""
+        self._alive, self._page, self._status, self._clock = alive, page, status, clock
         self._metrics = make_wsgi_app(registry)
         self._rendering = Lock()
         """One at a time: many clients may not use many times the memory. The probes do not wait for it."""
@@ -57,16 +62,17 @@ class HttpExporter:
         self.port: int = self._server.server_port
         self.start, self.close = self._server.start, self._server.close
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
-        self._last = report
+    def export(self, report: Report, seconds: float) -> None:
+        self._last = report, self._clock() - seconds
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> list[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         if path == "/metrics" and method == "GET":
             return self._render_metrics(environ, start)
-        response = self._response(path, environ)
-        if method not in {"GET", "HEAD"}:
-            response = text_response(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
+        if method in {"GET", "HEAD"}:
+            response = self._response(path, environ)
+        else:
+            response = _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
         length = ("Content-Length", str(len(response.body)))
         headers = [("Content-Type", response.content_type), length, *_ALWAYS, *response.headers]
         start(f"{response.status.value} {response.status.phrase}", headers)
@@ -80,54 +86,51 @@ class HttpExporter:
                 return list(self._metrics(environ | {"HTTP_ACCEPT": ""}, start))
 
     def _response(self, path: str, environ: dict[str, Any]) -> Response:
-        last, page, status = self._last, self._page, self._status
         match path:
             case "/metrics":
-                return text_response(HTTPStatus.OK, "")
+                return _text(HTTPStatus.OK, "")
             case "/healthz":
                 # The loop's heartbeat only: a restart of the agent repairs neither docker nor the API server.
                 return _probe("no sync for too long", ok=self._alive())
             case "/readyz":
-                return _probe(_NO_SYNC, ok=last is not None)
-            case "/" if page:
-                refreshing = "refresh=off" not in environ["QUERY_STRING"].split("&")
-                return self._private("page", environ, lambda: self._view(page, refreshing=refreshing))
+                return _probe(_NO_SYNC, ok=self._last is not None)
+            case "/" if self._page is not None:
+                return self._private("page", environ, partial(self._view, self._page, environ["QUERY_STRING"]))
             case "/api/v1/report":
-                return self._private("report", environ, lambda: _json(scan_document(last) if last else None))
-            case "/api/v1/status" if status:
-                return self._private("status", environ, lambda: _json(status.document()))
+                return self._private("report", environ, partial(self._json, lambda report, _: scan_document(report)))
+            case "/api/v1/status" if self._status is not None:
+                return self._private("status", environ, partial(self._json, self._status))
             case _:
-                return text_response(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
+                return _text(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
 
     def _private(self, what: str, environ: dict[str, Any], render: Callable[[], Response]) -> Response:
         """Refuse other machines, and host names: anybody can point a name at this machine (DNS rebinding)."""
         names = f"the {what} names pods and addresses"
         if not is_loopback(environ["REMOTE_ADDR"]):
-            return text_response(HTTPStatus.FORBIDDEN, f"{names}: only this machine may read it")
+            return _text(HTTPStatus.FORBIDDEN, f"{names}: only this machine may read it")
         if not _is_ours(environ.get("HTTP_HOST", "")):
-            return text_response(HTTPStatus.FORBIDDEN, f"{names}: use localhost or an IP address as the host")
+            return _text(HTTPStatus.FORBIDDEN, f"{names}: use localhost or an IP address as the host")
         with self._rendering:
             return render()
 
-    def _view(self, page: Page, *, refreshing: bool) -> Response:
-        report = self._last
+    def _view(self, page: Page, query: str) -> Response:
+        report, refreshing = self._last[0] if self._last else None, "refresh=off" not in query.split("&")
         body = page.render(report, alive=self._alive(), refreshing=refreshing)
         return Response(HTTPStatus.OK, _HTML, body, page.headers(report, refreshing=refreshing))
 
+    def _json(self, document: Document) -> Response:
+        if self._last is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
+        report, begun = self._last
+        return Response(HTTPStatus.OK, _JSON, json.dumps(document(report, self._clock() - begun)).encode())
 
-def text_response(status: HTTPStatus, text: str) -> Response:
-    return Response(status, _TEXT, f"{text}\n".encode())
 
-
-def _json(document: dict[str, Any] | None) -> Response:
-    """Answer with a document; None: there is no report yet."""
-    if document is None:
-        return text_response(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
-    return Response(HTTPStatus.OK, _JSON, json.dumps(document).encode())
+def _text(status: HTTPStatus, text: str) -> Response:
+    return Response(status, _PLAIN, f"{text}\n".encode())
 
 
 def _probe(why_not: str, *, ok: bool) -> Response:
-    return text_response(HTTPStatus.OK, "ok") if ok else text_response(HTTPStatus.SERVICE_UNAVAILABLE, why_not)
+    return _text(HTTPStatus.OK, "ok") if ok else _text(HTTPStatus.SERVICE_UNAVAILABLE, why_not)
 
 
 def _is_ours(host: str) -> bool:

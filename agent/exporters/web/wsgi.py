@@ -4,7 +4,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from socketserver import TCPServer
 from threading import Thread
 from time import monotonic  # noqa: TID251 (how long a connection lasts, which is no data)
@@ -16,7 +16,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 MOST_CONNECTIONS: Final = 64
 """Of other machines, at a time. Each costs a thread and at most `REQUEST_BYTES`."""
 MOST_PER_CLIENT: Final = 8
-"""Of an IPv4 address, or of an IPv6 network, which one machine may own. A browser opens six."""
+"""Of one address. A browser opens six."""
 MOST_OF_THIS_MACHINE: Final = 32
 """The kubelet's probe beside whatever else asks here. Other machines cannot take these."""
 REQUEST_BYTES: Final = 8192
@@ -58,12 +58,11 @@ class Server(ThreadingWSGIServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         client = client_of(client_address[0], request.getsockname()[0])
-        taken = Counter(one for one, _ in list(self._open.values()))
-        local = taken[_THIS_MACHINE]
+        taken = Counter(other for other, _ in list(self._open.values()))
         if client == _THIS_MACHINE:
-            room = local < MOST_OF_THIS_MACHINE
+            room = taken[client] < MOST_OF_THIS_MACHINE
         else:
-            room = taken[client] < MOST_PER_CLIENT and taken.total() - local < MOST_CONNECTIONS
+            room = taken[client] < MOST_PER_CLIENT and taken.total() - taken[_THIS_MACHINE] < MOST_CONNECTIONS
         if room:
             self._open[request] = client, monotonic()
         return room
@@ -101,6 +100,7 @@ class _Bounded:
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._left = stream, REQUEST_BYTES
+        self.close = stream.close
 
     def readline(self, limit: int = -1) -> bytes:
         line: bytes = self._stream.readline(min(limit, self._left) if limit >= 0 else self._left)
@@ -109,33 +109,18 @@ class _Bounded:
             raise ConnectionAbortedError("the request is too large")
         return line
 
-    def close(self) -> None:
-        self._stream.close()
-
 
 def client_of(peer: str, own: str) -> str:
     """Return what counts as one client. `own`: the address that it connected to, from which the kubelet probes too."""
-    if peer == own or is_loopback(peer):
-        return _THIS_MACHINE
-    address = _address(peer)
-    return str(int(address) >> 64) if isinstance(address, IPv6Address) else str(address)
+    return _THIS_MACHINE if peer == own or is_loopback(peer) else peer
 
 
 def is_loopback(client: str) -> bool:
-    return bool(_address(client).is_loopback)
-
-
-def _address(client: str) -> Any:
     address = ip_address(client.partition("%")[0])
-    return getattr(address, "ipv4_mapped", None) or address
+    return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback)
 
 
 def _family(host: str) -> socket.AddressFamily:
     if host:
         return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-    try:
-        with socket.socket(socket.AF_INET6) as one:
-            one.bind(("::", 0))
-    except OSError:  # the node has no IPv6
-        return socket.AF_INET
-    return socket.AF_INET6
+    return socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET

@@ -7,29 +7,29 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import NamedTuple
 
 from agent.model.snapshot import Checkpoint, Container
-from agent.sources.host.directory import names_in
+from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import NotFound, SourceError
 
-_LARGEST: Final = 64 * 1024
-"""Bytes; the kubelet writes some hundred."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Directory:
+class _Directory(NamedTuple):
     checkpoints: tuple[Checkpoint, ...]
     newest: float
     """Seconds since the epoch; its youngest file."""
 
     @property
     def ids(self) -> set[str]:
-        return {one.container_id for one in self.checkpoints}
+        return {checkpoint.container_id for checkpoint in self.checkpoints}
+
+    def is_abandoned(self, oldest: float, listed: set[str]) -> bool:
+        """Return whether it is older than every sandbox that runs, and has none that is listed."""
+        return self.newest < oldest and self.ids.isdisjoint(listed)
 
 
 class CheckpointDirectories:
@@ -46,59 +46,54 @@ class CheckpointDirectories:
         such kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart. `containers`: all that
         are known, listed before; they tell which directories are in use. `now`: seconds since the epoch.
         """
-        found = {path: one for path in self._directories if (one := _read_one(path)) is not None}
+        found = {path: directory for path in self._directories if (directory := _read(path)) is not None}
         if not found:
-            raise NotFound(f"none of these exists: {', '.join(map(str, self._directories))} (check --checkpoint-dir)")
-        left_over = _left_over(found, containers, now)
-        self._left_over = frozenset(path / one for path in left_over for one in found[path].ids)
-        return tuple(one for path, each in found.items() if path not in left_over for one in each.checkpoints)
+            directories = ", ".join(map(str, self._directories))
+            remedy = "in a pod apply deploy/overlays/docker, elsewhere check --checkpoint-dir"
+            raise NotFound(f"none of these exists: {directories} ({remedy})")
+        left_over = _left_over(found, list(filter(attrgetter("sandbox"), containers)), now)
+        self._left_over = frozenset(path / container_id for path in left_over for container_id in found[path].ids)
+        in_use = (directory for path, directory in found.items() if path not in left_over)
+        return tuple(checkpoint for directory in in_use for checkpoint in directory.checkpoints)
 
     def has(self, container_id: str) -> bool:
         """Return whether this sandbox has a checkpoint that is not left over. Raises SourceError."""
-        return any(_has(path, container_id) for path in self._directories if path / container_id not in self._left_over)
+        files = {directory / container_id for directory in self._directories} - self._left_over
+        return any(map(_exists, files))
 
 
-def _left_over(found: Mapping[Path, _Directory], containers: Iterable[Container], now: float) -> frozenset[Path]:
+def _left_over(found: Mapping[Path, _Directory], sandboxes: Sequence[Container], now: float) -> frozenset[Path]:
     """Return the directories of a runtime that the kubelet no longer uses: nobody retries their teardowns.
 
     Every running sandbox has its checkpoint in another directory and is younger than every file in this one, which has
     no sandbox that is listed. If all are from the future, the clock was wrong, and their age shows nothing.
     """
-    sandboxes = [one for one in containers if one.sandbox]
-    listed = {one.id for one in sandboxes}
-    created = {one.id: one.created for one in sandboxes if one.running}
-    oldest = min(created.values(), default=now)
-    if oldest >= now or not any(created.keys() <= each.ids for each in found.values()):
+    created = {sandbox.id: sandbox.created for sandbox in sandboxes if sandbox.running}
+    oldest, listed = min(created.values(), default=now), {sandbox.id for sandbox in sandboxes}
+    if oldest >= now or not any(created.keys() <= directory.ids for directory in found.values()):
         return frozenset()
-    return frozenset(path for path, each in found.items() if each.newest < oldest and not each.ids & listed)
+    return frozenset(path for path, directory in found.items() if directory.is_abandoned(oldest, listed))
 
 
-def _has(directory: Path, container_id: str) -> bool:
+def _exists(file: Path) -> bool:
     try:
-        (directory / container_id).lstat()
+        file.lstat()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise SourceError(cannot_read(directory, error)) from error
+        raise SourceError(cannot_read(file.parent, error)) from error
     return True
 
 
-def _read_one(directory: Path) -> _Directory | None:
+def _read(path: Path) -> _Directory | None:
     try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        with open_directory(path) as directory:
+            # The kubelet writes `.<digits>` first and renames it.
+            names = [name for name in names_in(directory, path) if not name.startswith(".")]
+            newest = max((_written(name, directory) for name in names), default=0.0)
+            return _Directory(tuple(_checkpoint(name, directory) for name in names), newest)
+    except NotFound:
         return None
-    except OSError as error:
-        raise SourceError(cannot_read(directory, error)) from error
-    try:
-        # The kubelet writes `.<digits>` first and renames it.
-        names = [name for name in names_in(handle, directory) if not name.startswith(".")]
-        newest = max((_written(name, handle) for name in names), default=0.0)
-        return _Directory(tuple(_checkpoint(name, handle) for name in names), newest)
-    except OSError as error:
-        raise SourceError(cannot_read(directory, error)) from error
-    finally:
-        os.close(handle)
 
 
 def _written(name: str, directory: int) -> float:
@@ -110,14 +105,9 @@ def _written(name: str, directory: int) -> float:
 
 def _checkpoint(name: str, directory: int) -> Checkpoint:
     try:
-        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    except OSError:
-        return Checkpoint(name, "")
-    try:
-        tree = json.loads(os.read(handle, _LARGEST))
+        content, _ = read_file(name, directory)
+        tree = json.loads(content)
         host_network = (tree.get("data") or {}).get("host_network") is True
         return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, SourceError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Checkpoint(name, "")
-    finally:
-        os.close(handle)

@@ -10,44 +10,33 @@ import json
 import os
 import re
 import stat
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.model.assessment import KUBENET
-from agent.model.port_mapping import PortMapping
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import CniResult, Damage, DamagedResult, Reservation
-from agent.sources.host.directory import names_in
-from agent.sources.os_error import cannot_read
+from agent.model.snapshot import CniResult, Damage, DamagedResult, PortMapping, Reservation
+from agent.sources.host.cni_config import ranges_of
+from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError
 
-_LARGEST: Final = 256 * 1024
-"""Bytes; libcni writes one or two thousand."""
-_LOOPBACK = "lo"
-# Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous.
-_NAME = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
-
-
-_DELEGATES = frozenset({"delegates", "clusterNetwork"})
+_LOOPBACK: Final = "lo"
+_NAME: Final = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
+"""Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous."""
+_DELEGATES: Final = frozenset({"delegates", "clusterNetwork"})
 """Keys of a plugin (Multus) that calls other networks' plugins: its result says nothing of where an address is from."""
-
-
 _DELETED_BY_ID: Final = ("bridge", "ptp", "macvlan", "ipvlan", "portmap", "bandwidth", "tuning")
 """Plugins whose DEL finds what to delete by the container's ID, or in its namespace. That of `firewall` deletes the
 rules of the addresses in the result, whoever has them by then."""
-
-
-_POD_CIDR = '"usePodCidr'
+_POD_CIDR: Final = '"usePodCidr'
 """In place of a subnet, with `IPv6` behind it for the other family."""
 
-
-_Key: TypeAlias = tuple[str, str, str, int, int, int]
-"""Network, container, interface; inode, modification time and size of the file."""
+_Version: TypeAlias = tuple[str, int, int, int]
+"""Name, inode, modification time and size of a file."""
 _Parsed: TypeAlias = CniResult | DamagedResult | None
-"""None: it has no result."""
+"""None: it is no result of the sandbox that its name tells."""
 
 
 class CniResults:
@@ -56,7 +45,7 @@ class CniResults:
     def __init__(self, directories: Iterable[Path], is_missing: Callable[[Path], bool] = lambda _: False) -> None:
         """`is_missing`: whether a path that does not exist for this process is known not to exist on the node."""
         self._directories, self._is_missing = tuple(directories), is_missing
-        self._parsed: dict[_Key, _Parsed] = {}
+        self._parsed: dict[_Version, _Parsed] = {}
         self.damaged: tuple[DamagedResult, ...] = ()
         """The files of the last reading that have no result."""
 
@@ -65,189 +54,76 @@ class CniResults:
 
         The networks that are not checked show where pods have their addresses from instead.
         """
-        parsed: dict[_Key, _Parsed] = {}
+        parsed: dict[_Version, _Parsed] = {}
+        missing: list[Path] = []
         self.damaged = ()
-        existing = 0
-        for directory in self._directories:
+        for path in self._directories:
             try:
-                handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise SourceError(cannot_read(directory, error)) from error
-            existing += 1
-            try:
-                self._read_directory(handle, directory, parsed)
-            except OSError as error:
-                raise SourceError(cannot_read(directory, error)) from error
-            finally:
-                os.close(handle)
-        if not existing and not all(map(self._is_missing, self._directories)):
-            raise NotFound(f"none of these exists: {', '.join(map(str, self._directories))} (check --cni-cache-dir)")
+                # An unreadable file may name a mounted namespace: it makes all of them unavailable.
+                with open_directory(path) as directory:
+                    for name in names_in(directory, path):
+                        self._read_file(name, directory, parsed)
+            except NotFound:
+                missing.append(path)
+        if len(missing) == len(self._directories) and not all(map(self._is_missing, missing)):
+            raise NotFound(f"none of these exists: {', '.join(map(str, missing))} (check --cni-cache-dir)")
         self._parsed = parsed
         self.damaged = tuple(result for result in parsed.values() if isinstance(result, DamagedResult))
         return tuple(result for result in parsed.values() if isinstance(result, CniResult))
 
-    def _read_directory(self, directory: int, path: Path, parsed: dict[_Key, _Parsed]) -> None:
-        for name in names_in(directory, path):
-            matched = _NAME.fullmatch(name)
-            if matched is None or matched["ifname"] == _LOOPBACK:
-                continue
-            try:
-                found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            if not stat.S_ISREG(found.st_mode):
-                continue
-            network, container_id, ifname = sys.intern(matched["network"]), matched["id"], sys.intern(matched["ifname"])
-            key = (network, container_id, ifname, found.st_ino, found.st_mtime_ns, found.st_size)
-            if key in self._parsed:
-                known = self._parsed[key]
-            else:
-                large = found.st_size > _LARGEST  # CRI-O writes all annotations of the pod into it
-                known = DamagedResult(*key[:3], Damage.TOO_LARGE) if large else _read_one(name, key, directory)
-            parsed[key] = known
+    def _read_file(self, name: str, directory: int, parsed: dict[_Version, _Parsed]) -> None:
+        """Add one file, if it is a result and still exists. Raises OSError."""
+        matched = _NAME.fullmatch(name)
+        if matched is None or matched["ifname"] == _LOOPBACK:
+            return
+        network, container_id, ifname = matched["network"], matched["id"], matched["ifname"]
+        try:
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            version = (name, found.st_ino, found.st_mtime_ns, found.st_size)
+            if version in self._parsed:
+                parsed[version] = self._parsed[version]
+            elif stat.S_ISREG(found.st_mode):
+                content, mtime_ns = read_file(name, directory)
+                parsed[version] = parse_result(content, network, container_id, ifname, mtime_ns)
+        except FileNotFoundError:
+            return
+        except SourceError:  # CRI-O writes all annotations of the pod into it
+            parsed[version] = DamagedResult(network, container_id, ifname, Damage.TOO_LARGE)
 
 
-def _read_one(name: str, key: _Key, directory: int) -> CniResult | DamagedResult | None:
-    """Return one result; None: it was removed, or is none. Raises OSError: what it names may still be mounted."""
-    try:
-        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    except FileNotFoundError:
-        return None
-    try:
-        content = os.read(handle, _LARGEST)
-    finally:
-        os.close(handle)
-    network, container_id, ifname, _, mtime_ns, _ = key
-    result = parse_result(content, network, container_id, ifname, mtime_ns)
-    if result is None and (damage := _damage(content)):
-        return DamagedResult(network, container_id, ifname, damage)
-    return result
-
-
-def _damage(content: bytes) -> Damage | None:
-    """Say why a file has no result of any kind; None: it has another one than its name says."""
-    if not content:
-        return Damage.EMPTY
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return Damage.MALFORMED
-    return None
-
-
-def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
-    """Parse one cache file; None for anything that is not one. Never raises, whatever the bytes."""
+def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> _Parsed:
+    """Parse one cache file; None: it has another result than its name says. Never raises, whatever the bytes."""
     try:
         tree = json.loads(content)
-        # What is nested so deep that it can just be parsed cannot be read.
         return _result(tree, network, container_id, ifname, mtime_ns) if isinstance(tree, dict) else None
     except (ValueError, RecursionError):
-        return None
+        return DamagedResult(network, container_id, ifname, Damage.MALFORMED if content else Damage.EMPTY)
 
 
 def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
-    if tree.get("kind") != "cniCacheV1":
-        return CniResult(
-            network, container_id, ifname, "", _ranges_of_result(tree), "", mtime_ns, _namespace({"result": tree})
-        )
-    if tree.get("networkName") != network or tree.get("containerId") != container_id:
+    is_bare = tree.get("kind") != "cniCacheV1"
+    if is_bare:
+        tree = {"networkName": network, "containerId": container_id, "result": tree}
+    if (tree.get("networkName"), tree.get("containerId")) != (network, container_id):
         return None
     plugins = _plugins(tree.get("config"))
     if any(_DELEGATES & plugin.keys() for plugin in plugins):
         return None
-    main = _with_ipam(plugins)
+    main = next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
     ipam = main.get("ipam", {})
     return CniResult(
         network=network,
         container_id=container_id,
-        ifname=sys.intern(str(tree.get("ifName", ifname))),
-        pod=_pod(tree.get("cniArgs")),
+        ifname=str(tree.get("ifName", ifname)),
+        pod=None if is_bare else _pod(tree.get("cniArgs")),
         ranges=_ranges_of_ipam(ipam) or _ranges_of_result(tree.get("result")),
-        data_dir=sys.intern(str(ipam.get("dataDir") or "")),
+        data_dir=str(ipam.get("dataDir") or ""),
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
         port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),
         uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
-        plugin=sys.intern(str(main.get("type") or "")),
+        plugin=str(main.get("type") or ""),
     )
-
-
-def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tuple[PortMapping, ...]:
-    """Return the forwarded ports. libcni passes them only to a plugin that declares the capability."""
-    try:
-        if not any(plugin.get("capabilities", {}).get("portMappings") for plugin in plugins):
-            return ()
-        given = ((one.get("hostPort"), one.get("protocol") or "tcp") for one in arguments["portMappings"])
-        return tuple(PortMapping(port, str(protocol).lower()) for port, protocol in given if _is_port(port))
-    except (AttributeError, KeyError, TypeError):
-        return ()
-
-
-def _is_port(port: Any) -> bool:
-    return type(port) is int and 0 < port < 1 << 16
-
-
-def _namespace(cached: Mapping[str, Any]) -> str:
-    """Return where the namespace of the sandbox is mounted. Interfaces of the host have none."""
-    try:
-        paths = [one.get("sandbox") for one in cached["result"].get("interfaces") or []]
-    except (KeyError, AttributeError, TypeError):
-        paths = []
-    return next(filter(None, map(_mounted, [*paths, cached.get("netns")])), "")
-
-
-def _mounted(path: Any) -> str:
-    """Return the path of a mounted namespace. kubenet names that of a process: `/proc/<pid>/ns/net`."""
-    return path if isinstance(path, str) and path.startswith("/") and not path.startswith("/proc/") else ""
-
-
-def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:
-    """Return the results that libcni keeps for a reservation's sandbox, as file name, network and interface.
-
-    One for the interface, and one for the loopback that dockershim and cri-dockerd add.
-    """
-    loopback = "kubenet-loopback" if reservation.network == KUBENET else "cni-loopback"
-    of = ((reservation.network, reservation.ifname or "eth0"), (loopback, "lo"))
-    return tuple((f"{network}-{reservation.container_id}-{ifname}", network, ifname) for network, ifname in of)
-
-
-def belongs(content: bytes, reservation: Reservation, network: str, ifname: str) -> bool:
-    """Return whether the content is that result of that sandbox. Never raises, whatever the bytes.
-
-    A bare result (libcni < 0.8) names no sandbox: it is matched by its address.
-    """
-    try:
-        tree = json.loads(content)
-        if tree.get("kind") == "cniCacheV1":
-            told = (tree["containerId"], tree["networkName"], tree["ifName"])
-            return bool(told == (reservation.container_id, network, ifname))
-        given = [tree[family]["ip"] for family in ("ip4", "ip6") if tree.get(family)]
-        given += [ip["address"] for ip in tree.get("ips") or []]
-        addresses = [ip_interface(str(one)).ip for one in given]
-    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
-        return False
-    if ifname == "lo":
-        return bool(addresses) and all(address.is_loopback for address in addresses)
-    return ip_address(reservation.ip) in addresses
-
-
-def is_deleted_by_id(content: bytes) -> bool:
-    """Return whether a DEL of this result, at any time, leaves the next sandbox with its address alone.
-
-    `content`: of a result for which `belongs` is true.
-    """
-    plugins = _plugins(json.loads(content).get("config"))
-    return bool(plugins) and all(plugin.get("type") in _DELETED_BY_ID for plugin in plugins)
-
-
-def _pod(arguments: Any) -> str:
-    try:
-        named = {str(key): str(value) for key, value in arguments}
-        return f"{named['K8S_POD_NAMESPACE']}/{named['K8S_POD_NAME']}"
-    except (TypeError, ValueError, KeyError):
-        return ""
 
 
 def _plugins(config: Any) -> list[dict[str, Any]]:
@@ -259,33 +135,97 @@ def _plugins(config: Any) -> list[dict[str, Any]]:
         return []
 
 
-def _with_ipam(plugins: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    return next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
+def _pod(arguments: Any) -> str:
+    try:
+        named = {str(key): str(value) for key, value in arguments}
+        return f"{named['K8S_POD_NAMESPACE']}/{named['K8S_POD_NAME']}"
+    except (TypeError, ValueError, KeyError):
+        return ""
 
 
 def _ranges_of_ipam(ipam: Mapping[str, Any]) -> RangeSets:
-    """Read `ranges` (sets of ranges, host-local >= 0.6) and the older single range beside it, which comes first."""
     try:
-        sets = [[ipam]] if ipam.get("subnet") else []
-        sets += ipam.get("ranges") or []
         return tuple(
-            tuple(
-                subnet_range(one["subnet"], one.get("rangeStart", ""), one.get("rangeEnd", ""), one.get("gateway", ""))
-                for one in ranges
-            )
-            for ranges in sets
+            tuple(subnet_range(written.subnet, written.first, written.last, written.gateway) for written in ranges)
+            for ranges in ranges_of(ipam)
         )
     except (TypeError, ValueError, KeyError, AttributeError):
         return ()
 
 
 def _ranges_of_result(result: Any) -> RangeSets:
-    """Infer the ranges from the addresses of a result: `ip4`/`ip6` of version 0.2, `ips` of later ones."""
+    """Infer the ranges from the addresses of a result."""
     try:
-        given = [
-            (result[family]["ip"], result[family].get("gateway")) for family in ("ip4", "ip6") if result.get(family)
-        ]
-        given += [(ip["address"], ip.get("gateway")) for ip in result.get("ips") or []]
-        return tuple((subnet_range(address, gateway=gateway or ""),) for address, gateway in given)
+        return tuple((subnet_range(address, gateway=gateway or ""),) for address, gateway in _addresses(result))
     except (TypeError, ValueError, KeyError, AttributeError):
         return ()
+
+
+def _addresses(result: Any) -> list[tuple[str, str | None]]:
+    """Return each address with its gateway: `ip4`/`ip6` of version 0.2, `ips` of later ones."""
+    families = [result[family] for family in ("ip4", "ip6") if result.get(family)]
+    given = [(family["ip"], family.get("gateway")) for family in families]
+    return given + [(ip["address"], ip.get("gateway")) for ip in result.get("ips") or []]
+
+
+def _namespace(cached: Mapping[str, Any]) -> str:
+    """Return where the namespace of the sandbox is mounted. Interfaces of the host have none."""
+    try:
+        paths = [interface.get("sandbox") for interface in cached["result"].get("interfaces") or []]
+    except (KeyError, AttributeError, TypeError):
+        paths = []
+    return next(filter(None, map(_mounted, [*paths, cached.get("netns")])), "")
+
+
+def _mounted(path: Any) -> str:
+    """Return the path of a mounted namespace. kubenet names that of a process: `/proc/<pid>/ns/net`."""
+    return path if isinstance(path, str) and path.startswith("/") and not path.startswith("/proc/") else ""
+
+
+def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tuple[PortMapping, ...]:
+    """Return the forwarded ports. libcni passes them only to a plugin that declares the capability."""
+    try:
+        if not any(plugin.get("capabilities", {}).get("portMappings") for plugin in plugins):
+            return ()
+        given = ((mapping.get("hostPort"), mapping.get("protocol") or "tcp") for mapping in arguments["portMappings"])
+        ports = ((port, str(protocol).lower()) for port, protocol in given if type(port) is int)
+        return tuple(PortMapping(port, protocol) for port, protocol in ports if 0 < port < 1 << 16)
+    except (AttributeError, KeyError, TypeError):
+        return ()
+
+
+def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:
+    """Return the results that libcni keeps for a reservation's sandbox, as file name, network and interface.
+
+    One for the interface, and one for the loopback that dockershim and cri-dockerd add.
+    """
+    loopback = "kubenet-loopback" if reservation.network == KUBENET else "cni-loopback"
+    of = ((reservation.network, reservation.ifname or "eth0"), (loopback, _LOOPBACK))
+    return tuple((f"{network}-{reservation.container_id}-{ifname}", network, ifname) for network, ifname in of)
+
+
+def belongs(content: bytes, reservation: Reservation, network: str, ifname: str) -> bool:
+    """Return whether the content is that result of that sandbox. Never raises, whatever the bytes.
+
+    A bare result (libcni < 0.8) names no sandbox: it is matched by its address.
+    """
+    try:
+        tree = json.loads(content)
+        if tree.get("kind") == "cniCacheV1":
+            named = (tree["containerId"], tree["networkName"], tree["ifName"])
+            return bool(named == (reservation.container_id, network, ifname))
+        addresses = [ip_interface(str(address)).ip for address, _ in _addresses(tree)]
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return False
+    if ifname == _LOOPBACK:
+        return bool(addresses) and all(address.is_loopback for address in addresses)
+    return ip_address(reservation.ip) in addresses
+
+
+def is_deleted_by_id(content: bytes) -> bool:
+    """Return whether a DEL of this result, at any time, leaves the next sandbox with its address alone.
+
+    `content`: of a result for which `belongs` is true.
+    """
+    plugins = _plugins(json.loads(content).get("config"))
+    return bool(plugins) and all(plugin.get("type") in _DELETED_BY_ID for plugin in plugins)

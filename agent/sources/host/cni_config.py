@@ -4,32 +4,28 @@ The default network is the first file, in lexicographic order, that libcni accep
 """
 
 import json
-import os
-import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.text import escape, truncate
-from agent.sources.host.directory import names_in
+from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import NotFound, SourceError
 
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
-_LARGEST: Final = 1024 * 1024
-"""Bytes; a configuration has two thousand."""
 _DEEPEST: Final = 3
 """Delegates of delegates: a configuration of Multus may name itself."""
 _FLANNEL: Final = "flannel"
+_FLANNEL_SUBNET: Final = re.compile(r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE)
 _SUFFIXES: Final = frozenset({".conf", ".conflist", ".json"})
 _REMEDY: Final = "(it must be mounted; if the runtime reads another directory, set --cni-config-dir)"
 
 Configuration: TypeAlias = Mapping[str, Any]
 """A network's `name` and `plugins`."""
-
-
 Files: TypeAlias = Callable[[], Mapping[str, Configuration]]
 """Reads a directory; only some plugins need it."""
 
@@ -52,11 +48,16 @@ def read_directory(directory: Path) -> dict[str, Configuration]:
     """Return the configurations by file name, in the order of the runtimes; raises SourceError if there is none."""
     found: dict[str, Configuration] = {}
     refused: list[str] = []
-    for name, content in _contents(directory):
-        try:
-            found[name] = _parse(name, content)
-        except (ValueError, RecursionError) as error:
-            refused.append(f"{escape(name)}: {truncate(error)}")
+    try:
+        with open_directory(directory) as handle:
+            for name in sorted(names_in(handle, directory)):
+                if Path(name).suffix in _SUFFIXES:
+                    try:
+                        found[name] = _read(name, handle, directory)
+                    except (ValueError, RecursionError) as error:
+                        refused.append(f"{escape(name)}: {truncate(error)}")
+    except NotFound as error:
+        raise NotConfigured(f"{error} {_REMEDY}") from error
     if refused and not found:
         raise SourceError(f"no file in {directory} is a CNI configuration: {refused[0]}")
     if not found:
@@ -64,42 +65,23 @@ def read_directory(directory: Path) -> dict[str, Configuration]:
     return found
 
 
-def _contents(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield each file that may be a configuration; raises SourceError."""
+def _read(name: str, handle: int, directory: Path) -> Configuration:
+    """Return what libcni accepts; raises ValueError for anything else, and SourceError if it cannot be read."""
     try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise NotConfigured(f"{directory} does not exist {_REMEDY}") from error
-    except OSError as error:
-        raise SourceError(cannot_read(directory, error)) from error
-    name = ""
-    try:
-        for name in sorted(names_in(handle, directory)):
-            if Path(name).suffix in _SUFFIXES and (content := _read(handle, name)) is not None:
-                yield name, content
+        content, _ = read_file(name, handle, follow=True)  # as libcni follows links
     except OSError as error:
         raise SourceError(cannot_read(directory / escape(name), error)) from error
-    finally:
-        os.close(handle)
+    except SourceError as error:
+        raise ValueError(error) from error
+    return _checked(json.loads(content), "" if name.endswith(".conflist") else name)
 
 
-def _read(directory: int, name: str) -> bytes | None:
-    """Return a file's content, as much as a configuration may have; None for a directory. Raises OSError."""
-    handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)  # links too, as libcni
-    try:
-        mode = os.fstat(handle).st_mode
-        return None if stat.S_ISDIR(mode) else os.read(handle, _LARGEST) if stat.S_ISREG(mode) else b""
-    finally:
-        os.close(handle)
-
-
-def _parse(name: str, content: bytes) -> Configuration:
-    """Return what libcni accepts; raises ValueError for anything else."""
-    tree = json.loads(content)
+def _checked(tree: Configuration, single: str) -> Configuration:
+    """Return a configuration; raises ValueError. `single`: the name of the file if it is for a single plugin."""
     if not isinstance(tree, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 (one kind for all that libcni refuses)
-    if not name.endswith(".conflist"):
-        tree = {"name": tree.get("name") or name, "plugins": [tree]}
+    if single:
+        tree = {"name": tree.get("name") or single, "plugins": [tree]}
     plugins = tree.get("plugins")
     if not isinstance(tree.get("name"), str) or not isinstance(plugins, list) or not plugins:
         raise ValueError("it has no name or no plugins")
@@ -120,8 +102,8 @@ def networks_of(configuration: Configuration, files: Files, depth: int = 0) -> I
     """
     name = configuration.get("name")
     try:
-        plugins = [one for one in configuration.get("plugins") or [configuration] if not _is_disabled(one)]
-        delegates = [one for plugin in plugins for one in _delegates(plugin, files)]
+        plugins = [plugin for plugin in configuration.get("plugins") or [configuration] if not _is_disabled(plugin)]
+        delegates = [delegate for plugin in plugins for delegate in _delegates(plugin, files)]
         if delegates and depth < _DEEPEST:
             for delegate in delegates:
                 yield from networks_of({"name": name, **delegate}, files, depth + 1)
@@ -144,7 +126,7 @@ def _delegates(plugin: Configuration, read: Files) -> Sequence[Configuration]:
     files = read()
     if (found := _find(primary, files)) is None:
         raise ValueError(f"clusterNetwork {primary} is in no file: name the network with --network")
-    others = (_find(one, files) for one in plugin.get("defaultNetworks") or ())
+    others = (_find(network, files) for network in plugin.get("defaultNetworks") or ())
     return [found, *filter(None, others)]
 
 
@@ -152,25 +134,22 @@ def _find(network: str, files: Mapping[str, Configuration]) -> Configuration | N
     """Return a configuration by its network's name or its path, which Multus' daemon may see below another root."""
     if "/" in network:
         return files.get(network.rpartition("/")[2])
-    return next((one for one in files.values() if one["name"] == network), None)
+    return next((file for file in files.values() if file["name"] == network), None)
 
 
 def _own_networks(name: str, plugins: Sequence[Configuration]) -> Iterator[RuntimeNetwork]:
     types = tuple(str(plugin["type"]) for plugin in plugins)
     ipams = list(filter(None, map(_ipam, plugins)))
-    host_local = [ipam for ipam in ipams if ipam.get("type") == "host-local"]
-    directories = dict.fromkeys(_data_dir(ipam) for ipam in host_local)
-    for data_dir in directories:
+    ranges: dict[str, list[tuple[WrittenRange, ...]]] = {}
+    for ipam in ipams:
+        if ipam.get("type") == "host-local":
+            ranges.setdefault(str(ipam.get("dataDir") or ""), []).extend(ranges_of(ipam))
+    for data_dir, sets in ranges.items():
         _check_paths(name, data_dir)
-        ranges = chain.from_iterable(_ranges(ipam) for ipam in host_local if _data_dir(ipam) == data_dir)
-        yield RuntimeNetwork(name, types, "host-local", data_dir, tuple(ranges))
-    if not directories:
+        yield RuntimeNetwork(name, types, "host-local", data_dir, tuple(sets))
+    if not ranges:
         _check_paths(name, "")
         yield RuntimeNetwork(name, types, next((str(ipam.get("type") or "") for ipam in ipams), ""))
-
-
-def _data_dir(ipam: Configuration) -> str:
-    return str(ipam.get("dataDir") or "")
 
 
 def _ipam(plugin: Configuration) -> Configuration:
@@ -188,7 +167,8 @@ def _check_paths(name: str, data_dir: str) -> None:
         raise ValueError(f"network {name!r} in {data_dir!r}")
 
 
-def _ranges(ipam: Configuration) -> tuple[tuple[WrittenRange, ...], ...]:
+def ranges_of(ipam: Configuration) -> tuple[tuple[WrittenRange, ...], ...]:
+    """Return the sets of ranges of host-local's configuration; raises KeyError, TypeError or AttributeError."""
     # The older single range stands beside the sets, and comes first.
     sets = [[ipam]] if ipam.get("subnet") else []
     sets += ipam.get("ranges") or []
@@ -198,3 +178,20 @@ def _ranges(ipam: Configuration) -> tuple[tuple[WrittenRange, ...], ...]:
 def _range(written: Configuration) -> WrittenRange:
     others = (str(written.get(key) or "") for key in ("rangeStart", "rangeEnd", "gateway"))
     return WrittenRange(str(written["subnet"]), *others)
+
+
+def with_subnet(networks: Iterable[RuntimeNetwork], run_dir: Path) -> tuple[RuntimeNetwork, ...]:
+    """Complete the networks of flannel: its daemon wrote the node's subnet in a file of its own.
+
+    Without the file they stay as they are: a result in libcni's cache has the range too.
+    """
+    try:
+        content, _ = read_file(run_dir / "flannel/subnet.env")
+    except (OSError, SourceError):
+        content = b""
+    subnets = _FLANNEL_SUBNET.findall(content.decode(errors="replace"))
+    ranges = tuple((WrittenRange(subnet),) for subnet in subnets)
+    return tuple(
+        replace(network, ranges=network.ranges or ranges) if _FLANNEL in network.plugins else network
+        for network in networks
+    )

@@ -7,8 +7,9 @@ from typing import Final
 
 from agent.model.runtime import DOCKER, endpoint_path
 from agent.model.text import escape
+from agent.sources.host.files import read_file
+from agent.sources.source_error import SourceError
 
-_LARGEST: Final = 64 * 1024
 _DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
 """How they begin: `cri-dockerd-mke.sock` is one, and docker's own containerd is none."""
 _ENDPOINT: Final = re.compile(
@@ -25,10 +26,10 @@ blank lines quadratic.
 def flag(name: str, words: Sequence[str]) -> str | None:
     """Return the value of a flag, which follows as an argument or after `=`; the last one counts."""
     found = None
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         given, equals, value = word.partition("=")
         if given == f"--{name}":
-            found = value if equals else next(iter(words[place + 1 : place + 2]), "")
+            found = value if equals else next(iter(words[index + 1 : index + 2]), "")
     return None if found is None else escape(found)
 
 
@@ -64,13 +65,9 @@ def _configured(path: str | None, root: Path) -> str:
     """Return the endpoint in the configuration file (>= 1.27); empty where it has none, or cannot be read."""
     if not path:
         return ""
-    configuration = root / path.lstrip("/")
     try:
-        if not configuration.is_file():  # anyone can name a process kubelet, and a device or FIFO as its file
-            return ""
-        with configuration.open(errors="replace") as file:
-            text = file.read(_LARGEST + 1)
-    except OSError:
+        content, _ = read_file(root / path.lstrip("/"), follow=True)
+    except (OSError, SourceError):  # anyone can name a process kubelet, and a device or FIFO as its file
         return ""
-    found = _ENDPOINT.search(text) if len(text) <= _LARGEST else None
+    found = _ENDPOINT.search(content.decode(errors="replace"))
     return escape(found[1]) if found else ""

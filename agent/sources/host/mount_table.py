@@ -2,26 +2,60 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
-from io import BytesIO
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from agent.sources.host.files import LARGEST_TABLE, read_file
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-_LARGEST: Final = 16 * 1024 * 1024
-"""More than 50,000 mounts; a node has some hundred."""
+_LINE: Final = re.compile(r"[^ ]+ [^ ]+ [^ ]+ (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*")
+"""Of proc_pid_mountinfo(5)."""
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+"""How the kernel writes a space, or a line's end."""
 _DELETED: Final = "//deleted"
 
 
 class MountEntry(NamedTuple):
     root: str
     """What of its file system is mounted; of a namespace, its kind and inode: `net:[4026532281]`."""
-    place: str
+    point: str
     """The mount point, without symbolic links."""
     kind: str
     """The type of the file system."""
+
+
+def read_mount_table(proc: Path, process: object = 1) -> tuple[MountEntry, ...]:
+    """Return every mount; raises SourceError."""
+    table = proc / f"{process}/mountinfo"
+    try:
+        content, _ = read_file(table, follow=True, largest=LARGEST_TABLE)
+    except OSError as error:
+        raise SourceError(cannot_read(table, error)) from error
+    lines = content.decode(errors="replace").split("\n")
+    return tuple(
+        # A mount outlives the file below it, which then is marked so.
+        MountEntry(matched["root"], _unescaped(matched["point"]).removesuffix(_DELETED), matched["kind"])
+        for matched in filter(None, map(_LINE.fullmatch, lines))
+    )
+
+
+def _unescaped(text: str) -> str:
+    return _OCTAL.sub(lambda code: chr(int(code[1], 8)), text)
+
+
+def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
+    """Return where network namespaces are mounted, for the first process or for a runtime; raises SourceError.
+
+    A runtime may have mounts of its own, as on OpenShift. `runtimes`: their processes.
+
+    A mount keeps a namespace, and its addresses, without any process: the kernel in it still answers for them. Below a
+    shared directory, a namespace is listed more than once.
+    """
+    entries = (entry for process in (1, *runtimes) for entry in read_mount_table(proc, process))
+    mounted = (entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:["))
+    return tuple(dict.fromkeys(mounted))
 
 
 def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -> bool:
@@ -34,39 +68,8 @@ def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -
         if (proc / "1/ns/mnt").samefile(own / "ns/mnt"):
             return True
     try:
-        roots = {entry.place: entry.root for entry in read_mount_table(own.parent, own.name)}
+        roots = {entry.point: entry.root for entry in read_mount_table(own.parent, own.name)}
     except SourceError:
         return False
     nearest = next((str(parent) for parent in path.parents if str(parent) in roots), "/")
     return nearest != "/" and not roots[nearest].endswith(_DELETED)
-
-
-def read_mount_table(proc: Path, process: str = "1") -> Iterator[MountEntry]:
-    """Read the table, and yield every mount, one at a time; raises SourceError before the first.
-
-    Read at once, because older kernels skip a mount if another one is removed between two reads.
-    """
-    table = proc / process / "mountinfo"
-    try:
-        with table.open("rb") as opened:
-            text = opened.read(_LARGEST + 1)
-    except OSError as error:
-        raise SourceError(cannot_read(table, error)) from error
-    if len(text) > _LARGEST:
-        raise SourceError(f"{table}: larger than {_LARGEST >> 20} MiB")
-    return filter(None, (_entry(line.decode(errors="replace")) for line in BytesIO(text)))
-
-
-def _entry(line: str) -> MountEntry | None:
-    """Parse a line, see proc_pid_mountinfo(5). The kernel escapes spaces in octal."""
-    before, _, after = line.partition(" - ")
-    match before.split(" "):
-        case [_, _, _, root, place, *_]:
-            # A mount outlives the file below it, which then is marked so.
-            return MountEntry(root, _unescaped(place).removesuffix(_DELETED), after.partition(" ")[0])
-        case _:
-            return None
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)

@@ -5,18 +5,15 @@ The path below the kubelet's directory identifies the volume; for CSI, the file 
 
 import json
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
 
 from agent.model.volumes import Mount
+from agent.sources.host.files import read_file
 from agent.sources.host.mount_table import read_mount_table
 from agent.sources.kube import volume_names
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-_LARGEST: Final = 8 * 1024
-"""Bytes; CSI allows a volume's ID 128."""
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
 _BLOCK = re.compile(r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?")
 _OF_POD = re.compile(r"(pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
@@ -39,33 +36,29 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
     except OSError as error:
         raise SourceError(cannot_read(error.filename, error)) from error
     start = f"{kubelet_dir}/"
-    places = [one.place for one in read_mount_table(proc) if one.place.startswith(start)]
-    if not places:
-        _check_none_elsewhere((one.place for one in read_mount_table(proc)), kubelet_dir)
-    found = (mount for place in places if (mount := _mount(place.removeprefix(start), kubelet_dir)))
-    return tuple(dict.fromkeys(found))
-
-
-def _check_none_elsewhere(places: Iterable[str], kubelet_dir: Path) -> None:
-    """Raise SourceError if another directory looks like the kubelet's: mounts are listed by their real path."""
-    for matched in filter(None, map(_ANYWHERE.fullmatch, places)):
+    points = [entry.point for entry in read_mount_table(proc)]
+    below = [point.removeprefix(start) for point in points if point.startswith(start)]
+    # Mounts are listed by their real path.
+    if not below and (elsewhere := next(filter(None, map(_ANYWHERE.fullmatch, points)), None)):
         raise SourceError(
-            f"volumes are mounted below {matched[1]}, not below {kubelet_dir}: set --kubelet-dir to the real path"
+            f"volumes are mounted below {elsewhere[1]}, not below {kubelet_dir}: set --kubelet-dir to the real path"
         )
+    found = (_mount(path, kubelet_dir) for path in below)
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
-def _mount(place: str, kubelet_dir: Path) -> Mount | None:
-    if matched := _OF_POD.fullmatch(place):
+def _mount(path: str, kubelet_dir: Path) -> Mount | None:
+    if matched := _OF_POD.fullmatch(path):
         return _of_csi(kubelet_dir / matched[1], matched[2])
-    if matched := _BLOCK.fullmatch(place):
+    if matched := _BLOCK.fullmatch(path):
         return _of_csi(kubelet_dir / matched[1] / matched[2] / "data", "")
-    if matched := _GLOBAL.fullmatch(place):
+    if matched := _GLOBAL.fullmatch(path):
         return _of_csi(kubelet_dir / matched[1], "")
-    if matched := _FLEX.fullmatch(place):
+    if matched := _FLEX.fullmatch(path):
         return Mount(f"{matched[1]}/{matched[2]}")
-    if matched := _FLEX_OF_POD.fullmatch(place):
+    if matched := _FLEX_OF_POD.fullmatch(path):
         return Mount(f"{matched[2]}/{matched[3]}/{matched[4]}", matched[1])
-    if matched := _IN_TREE.fullmatch(place):
+    if matched := _IN_TREE.fullmatch(path):
         return Mount(f"{matched[1]}/{_id(matched[1], matched[2])}")
     return None
 
@@ -83,16 +76,13 @@ def _id(plugin: str, path: str) -> str:
 
 def _of_csi(directory: Path, pod_uid: str) -> Mount | None:
     """Return the volume in the kubelet's file; None: it was unmounted meanwhile."""
-    return next((Mount(volume, pod_uid) for volume in _volume_in(directory / "vol_data.json")), None)
-
-
-def _volume_in(file: Path) -> Iterator[str]:
+    file = directory / "vol_data.json"
     try:
-        with file.open("rb") as opened:
-            tree = json.loads(opened.read(_LARGEST))
-        yield volume_names.csi(str(tree["driverName"]), str(tree["volumeHandle"]))
+        content, _ = read_file(file)
+        tree = json.loads(content)
+        return Mount(volume_names.csi(str(tree["driverName"]), str(tree["volumeHandle"])), pod_uid)
     except FileNotFoundError:
-        return
+        return None
     except OSError as error:
         raise SourceError(cannot_read(file, error)) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:

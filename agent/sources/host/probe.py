@@ -11,14 +11,13 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
-from agent.model.ranges import covers, usable
 from agent.model.release import ProbeResult, Reason
-from agent.model.snapshot import CniResult
+from agent.model.snapshot import Reservation, ReservationKey
 from agent.sources.host.routes import Route, find_route
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
@@ -35,9 +34,9 @@ _TIMES: Final = 3
 _ORIGIN_ICMP: Final = frozenset({2, 3})
 _ERROR: Final = struct.Struct("IBBBxII")
 """`struct sock_extended_err`; the address of who reports the error follows."""
-REACHED: Final = frozenset({"bridge", "calico", "flannel", "ptp"})
+_REACHED: Final = frozenset({"bridge", "calico", "flannel", "ptp"})
 """Plugins whose pods the node has on a link, or a route to each of."""
-_ISOLATING: Final = frozenset({"macvlan", "ipvlan"})
+ISOLATING: Final = frozenset({"macvlan", "ipvlan"})
 """Plugins whose pods the node itself does not reach: they are on the link of its interface, and it is not on theirs."""
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
 _LINK_LOCAL, _NOT_READY = 0x20, 0x40 | 0x04
@@ -50,36 +49,53 @@ _FAMILIES: Final = {
 
 
 def probe(
-    ips: Iterable[str], clock: Callable[[], float], proc: Path, cached: Collection[CniResult] = ()
-) -> dict[str, ProbeResult]:
+    reservations: Iterable[Reservation],
+    plugins: Mapping[str, Collection[str]],
+    clock: Callable[[], float],
+    proc: Path,
+    *,
+    send: bool = True,
+) -> dict[ReservationKey, ProbeResult]:
     """Return what is known of each address; raises SourceError if the kernel cannot be asked, or is not the node's.
 
-    `clock`: seconds. `cached`: tells which plugin makes the interfaces of a network.
+    `plugins`: by network, those that may make its interfaces. `clock`: seconds. `send`: False: nothing is sent, and an
+    address is left out if a probe of it would tell whether somebody has it.
     """
-    ips = tuple(ips)
-    results = known_unasked(ips, proc, cached)
-    probes = [_Probe(ip, find_route(ip)) for ip in ips if ip not in results]
+    _require_network_of_the_node(proc)
+    results, probes = dict[ReservationKey, ProbeResult](), dict[ReservationKey, _Probe]()
+    for reservation in reservations:
+        key, ip, route = reservation.key, reservation.ip, find_route(reservation.ip)
+        doubt = _doubt(route, plugins[reservation.network])
+        if result := _unasked(ip, route, plugins[reservation.network]):
+            results[key] = result
+        elif send:
+            probes[key] = _Probe(ip, route, doubt)
+        elif doubt:
+            results[key] = ProbeResult(f"a probe of {ip} cannot prove that nobody has it: {doubt}", asked=False)
     try:
-        _ask_all(probes, clock)
+        _ask_all(probes.values(), clock)
     except OSError as error:
         raise SourceError(f"cannot probe addresses: {error}") from error
-    return results | {one.ip: one.result() for one in probes}
+    return results | {key: probe.result() for key, probe in probes.items()}
 
 
-def known_unasked(ips: Iterable[str], proc: Path, cached: Collection[CniResult] = ()) -> dict[str, ProbeResult]:
-    """Return what is known without sending anything; an address that can be asked is left out. Raises as `probe`."""
-    _require_network_of_the_node(proc)
-    found = {ip: _by_route(ip, find_route(ip)) or _by_plugin(ip, cached) for ip in ips}
-    return {ip: result for ip, result in found.items() if result}
-
-
-def _by_route(ip: str, route: Route) -> ProbeResult | None:
-    """Return what the route tells; None: the address is on a link and can be asked."""
+def _unasked(ip: str, route: Route, plugins: Collection[str]) -> ProbeResult | None:
+    """Return what the route and the plugins tell; None: the address is on a link and can be asked."""
     if route.local:
         return ProbeResult(f"{ip} is an address of the node itself", Reason.ADDRESS_IN_USE)
     if route.alone:
         return ProbeResult(f"a route to {ip} alone leads to interface {route.link}", Reason.ADDRESS_IN_USE)
-    return None if route.link else ProbeResult(f"{ip} cannot be probed: the node has it on no link", asked=False)
+    isolating = ", ".join(sorted(ISOLATING.intersection(plugins)))
+    why = f"the node does not reach pods of {isolating}" if route.link else "the node has it on no link"
+    return ProbeResult(f"{ip} cannot be probed: {why}", asked=False) if isolating or not route.link else None
+
+
+def _doubt(route: Route, plugins: Collection[str]) -> str:
+    """Say why it would prove nothing that an address does not answer; empty: it would prove that nobody has it."""
+    if route.others:
+        return f"{', '.join(route.others)} cannot be asked"
+    which = ", ".join(sorted(plugins)) or "a plugin that is not known"
+    return "" if plugins and _REACHED.issuperset(plugins) else f"the node may not reach pods of {which}"
 
 
 def _require_network_of_the_node(proc: Path) -> None:
@@ -94,19 +110,11 @@ def _require_network_of_the_node(proc: Path) -> None:
         raise SourceError("cannot probe addresses: this is not the node's network (set hostNetwork: true)")
 
 
-def _by_plugin(ip: str, cached: Iterable[CniResult]) -> ProbeResult | None:
-    """Return why nothing can be asked of a network; None: it can. Of several, the network with the smallest range."""
-    found = [(usable(one.ranges), one.plugin not in _ISOLATING, one.plugin) for one in cached if covers(one.ranges, ip)]
-    _, can_be_asked, plugin = min(found, default=(0, True, ""))
-    why = f"{ip} cannot be probed: the node does not reach pods of {plugin}"
-    return None if can_be_asked else ProbeResult(why, asked=False)
-
-
 class _Probe:
     """One address, and the socket that asks it."""
 
-    def __init__(self, ip: str, route: Route) -> None:
-        self.ip, self._link, self._prefix, self._others = ip, route.link, route.prefix, route.others
+    def __init__(self, ip: str, route: Route, doubt: str) -> None:
+        self.ip, self._route, self._doubt = ip, route, doubt
         self._found: ProbeResult | None = None
         self._unsent = self._sender = ""
         self._family = socket.AF_INET6 if ":" in ip else socket.AF_INET
@@ -130,21 +138,14 @@ class _Probe:
         """Return why "host unreachable" would prove nothing: nobody was asked, or nobody could answer the sender."""
         if self._family == socket.AF_INET:
             # A pod that has no route to the sender ignores its ARP request (rp_filter).
-            near = ip_address(self._sender) in ip_network(f"{self.ip}/{self._prefix}", strict=False)
+            near = ip_address(self._sender) in ip_network(f"{self.ip}/{self._route.prefix}", strict=False)
             return "" if near else f"the node asks as {self._sender}, which is not in the network of the route"
-        # An interface may have nearly any bytes as its name: the last field, as it is.
-        addresses = (line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line)
-        on_link = (one for one in addresses if one[5:] == [os.fsencode(self._link)])
-        ready = [one for one in on_link if not int(one[4], 16) & _NOT_READY]
-        # The kernel asks as the sender if that is an address of the link, otherwise as its link-local one.
-        sender = ip_address(self._sender.partition("%")[0]).packed.hex().encode()
-        if any(one[0] == sender or int(one[3], 16) == _LINK_LOCAL for one in ready):
-            return ""
-        return "the node cannot ask there: it has no IPv6 address on it, or one that is still tentative"
+        why = "the node cannot ask there: it has no IPv6 address on it, or one that is still tentative"
+        return "" if _can_ask_as(self._sender, self._route.link) else why
 
     def result(self) -> ProbeResult:
         why = self._unsent or f"no answer within {_TIMES * _EVERY:.0f} s, and the node does not report it unreachable"
-        return self._found or ProbeResult(f"{self.ip} on {self._link}: {why}", Reason.PROBE_UNANSWERED)
+        return self._found or ProbeResult(f"{self.ip} on {self._route.link}: {why}", Reason.PROBE_UNANSWERED)
 
     def send(self, asking: socket.socket) -> None:
         # Any other error is one that was received, and is read from the queue.
@@ -175,15 +176,25 @@ class _Probe:
         if sender != self.ip and find_route(sender).local:  # not the address itself, behind a firewall
             self._unsent = self._unsent or self._no_sender()
             if code == errno.EHOSTUNREACH and not self._unsent:
-                unasked = f"; {', '.join(self._others)} could not be asked" if self._others else ""
-                why = f"nobody on {self._link} has {self.ip}: host unreachable{unasked}"
-                self._found = ProbeResult(why, asked=not self._others)
+                why = f"nobody on {self._route.link} has {self.ip}: host unreachable"
+                doubt = f", which proves nothing: {self._doubt}" if self._doubt else ""
+                self._found = ProbeResult(f"{why}{doubt}", asked=not doubt)
         else:
             by = "" if sender == self.ip else f" by {sender}"
             self._found = self._in_use(f"{os.strerror(code).lower()}{by}")
 
     def _in_use(self, what: str) -> ProbeResult:
-        return ProbeResult(f"{self.ip} answers on {self._link} ({what})", Reason.ADDRESS_IN_USE)
+        return ProbeResult(f"{self.ip} answers on {self._route.link} ({what})", Reason.ADDRESS_IN_USE)
+
+
+def _can_ask_as(sender: str, link: str) -> bool:
+    """Return whether the kernel has an IPv6 address to ask as: the sender on this link, or its link-local one."""
+    # An interface may have nearly any bytes as its name: the last field, as it is.
+    addresses = (line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line)
+    on_link = (fields for fields in addresses if fields[5:] == [os.fsencode(link)])
+    ready = [fields for fields in on_link if not int(fields[4], 16) & _NOT_READY]
+    packed = ip_address(sender.partition("%")[0]).packed.hex().encode()
+    return any(fields[0] == packed or int(fields[3], 16) == _LINK_LOCAL for fields in ready)
 
 
 def _ask_all(probes: Iterable[_Probe], clock: Callable[[], float]) -> None:
@@ -204,19 +215,19 @@ def _ask_once(probes: Iterable[_Probe], clock: Callable[[], float]) -> list[_Pro
 
     def receive(seconds: float) -> None:
         for number, _ in poll.poll(seconds * 1000):
-            one, asking = waiting[number]
-            if one.receive(asking):
+            address, asking = waiting[number]
+            if address.receive(asking):
                 poll.unregister(number)
                 del waiting[number]
 
     with contextlib.ExitStack() as open_sockets:
-        for one in probes:
-            asking = open_sockets.enter_context(one.connect())
-            waiting[asking.fileno()] = one, asking
+        for address in probes:
+            asking = open_sockets.enter_context(address.connect())
+            waiting[asking.fileno()] = address, asking
             poll.register(asking, select.POLLIN)
-            one.send(asking)
+            address.send(asking)
             receive(_APART)
         until = clock() + _EVERY
         while waiting and (left := until - clock()) > 0:
             receive(left)
-    return [one for one, _ in waiting.values()]
+    return [address for address, _ in waiting.values()]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from agent.model.codec import Damaged
-from agent.model.last_seen import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import (
     NO_CLOUD,
     TO_BE_DELETED,
@@ -22,24 +21,17 @@ from agent.model.registration import (
 )
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
-from agent.sources.host.cached_file import CachedFile
+from agent.model.state_files import LAST_SEEN_FILE, load_last_seen
+from agent.sources.host.files import read_file
+from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-MAX_LAST_SEEN_BYTES: Final = 16 * 1024
-"""Bytes of the state file. A provider ID has a few hundred at most."""
 PODS_LEFT_FOR: Final = timedelta(seconds=40)
 """How long the API server keeps the pods of a deleted Node."""
 HOSTNAME, CLOUD = "hostname-override", "cloud-provider"
 
 Flags = Callable[..., Mapping[str, str]]
 """Returns those of the named flags that the kubelet was started with; raises SourceError."""
-
-
-def _remembered(text: bytes) -> LastSeen:
-    try:
-        return load_last_seen(text)
-    except Damaged as damaged:
-        raise SourceError(f"{LAST_SEEN_FILE}: {damaged}") from damaged
 
 
 class RegistrationTracker:
@@ -56,8 +48,7 @@ class RegistrationTracker:
     ) -> None:
         """`latest`: the Node as the API server last sent it, also between two snapshots."""
         self._name, self._expected, self._latest = node_name, expected, latest
-        self._path, self._file = state_dir / LAST_SEEN_FILE, CachedFile(_remembered, MAX_LAST_SEEN_BYTES)
-        self._flags, self._proc = flags, proc
+        self._file, self._flags, self._proc = state_dir / LAST_SEEN_FILE, flags, proc
         self._last: LastSeen | None = None
 
     def read(self, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]], at: datetime) -> Reading[Registration]:
@@ -65,14 +56,16 @@ class RegistrationTracker:
         if isinstance(node, NotRequested):
             return NotRequested("registration", node.why)
         why = self._recall(at)
-        found = known_or(node, None)
-        if found is not None:
-            removal, in_use = _removal(found, known_or(pods, None))
-            self._last = remember(self._last, found.name, found.uid, found.provider_id, at, removal, in_use=in_use)
-        elif isinstance(node, Known) and self._last is not None and self._last.gone is None:
-            self._last = self._without_node(self._last, known_or(pods, None), at)
-        if not isinstance(node, Known) or (found is not None and found.provider_id):
+        if not isinstance(node, Known):
             return Known(Registration(self._expected, self._last, why=why))
+        found, listed = node.value, known_or(pods, None)
+        if found is not None:
+            removal, in_use = _removal(found, listed)
+            self._last = remember(self._last, found.name, found.uid, found.provider_id, at, removal, in_use=in_use)
+            if found.provider_id:
+                return Known(Registration(self._expected, self._last, why=why))
+        elif self._last is not None and self._last.gone is None:
+            self._last = self._without_node(self._last, listed, at)
         flags = self._kubelet_flags()
         return Known(
             Registration(
@@ -80,7 +73,7 @@ class RegistrationTracker:
                 last=self._last,
                 kubelet_name=self._kubelet_name(flags),
                 cloud_provider=flags.get(CLOUD, ""),
-                listed_pods=len(pods.value) if found is None and isinstance(pods, Known) else 0,
+                listed_pods=len(listed or ()) if found is None else 0,
                 why=why,
             )
         )
@@ -99,14 +92,16 @@ class RegistrationTracker:
         if self._last is not None:
             return ""
         try:
-            stored = self._file.read(self._path)
-        except SourceError as error:
-            return str(error)
-        if stored is not None and stored[0].name == self._name:
+            content, _ = read_file(self._file)
+            last = load_last_seen(content)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return cannot_read(self._file, error)
+        except (SourceError, Damaged) as error:
+            return f"{LAST_SEEN_FILE}: {error}"
+        if last.name == self._name:
             # If the clock was ahead then, the Node was still not seen in the future.
-            last = stored[0]
-            if last.removal is Removal.DRAINED and last.in_use is None:
-                last = replace(last, removal=Removal.CORDONED)  # by a version that did not watch the drain
             self._last = replace(last, at=min(last.at, at), gone=None if last.gone is None else min(last.gone, at))
         return ""
 

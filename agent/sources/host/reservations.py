@@ -9,46 +9,39 @@ a file that is being written can look empty: it is too new to be a leak then.
 import errno
 import os
 import re
+import socket
 import stat
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
-from ipaddress import IPv6Address, ip_address
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
+from agent.sources.host.files import names_in
 from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
-MAX_RESERVATION_BYTES = 4096
+MAX_RESERVATION_BYTES: Final = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""
-MAX_NETWORKS: Final = 1000
-"""Directories of networks: a node has a few."""
 _MOST_NAMED: Final = 8
-"""Of them in a message."""
+"""Networks in a message."""
 
-_OWN = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
-_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_IPV4 = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
-_CONTENT = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
-_ODD_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFLNK: "a symbolic link",
+_OWN: Final = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
+_CONTENT: Final = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
+_NOT_OPENED: Final = {
+    errno.ELOOP: "it is a symbolic link",
+    errno.ENXIO: "it is a socket or a device",
+    errno.ENODEV: "it is a socket or a device",
 }
-_IDS_OF_PROGRAMS = {
+"""Why an entry cannot be opened that is no file; a file without permission is unavailable."""
+_IDS_OF_PROGRAMS: Final = {
     "nerdctl": re.compile(r"[\w.-]+-[0-9a-f]{64}", re.ASCII),
     "BuildKit": re.compile(r"[a-z0-9]{25}"),
     "Nomad": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
 }
 """The programs beside the kubelet that use host-local, by the form of their IDs. podman's are like those of pods."""
 # O_NONBLOCK: a FIFO must not block; O_NOFOLLOW: a link must not lead out of the directory.
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_reservations(networks_dir: Path, network: str, most: int = 16384, others: int = 0) -> NetworkStore:
@@ -62,25 +55,32 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
     except OSError as error:
         reading = Unavailable("reservations", _why_unavailable(directory, error), error.errno == errno.ENOENT)
         # Whatever else is there, host-local makes this one for the first pod.
-        absent = error.errno == errno.ENOENT and any(map(is_directory, (networks_dir, networks_dir.parent)))
-        return NetworkStore(network, reading, data_dir=str(networks_dir), absent=absent)
+        absent = reading.missing and any(map(is_directory, (networks_dir, networks_dir.parent)))
+        return NetworkStore(network, reading, absent=absent)
     try:
-        return replace(_read_entries(network, handle, max(0, most - others)), data_dir=str(networks_dir))
-    except _TooMany:
-        together = f", together with the {others:,} of other networks" if others else ""
-        what_to_do = "raise --max-reservations, and the memory limit of its container"
-        why = f"{directory} has more than {most:,} files{together}: {what_to_do}"
+        names = names_in(handle, directory)
+        if len(names) > most - others:
+            return NetworkStore(network, _too_many(directory, most, others))
+        entries = [read_one(network, name, handle) for name in names if not _OWN.fullmatch(name)]
+    except (OSError, SourceError) as error:
+        why = cannot_read(directory, error) if isinstance(error, OSError) else str(error)
         return NetworkStore(network, Unavailable("reservations", why))
-    except OSError as error:
-        return NetworkStore(network, Unavailable("reservations", cannot_read(directory, error)))
     finally:
         os.close(handle)
+    reservations = tuple(entry for entry in entries if isinstance(entry, Reservation))
+    unrecognized = tuple(entry for entry in entries if isinstance(entry, UnrecognizedEntry))
+    return NetworkStore(network, Known(reservations), unrecognized)
+
+
+def _too_many(directory: Path, most: int, others: int) -> Unavailable:
+    together = f", together with the {others:,} of other networks" if others else ""
+    what_to_do = "raise --max-reservations, and the memory limit of its container"
+    return Unavailable("reservations", f"{directory} has more than {most:,} files{together}: {what_to_do}")
 
 
 def _why_unavailable(directory: Path, error: OSError) -> str:
     if error.errno == errno.ENOENT:
-        others = _other_networks(directory)
-        return f"{directory} does not exist: check --network and --cni-networks-dir{others}"
+        return f"{directory} does not exist: check --network and --cni-networks-dir{_other_networks(directory)}"
     if error.errno in {errno.ENOTDIR, errno.ELOOP}:
         return f"{directory} is not a directory (symbolic links are not followed)"
     return cannot_read(directory, error)
@@ -102,14 +102,14 @@ def describe_networks(networks_dir: Path) -> str:
 def network_names(networks_dir: Path) -> list[str]:
     """Return the directories, one for each network; none where `networks_dir` does not exist. Raises OSError.
 
-    If there are more than MAX_NETWORKS, return one more than that. A name that is not UTF-8 has surrogates.
+    A network's name comes from JSON, which Go decodes to UTF-8: a directory of another name is that of no network.
     """
     try:
         with os.scandir(networks_dir) as entries:
-            names = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-            return sorted(islice(names, MAX_NETWORKS + 1))
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
+    return sorted(name for name in names if name.encode(errors="ignore") == os.fsencode(name))
 
 
 def is_directory(path: Path) -> bool:
@@ -120,81 +120,42 @@ def is_directory(path: Path) -> bool:
         return False
 
 
-class _TooMany(Exception):
-    pass
-
-
-def _names(directory: int, most: int) -> Iterator[str]:
-    with os.scandir(directory) as entries:
-        for place, entry in enumerate(entries):
-            if place >= most:
-                raise _TooMany
-            yield entry.name
-
-
-def _read_entries(network: str, directory: int, most: int) -> NetworkStore:
-    reservations: list[Reservation] = []
-    unrecognized: list[UnrecognizedEntry] = []
-    for name in _names(directory, most):
-        if _OWN.fullmatch(name):
-            continue
-        entry = read_one(network, name, directory)
-        if isinstance(entry, Reservation):
-            reservations.append(entry)
-        elif entry is not None:
-            unrecognized.append(entry)
-    return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))
-
-
 def read_one(network: str, name: str, directory: int) -> Reservation | UnrecognizedEntry | None:
     """Read one entry by its directory's handle; None where it no longer exists. Raises OSError."""
-    is_address = _is_canonical(name)
+    if not _is_canonical(name):
+        why = "its name is not an address as host-local writes it"
+        return UnrecognizedEntry(network, escape(name), why, blocks=False)
     try:
         handle = os.open(name, _OPEN, dir_fd=directory)
     except FileNotFoundError:
         return None
     except OSError as error:
-        # A link or a socket cannot be opened and is unrecognized; a file without permission is unavailable.
-        if error.errno not in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
+        if error.errno not in _NOT_OPENED:
             raise
-        kind = "a symbolic link" if error.errno == errno.ELOOP else "a socket or a device"
-        return UnrecognizedEntry(network, escape(name), f"it is {kind}", is_address)
+        return UnrecognizedEntry(network, name, _NOT_OPENED[error.errno], blocks=True)
     try:
         found = os.fstat(handle)
-        why = _why_unrecognized(found, is_address)
-        content = b"" if why else os.read(handle, MAX_RESERVATION_BYTES + 1)
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+            return UnrecognizedEntry(network, name, f"it is {kind}", blocks=True)
+        return _parse(network, name, os.read(handle, MAX_RESERVATION_BYTES + 1), found)
     finally:
         os.close(handle)
-    if why:
-        return UnrecognizedEntry(network, escape(name), why, is_address)
-    return _parse(network, name, content, found)
-
-
-def _why_unrecognized(found: os.stat_result, is_address: bool) -> str:
-    kind = stat.S_IFMT(found.st_mode)
-    if kind != stat.S_IFREG:
-        return f"it is {_ODD_KINDS.get(kind, 'not a regular file')}"
-    if not is_address:
-        return "its name is not an address as host-local writes it"
-    if found.st_size > MAX_RESERVATION_BYTES:
-        return f"it holds {found.st_size} bytes; host-local writes 70"
-    return ""
 
 
 def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Reservation | UnrecognizedEntry:
-    container_id = ifname = ""
-    if content:
-        matched = _CONTENT.fullmatch(content)
-        if matched is None:
-            return UnrecognizedEntry(network, name, _why_unparsable(content), blocks=True, program=_program(content))
-        container_id = matched[1].decode("ascii")
-        ifname = (matched[2] or b"").decode(errors="surrogateescape")
-        if not ifname.isprintable():  # control characters, or not UTF-8
-            return UnrecognizedEntry(network, name, _why_unparsable(content), blocks=True)
+    matched = _CONTENT.fullmatch(content)
+    container_id = matched[1].decode() if matched else ""
+    ifname = (matched[2] or b"").decode(errors="surrogateescape") if matched else ""
+    if (content and not matched) or len(content) > MAX_RESERVATION_BYTES or not ifname.isprintable():
+        why = _why_unparsable(content, found.st_size)
+        return UnrecognizedEntry(network, name, why, blocks=True, program=_program(content))
     return Reservation(network, name, container_id, sys.intern(ifname), found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _why_unparsable(content: bytes) -> str:
+def _why_unparsable(content: bytes, size: int) -> str:
+    if len(content) > MAX_RESERVATION_BYTES:
+        return f"it holds {size} bytes; host-local writes 70"
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -211,13 +172,11 @@ def _program(content: bytes) -> str:
 
 
 def _is_canonical(name: str) -> bool:
-    if _IPV4.fullmatch(name):  # what nearly every name is: parsing it takes ten times as long
-        return True
+    """Return whether Go prints an address like this: it prints an IPv4 address mapped into IPv6 as IPv4."""
+    if ":" in name and "." in name:
+        return False
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
     try:
-        address = ip_address(name)
-    except ValueError:
+        return socket.inet_ntop(family, socket.inet_pton(family, name)) == name
+    except (OSError, ValueError):
         return False
-    # Go's addresses have no zone, and it prints an IPv4 address mapped into IPv6 as IPv4.
-    if isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped):
-        return False
-    return str(address) == name

@@ -6,8 +6,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -33,8 +32,7 @@ _ELSEWHERE_IPV6: Final = 0x80000000 | 0x0200
 """RTF_LOCAL and RTF_REJECT (linux/ipv6_route.h, linux/route.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     local: bool = False
     """It is an address of the node itself."""
     link: str = ""
@@ -55,53 +53,49 @@ def find_route(ip: str) -> Route:
             return Route()
         if found.kind == _LOCAL:
             return Route(local=True)
-        name = socket.if_indextoname(found.device)
-        entry, longest = _ask(ip, _RTM_F_FIB_MATCH), ip_address(ip).max_prefixlen
-        # Where the flag is ignored, every answer is about the address alone.
-        prefix = _listed_prefix(ip, name) if entry == found else entry and entry.prefix
-        link = name if prefix == longest or _has_neighbors(name) else ""
-        others = tuple(sorted(_links(ip) - {name}))
-        return Route(link=link, alone=prefix == longest, prefix=longest if prefix is None else prefix, others=others)
+        return _on_link(ip, found, tuple(_listed_ipv6(ip) if ":" in ip else _listed_ipv4(ip)))
     except (OSError, struct.error, ValueError) as error:
         raise SourceError(f"cannot ask the kernel for the route to {ip}: {error}") from error
 
 
-def _links(ip: str) -> set[str]:
-    """Return the interfaces that /proc lists with a route to a network with the address, without a gateway."""
-    address = ip_address(ip)
-    of_family = _links4 if address.version == 4 else _links6  # noqa: PLR2004 (a version)
-    return set(map(os.fsdecode, of_family(address.packed)))
+def _on_link(ip: str, found: "_Found", listed: Sequence[tuple[str, int]]) -> Route:
+    name, longest = socket.if_indextoname(found.device), ip_address(ip).max_prefixlen
+    prefix = _prefix(ip, found, [bits for link, bits in listed if link == name])
+    return Route(
+        link=name if prefix == longest or _has_neighbors(name) else "",
+        alone=prefix == longest,
+        prefix=longest if prefix is None else prefix,
+        others=tuple(sorted({link for link, bits in listed if bits and link != name})),
+    )
 
 
-def _links4(address: bytes) -> Iterator[bytes]:
-    number = int.from_bytes(address, sys.byteorder)
-    for name, to, gateway, _, _, _, _, mask, *_ in (line.split() for line in _TABLE.read_bytes().splitlines()[1:]):
-        if int(mask, 16) and not int(gateway, 16) and number & int(mask, 16) == int(to, 16):
-            yield name
+def _prefix(ip: str, found: "_Found", listed: Sequence[int]) -> int | None:
+    """Return the prefix of the route; None: not known. `listed`: those of its link in /proc."""
+    entry = _ask(ip, _RTM_F_FIB_MATCH)
+    if entry != found:
+        return entry.prefix if entry else None
+    # The flag is ignored: every answer is about the address alone.
+    return None if ":" in ip else max(listed, default=None)
 
 
-def _links6(address: bytes) -> Iterator[bytes]:
-    for line in _TABLE_IPV6.read_bytes().splitlines() if _TABLE_IPV6.exists() else ():
-        to, prefix, _, _, gateway, _, _, _, flags, name = line.split(maxsplit=9)
-        host_bits = 128 - int(prefix, 16)
-        near = int(prefix, 16) and not int(gateway, 16) and not int(flags, 16) & _ELSEWHERE_IPV6
-        if near and int(to, 16) >> host_bits == int.from_bytes(address) >> host_bits:
-            yield name.strip()
-
-
-def _listed_prefix(ip: str, link: str) -> int | None:
-    """Return the prefix of the route to an IPv4 address on that link, as /proc lists it; None: it does not."""
-    if ":" in ip:
-        return None
+def _listed_ipv4(ip: str) -> Iterator[tuple[str, int]]:
+    """Yield each route to a network with the address, without a gateway, in /proc: its interface and its prefix."""
     # The kernel writes addresses as the machine has their four bytes in memory.
     address = int.from_bytes(ip_address(ip).packed, sys.byteorder)
-    routes = (line.split() for line in _TABLE.read_bytes().splitlines()[1:])
-    on_link = (
-        (int(to, 16), int(mask, 16))
-        for name, to, gateway, _, _, _, _, mask, *_ in routes
-        if name == os.fsencode(link) and not int(gateway, 16)
-    )
-    return max((mask.bit_count() for to, mask in on_link if address & mask == to), default=None)
+    for name, to, gateway, _, _, _, _, mask, *_ in (line.split() for line in _TABLE.read_bytes().splitlines()[1:]):
+        if not int(gateway, 16) and address & int(mask, 16) == int(to, 16):
+            yield os.fsdecode(name), int(mask, 16).bit_count()
+
+
+def _listed_ipv6(ip: str) -> Iterator[tuple[str, int]]:
+    """Yield the same for IPv6."""
+    address = int(ip_address(ip))
+    for line in _TABLE_IPV6.read_bytes().splitlines() if _TABLE_IPV6.exists() else ():
+        to, prefix, _, _, gateway, _, _, _, flags, name = line.split(maxsplit=9)
+        bits = int(prefix, 16)
+        near = not int(gateway, 16) and not int(flags, 16) & _ELSEWHERE_IPV6
+        if near and int(to, 16) >> 128 - bits == address >> 128 - bits:
+            yield os.fsdecode(name.strip()), bits
 
 
 class _Found(NamedTuple):

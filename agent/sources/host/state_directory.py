@@ -1,10 +1,11 @@
 """The agent's own directory, whose disk may be full."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent.sources.os_error import describe_os_error
+from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
 LEAST_FREE: Final = 4096
@@ -13,52 +14,41 @@ LEAST_FREE: Final = 4096
 
 def read_disk(directory: Path) -> bool:
     """Return True; raises SourceError if the disk is full. A directory that may not be written is a setting."""
-    if why := full(directory):
-        raise SourceError(why)
-    return True
-
-
-def full(directory: Path) -> str:
-    """Return that a directory, which may not exist yet, has no space or cannot be asked; empty if it has."""
     try:
-        existing = _existing(directory)
-        found = os.statvfs(existing)
+        existing, found = _stat(directory)
     except (FileNotFoundError, PermissionError):
-        return ""  # not the disk
+        return True  # not the disk
     except OSError as error:
-        return _described(error)
-    # Some file systems do not count their blocks.
-    is_full = found.f_blocks and found.f_bfree * found.f_frsize < LEAST_FREE
-    return f"{existing}: no space left on device" if is_full else ""
+        raise SourceError(cannot_read(error.filename, error)) from error
+    if _is_full(found):
+        raise SourceError(f"{existing}: no space left on device")
+    return True
 
 
 def unwritable(directory: Path) -> str:
     """Return why nothing can be written in a directory that may not exist yet; empty if it can. Changes nothing."""
     try:
-        existing = _existing(directory)
-        if not existing.is_dir():
-            return f"{existing} is not a directory"
-        if os.statvfs(existing).f_flag & os.ST_RDONLY:
-            return f"{existing} is mounted read-only"
-        if why := full(existing):
-            return why
+        existing, found = _stat(directory)
     except OSError as error:
-        return _described(error)
+        return cannot_read(error.filename, error)
+    if not existing.is_dir():
+        return f"{existing} is not a directory"
+    if found.f_flag & os.ST_RDONLY:
+        return f"{existing} is mounted read-only"
+    if _is_full(found):
+        return f"{existing}: no space left on device"
     return "" if os.access(existing, os.W_OK | os.X_OK, effective_ids=True) else f"{existing}: permission denied"
 
 
-def _existing(directory: Path) -> Path:
-    return next(place for place in (directory, *directory.parents) if _exists(place))
+def _stat(directory: Path) -> tuple[Path, os.statvfs_result]:
+    """Return the nearest directory that exists, or link to nothing, and its file system; raises OSError."""
+    for existing in (directory, *directory.parents):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            existing.lstat()
+            break
+    return existing, os.statvfs(existing)
 
 
-def _exists(path: Path) -> bool:
-    """Return whether there is anything, or a link to nothing; raises OSError where Path.exists may say no."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
-
-
-def _described(error: OSError) -> str:
-    return f"{error.filename}: {describe_os_error(error)}" if error.filename else describe_os_error(error)
+def _is_full(found: os.statvfs_result) -> bool:
+    """Return whether there is no space; some file systems do not count their blocks."""
+    return bool(found.f_blocks) and found.f_bfree * found.f_frsize < LEAST_FREE

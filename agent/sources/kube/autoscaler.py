@@ -15,32 +15,27 @@ from agent.model.registration import Autoscaler, Registration, evidence_of_cloud
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
 from agent.model.text import truncate
-from agent.sources.kube.client import ApiError, Query, parse_list
+from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, Inquire
 from agent.sources.kube.node import NODES_PATH
 from agent.sources.source_error import SourceError
 from agent.sources.ttl_cache import TTLCache
 
 STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
-_PAGE: Final = (("limit", "50"),)
 NODES_AGAIN: Final = 600.0
 STATUS_AGAIN: Final = 120.0
 """Seconds for which an answer is kept. The autoscaler acts in minutes."""
 FAILED_AGAIN: Final = 120.0
 """Likewise for a failure: ten minutes would be most of the time that is left."""
-_FORBIDDEN: Final = frozenset({401, 403})
-_ABSENT: Final = 404
-
-Get = Callable[[str, Query], bytes]
-"""Returns the body of the API server's answer; raises SourceError, and ApiError if the server refuses."""
+_DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
 class AutoscalerClient:
     """Asks one API server about the cluster of one node."""
 
-    def __init__(self, node_name: str, get: Get, clock: Callable[[], float]) -> None:
+    def __init__(self, node_name: str, inquire: Inquire, clock: Callable[[], float]) -> None:
         """`clock`: seconds, never jumping."""
-        self._name, self._get = node_name, get
+        self._name, self._inquire = node_name, inquire
         self._others = TTLCache[Autoscaler](clock, NODES_AGAIN, FAILED_AGAIN)
         self._status = TTLCache[Autoscaler](clock, STATUS_AGAIN, FAILED_AGAIN)
 
@@ -61,7 +56,7 @@ class AutoscalerClient:
         try:
             return Known(self._others.get(self._ask_others))
         except ApiError as error:
-            if error.status in _FORBIDDEN:
+            if error.status in _DENIED:
                 return NotRequested("autoscaler", f"no permission to list nodes, to read their provider IDs ({error})")
             return Unavailable("autoscaler", str(error))
         except SourceError as error:
@@ -69,35 +64,34 @@ class AutoscalerClient:
 
     def _with_status(self, others: Autoscaler) -> Autoscaler:
         try:
-            status = self._status.get(self._ask_status)
-        except ApiError as error:
-            status = Autoscaler(why=_refusal(error))
+            found = self._status.get(self._ask_status)
         except SourceError as error:
-            status = Autoscaler(why=f"{_CONFIGMAP}: {error}")
-        return replace(status, others=others.others, others_with_id=others.others_with_id)
+            found = Autoscaler(why=_why_no_status(error))
+        return replace(found, others=others.others, others_with_id=others.others_with_id)
 
     def _ask_others(self) -> Autoscaler:
-        _, _, items = parse_list([self._get(NODES_PATH, _PAGE)])
+        with self._inquire() as get:
+            body = get(NODES_PATH, (("limit", "50"),))
         try:
+            items = json.loads(body)["items"] or []
             ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise SourceError(f"API server: incomplete node object ({error!r})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise SourceError(f"API server: incomplete node object ({truncate(repr(error))})") from error
         return Autoscaler(others=len(ids), others_with_id=sum(ids))
 
     def _ask_status(self) -> Autoscaler:
+        with self._inquire() as get:
+            body = get(STATUS, ())
         try:
-            text = json.loads(self._get(STATUS, ()))["data"]["status"]
+            return status(json.loads(body)["data"]["status"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            text = None
-        if not isinstance(text, str):
             return Autoscaler(why=f"{_CONFIGMAP} has no status")
-        return status(text)
 
 
 def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Registration]) -> NotRequested | bool:
     """Whether the cluster is already known to use a cloud; or the reason why nothing is requested."""
     if not isinstance(registration, Known) or not isinstance(node, Known):
-        why = next(one.why for one in (node, registration) if not isinstance(one, Known))
+        why = next(reading.why for reading in (node, registration) if not isinstance(reading, Known))
         return NotRequested("autoscaler", f"whether the node is registered is not known: {why}")
     known = registration.value
     if node.value is None:
@@ -111,19 +105,22 @@ def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Re
     return known.expected is Expected.REQUIRED or bool(evidence_of_cloud(known, node.value.taints))
 
 
-def _refusal(error: ApiError) -> str:
-    if error.status in _FORBIDDEN:
+def _why_no_status(error: SourceError) -> str:
+    code = error.status if isinstance(error, ApiError) else 0
+    if code in _DENIED:
         return f"no permission to get {_CONFIGMAP}"
-    if error.status == _ABSENT:
-        return f"there is no {_CONFIGMAP}"
-    return f"{_CONFIGMAP}: {error}"
+    return f"there is no {_CONFIGMAP}" if code == NOT_FOUND else f"{_CONFIGMAP}: {error}"
 
 
 # The status: YAML since cluster-autoscaler 1.30, before that text.
 
-_GROUPS = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d{1,9})? ([+-]\d{4})\b")
-_COUNT = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")
+_GROUPS: Final = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
+_TIME: Final = re.compile(
+    r"^(?:Cluster-autoscaler status at |time:).*?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?( [+-]\d{4})\b",
+    re.MULTILINE,
+)
+"""When it was written: in its first line, or in a line of its own, as Go prints times."""
+_COUNT: Final = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")
 """In both formats."""
 
 
@@ -131,22 +128,19 @@ def status(text: str) -> Autoscaler:
     """Read the cluster-wide part of the status. A missing count is None."""
     # The entries of the node groups follow: they are long and not needed.
     whole = _GROUPS.split(text, maxsplit=1)[0]
-    written = _time(text)
     counts = {name: int(count) for name, count in _COUNT.findall(whole)}
-    if not counts:
-        return Autoscaler(told=written, why=f"{_CONFIGMAP} has no counts of nodes ({truncate(text)[:60]})")
     return Autoscaler(
-        unregistered=counts.get("unregistered"), long_unregistered=counts.get("longUnregistered"), told=written
+        unregistered=counts.get("unregistered"),
+        long_unregistered=counts.get("longUnregistered"),
+        told=_time(text),
+        why="" if counts else f"{_CONFIGMAP} has no counts of nodes ({truncate(text)[:60]})",
     )
 
 
 def _time(text: str) -> datetime | None:
-    """Return when the status was written: in its first line, or in a line of its own, as Go prints times."""
-    line = next((one for one in text.splitlines() if re.match(r"Cluster-autoscaler status at |time:", one)), "")
-    matched = _TIME.search(line)
-    if matched is None:
+    if (found := _TIME.search(text)) is None:
         return None
     try:
-        return datetime.strptime(" ".join(matched.groups()), "%Y-%m-%d %H:%M:%S %z").astimezone(UTC)
+        return datetime.strptime("".join(found.groups()), "%Y-%m-%d %H:%M:%S %z").astimezone(UTC)
     except (ValueError, OverflowError):
         return None

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,8 +11,8 @@ RESOURCE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Z
 
 _COUNT = re.compile(r"([0-9]{1,18})([kMGTPE]|[KMGTPE]i)?")
 _SCALES = {
-    **{message: 1000**power for power, message in enumerate("kMGTPE", start=1)},
-    **{f"{message}i": 1024**power for power, message in enumerate("KMGTPE", start=1)},
+    **{suffix: 1000**power for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": 1024**power for power, suffix in enumerate("KMGTPE", start=1)},
 }
 _LARGEST_QUANTITY = 2**63 - 1
 """Kubernetes has no larger ones either."""
@@ -58,17 +58,16 @@ def is_device(resource: str) -> bool:
     )
 
 
-def mappings(written: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a list and skip anything else: an odd entry must not make the whole pod unreadable."""
-    yield from (one for one in (written if isinstance(written, list) else ()) if isinstance(one, Mapping))
+def objects(written: Any) -> list[Mapping[str, Any]]:
+    """Return the objects of a list without anything else: an odd entry must not make the whole pod unreadable."""
+    return [entry for entry in (written if isinstance(written, list) else ()) if isinstance(entry, Mapping)]
 
 
-def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """Return a condition of a status if it is true."""
-    found = (one for one in mappings(status.get("conditions")) if one.get("type") == kind)
-    return next((one for one in found if one.get("status") == "True"), None)
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition of a status; empty: it has none of this kind."""
+    return next((entry for entry in objects(status.get("conditions")) if entry.get("type") == kind), {})
 
 
-def shared(names: Iterable[str]) -> tuple[str, ...]:
-    """Return sorted names, interned because many objects have the same ones."""
+def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names, interned because many objects have the same ones."""
     return tuple(sys.intern(name) for name in sorted(set(names)))

@@ -8,16 +8,16 @@ from typing import Any, Final
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
 from agent.model.text import escape
-from agent.sources.kube.client import Query
-from agent.sources.kube.fields import count, is_device, mappings, moment, shared
+from agent.sources.kube.client import Resource
+from agent.sources.kube.fields import condition, count, is_device, moment, objects, sorted_names
 
 _CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 
 NODES_PATH = "/api/v1/nodes"
 
 
-def node_query(node: str) -> Query:
-    return (("fieldSelector", f"metadata.name={node}"),)
+def own_node(name: str) -> Resource[Node]:
+    return Resource("node", NODES_PATH, (("fieldSelector", f"metadata.name={name}"),), parse_node)
 
 
 def parse_node(item: Mapping[str, Any]) -> Node:
@@ -28,16 +28,16 @@ def parse_node(item: Mapping[str, Any]) -> Node:
         pod_cidrs=tuple(_pod_cidrs(spec)),
         max_pods=_max_pods(status),
         devices=tuple(_devices(status)),
-        address_pressure=_condition(status, ADDRESS_PRESSURE),
+        address_pressure=sys.intern(str(condition(status, ADDRESS_PRESSURE).get("status", ""))),
         uid=str(metadata.get("uid") or ""),
         created=moment(metadata.get("creationTimestamp")),
         provider_id=escape(str(spec.get("providerID") or "")),
         taints=tuple(_taints(spec)),
         unschedulable=spec.get("unschedulable") is True,
-        ready=_condition(status, "Ready") == "True",
+        ready=condition(status, "Ready").get("status") == "True",
         controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
         volumes_in_use=_volumes_in_use(status),
-        volumes_attached=shared(str(one["name"]) for one in mappings(status.get("volumesAttached")) if "name" in one),
+        volumes_attached=_volumes_attached(status),
         runtime=str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
     )
 
@@ -54,17 +54,16 @@ def _max_pods(status: Mapping[str, Any]) -> int | None:
 
 def _volumes_in_use(status: Mapping[str, Any]) -> tuple[str, ...]:
     in_use = status.get("volumesInUse")
-    return shared(map(str, in_use)) if isinstance(in_use, list) else ()
+    return sorted_names(map(str, in_use)) if isinstance(in_use, list) else ()
 
 
-def _condition(status: Mapping[str, Any], kind: str) -> str:
-    statuses = (str(one.get("status")) for one in mappings(status.get("conditions")) if one.get("type") == kind)
-    return sys.intern(next(statuses, ""))
+def _volumes_attached(status: Mapping[str, Any]) -> tuple[str, ...]:
+    return sorted_names(str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume)
 
 
 def _devices(status: Mapping[str, Any]) -> Iterator[NodeDevices]:
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
-    for resource in shared(name for name in (*capacity, *allocatable) if is_device(name)):
+    for resource in sorted_names(name for name in (*capacity, *allocatable) if is_device(name)):
         total, usable = count(capacity.get(resource, 0)), count(allocatable.get(resource, 0))
         if total is not None and usable is not None:
             yield NodeDevices(resource, total, usable)
@@ -76,7 +75,7 @@ _LATEST: Final = 10**11
 
 
 def _taints(spec: Mapping[str, Any]) -> Iterator[Taint]:
-    for taint in mappings(spec.get("taints")):
+    for taint in objects(spec.get("taints")):
         if str(taint.get("key")) in _RELEVANT_TAINTS:
             yield Taint(taint["key"], _seconds(taint.get("value")))
 

@@ -5,19 +5,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_address
+from operator import index
 from typing import Any
 
-from agent.model.snapshot import Pod
+from agent.model.snapshot import Pod, PortMapping
 from agent.sources.kube import rejections, volume_names
-from agent.sources.kube.client import Query
-from agent.sources.kube.fields import count, find_condition, is_device, mappings, moment, shared
-
-PODS_PATH = "/api/v1/pods"
+from agent.sources.kube.client import Resource
+from agent.sources.kube.fields import condition, count, is_device, moment, objects, sorted_names
 
 
-def pods_query(node: str) -> Query:
+def pods_of(node: str) -> Resource[Pod]:
     # RBAC cannot restrict the list to this node; with the selector the server sends nothing else.
-    return (("fieldSelector", f"spec.nodeName={node}"),)
+    return Resource("pods", "/api/v1/pods", (("fieldSelector", f"spec.nodeName={node}"),), parse_pod)
 
 
 def parse_pod(item: Mapping[str, Any]) -> Pod:
@@ -28,8 +27,8 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         raise TypeError(f"phase {phase!r}")
     # The status has the last two runs of each container.
     started = min(filter(None, _starts(status)), default=None)
-    wants_in_init = shared(_wanted(spec, "initContainers"))
-    wants = shared((*wants_in_init, *_wanted(spec, "containers")))
+    wants_in_init = sorted_names(_wanted(spec, "initContainers"))
+    wants = sorted_names((*wants_in_init, *_wanted(spec, "containers")))
     ips = tuple(str(ip_address(str(ip))) for ip in _ips(status))
     pod = Pod(
         name=f"{metadata['namespace']}/{metadata['name']}",
@@ -45,12 +44,13 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         rejection=rejections.read_rejection(metadata, status, wants, started),
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
-        finalizers=shared(map(str, metadata.get("finalizers") or ())),
+        finalizers=sorted_names(map(str, metadata.get("finalizers") or ())),
         # Only needed while the pod waits, and a time for every pod needs memory on every node.
         scheduled=None if ips else _scheduled(status),
-        claims=shared(_claims(str(metadata["name"]), spec)),
-        volumes=shared(_volumes(spec)),
+        claims=sorted_names(_claims(str(metadata["name"]), spec)),
+        volumes=sorted_names(_volumes(spec)),
         static=_is_mirror(metadata),
+        host_ports=() if spec.get("hostNetwork") else tuple(dict.fromkeys(_host_ports(spec))),
     )
     # A node can have thousands of terminated pods, and only a live one owns addresses or waits for volumes.
     return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
@@ -80,21 +80,29 @@ def _wanted(spec: Mapping[str, Any], containers: str) -> Iterator[str]:
 
 
 def _volumes(spec: Mapping[str, Any]) -> Iterator[str]:
-    for volume in mappings(spec.get("volumes")):
+    for volume in objects(spec.get("volumes")):
         yield from filter(None, [volume_names.unique_name(volume, str(volume.get("name")))])
 
 
 def _claims(pod: str, spec: Mapping[str, Any]) -> Iterator[str]:
-    for volume in mappings(spec.get("volumes")):
+    for volume in objects(spec.get("volumes")):
         if isinstance(claim := volume.get("persistentVolumeClaim"), Mapping):
             yield str(claim.get("claimName"))
         elif volume.get("ephemeral"):
             yield f"{pod}-{volume.get('name')}"
 
 
+def _host_ports(spec: Mapping[str, Any]) -> Iterator[PortMapping]:
+    for containers in ("initContainers", "containers"):
+        for container in objects(spec.get(containers)):
+            for port in objects(container.get("ports")):
+                if host_port := port.get("hostPort"):
+                    yield PortMapping(index(host_port), str(port.get("protocol") or "TCP").lower())
+
+
 def _scheduled(status: Mapping[str, Any]) -> datetime | None:
-    given = find_condition(status, "PodScheduled")
-    return moment(given.get("lastTransitionTime")) if given else None
+    given = condition(status, "PodScheduled")
+    return moment(given.get("lastTransitionTime")) if given.get("status") == "True" else None
 
 
 def _starts(status: Mapping[str, Any]) -> Iterator[datetime | None]:

@@ -1,7 +1,8 @@
 """A local copy of one resource of the API server. It enforces the order of versions, and does no I/O.
 
-It never adopts a lower version. API servers before 1.9.3 sent DELETED events with the version of the object's last
-update; a client that adopted it watched from there, and received events of deleted pods again.
+It never adopts a version lower than that of its list or of an event. API servers before 1.9.3 sent DELETED events with
+the version of the object's last update; a client that adopted it watched from there, and received events of deleted
+pods again. A bookmark counts until an older event follows it: by the API's contract, none does.
 
 A deleted object stays deleted: uids are unique, and the watch selectors only match immutable fields. Only a list as
 current as etcd may contain it again, because etcd may have been restored from a backup.
@@ -52,6 +53,8 @@ class Replica(Generic[_T]):
     on_evidence: OnEvidence = ignore_evidence
     version: int = 0
     regressions: int = 0
+    latest: _T | None = None
+    """The object that was sent last: it may change and be deleted between two snapshots."""
     _objects: dict[str, _T] = field(default_factory=dict)
     _tombstones: dict[str, None] = field(default_factory=dict)
     """Uids of deleted objects, oldest first; at most MAX_TOMBSTONES."""
@@ -113,9 +116,12 @@ class Replica(Generic[_T]):
                 self._delete(_uid(item), version)
             case "ADDED" | "MODIFIED":
                 self._update(_uid(item), version, item)
-            case _:
-                pass  # a bookmark
-        self.version = max(self.version, version)
+            case _:  # a bookmark
+                self.version = max(self.version, version)
+                return
+        if version > self._began:
+            # A bookmark that was ahead of this event may be ahead of others, which the next watch has to send.
+            self.version = self._highest
 
     def _delete(self, uid: str, version: int) -> None:
         if version < (before := max(self._began, self._highest)):
@@ -143,9 +149,10 @@ class Replica(Generic[_T]):
 
     def _parse(self, item: Mapping[str, Any]) -> _T:
         try:
-            return self.parse(item)
+            self.latest = parsed = self.parse(item)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise MalformedAnswer(f"API server: incomplete object ({truncate(repr(error))})") from error
+        return parsed
 
 
 def _uid(item: Mapping[str, Any]) -> str:

@@ -6,13 +6,12 @@ No permission is required: without `list events` the answer is that it is not re
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote
 
-from agent.model.sandbox_failures import SandboxFailure
-from agent.model.snapshot import Known, NotRequested, Pod, Reading, Unavailable
+from agent.model.snapshot import Known, NotRequested, Pod, Reading, SandboxFailure, Unavailable
 from agent.model.text import escape, truncate
-from agent.sources.kube.client import ApiError, Query
+from agent.sources.kube.client import FORBIDDEN, ApiError, Get, Inquire
 from agent.sources.kube.fields import moment
 from agent.sources.source_error import SourceError
 from agent.sources.ttl_cache import TTLCache
@@ -23,71 +22,58 @@ KEPT_FOR: Final = 60.0
 """Seconds."""
 _LONGEST_READ: Final = 4096
 """Characters; the kubelet cuts at 1,024."""
-_FORBIDDEN: Final = 403
-_REASON: Final = "FailedCreatePodSandBox"
 
 # libcni since 1.0, in the Events of kubelets with containerd, CRI-O and cri-dockerd alike.
-_PLUGIN = re.compile(
+_PLUGIN: Final = re.compile(
     r'plugin type="(?P<plugin>[^"\s]{1,100})"(?: name="(?P<network>[^"\s]{1,253})")? '
     r"failed \((?P<operation>add|delete)\): (?P<message>.+)",
     re.DOTALL,
 )
 # Before 1.0, libcni names a plugin only if it has no binary.
-_NO_BINARY = re.compile(r'(?P<message>failed to find plugin "(?P<plugin>[^"\s]{1,100})" in path .+)', re.DOTALL)
-_CRI_O_NETWORK = re.compile(r'(?:to|from) CNI network "([^"\s]{1,253})"')
-_EXHAUSTED = re.compile(r"no IP addresses available in range set: ([0-9A-Fa-f.:,-]{1,400})")
+_NO_BINARY: Final = re.compile(r'(?P<message>failed to find plugin "(?P<plugin>[^"\s]{1,100})" in path .+)', re.DOTALL)
+# In the words of CRI-O and of Multus.
+_NETWORK: Final = re.compile(r'(?:to|from) (?:CNI )?network "([^"\s]{1,253})"')
+_EXHAUSTED: Final = re.compile(r"no IP addresses available in range set: ([0-9A-Fa-f.:,-]{1,400})")
 
-
-class Connection(Protocol):
-    def get(self, path: str, query: Query = ()) -> bytes: ...
-    def close(self) -> None: ...
+_Failures = Reading[tuple[SandboxFailure, ...]]
 
 
 class SandboxFailuresSource:
     """Lists the Events of some waiting pods, and keeps the answer, or the failure, for a minute."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Connection],
-        within: Callable[[Callable[[], Reading[tuple[SandboxFailure, ...]]]], Reading[tuple[SandboxFailure, ...]]],
-        clock: Callable[[], float],
-    ) -> None:
-        """`connect`: opens a connection. `within`: bounds all its requests. `clock`: seconds."""
-        self._connect, self._within = connect, within
-        self._cache = TTLCache[Reading[tuple[SandboxFailure, ...]]](clock, KEPT_FOR)
+    def __init__(self, inquire: Inquire, clock: Callable[[], float]) -> None:
+        """`clock`: seconds, never jumping."""
+        self._inquire = inquire
+        self._cache = TTLCache[_Failures](clock, KEPT_FOR)
 
-    def read(self, waiting: Sequence[Pod]) -> Reading[tuple[SandboxFailure, ...]]:
+    def read(self, waiting: Sequence[Pod]) -> _Failures:
         try:
-            return self._cache.get(lambda: self._within(lambda: self._ask(waiting[:MAX_PODS])))
+            return self._cache.get(lambda: self._ask(waiting[:MAX_PODS]))
         except SourceError as error:
             return Unavailable("sandbox_failures", str(error))
 
-    def _ask(self, pods: Sequence[Pod]) -> Reading[tuple[SandboxFailure, ...]]:
-        connection = self._connect()
+    def _ask(self, pods: Sequence[Pod]) -> _Failures:
         try:
-            return Known(tuple(failure for pod in pods for failure in _last_failures(connection, pod)))
+            with self._inquire() as get:
+                return Known(tuple(failure for pod in pods for failure in _last_failures(get, pod)))
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.status != FORBIDDEN:
                 raise
             return NotRequested("sandbox_failures", "the account may not list events")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise SourceError(f"API server: malformed event ({truncate(repr(error))})") from error
-        finally:
-            connection.close()
 
 
-def _last_failures(connection: Connection, pod: Pod) -> Iterator[SandboxFailure]:
+def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:
     """Yield the last failure; before one that says that the range is full, the last one with another cause."""
     path = f"/api/v1/namespaces/{quote(pod.name.partition('/')[0], safe='')}/events"
-    selector = f"involvedObject.uid={pod.uid},reason={_REASON}"
-    items = json.loads(connection.get(path, (("fieldSelector", selector), ("limit", "500")))).get("items") or []
-    failures = [read_failure(pod.name, item) for item in items]
+    selector = f"involvedObject.uid={pod.uid},reason=FailedCreatePodSandBox"
+    items = json.loads(get(path, (("fieldSelector", selector), ("limit", "500")))).get("items") or []
+    failures = sorted((read_failure(pod.name, item) for item in items), key=_time)
     others = [failure for failure in failures if not failure.exhausted]
-    last = max(failures, key=_time, default=None)
-    if last and last.exhausted and others:
-        yield max(others, key=_time)
-    if last:
-        yield last
+    if failures and failures[-1].exhausted:
+        yield from others[-1:]
+    yield from failures[-1:]
 
 
 def _time(failure: SandboxFailure) -> float:
@@ -95,25 +81,26 @@ def _time(failure: SandboxFailure) -> float:
 
 
 def read_failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:
-    at = max(filter(None, map(moment, _times(event))), default=None)
-    words = event.get("message")
-    words = words[:_LONGEST_READ] if isinstance(words, str) else ""
+    times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("series") or {}).get("lastObservedTime"))
+    words = str(event.get("message") or "")[:_LONGEST_READ]
     exhausted = _EXHAUSTED.search(words)
-    found = _PLUGIN.search(words) or _NO_BINARY.search(words)
+    found = _plugin(words) or _NO_BINARY.search(words)
     parts = found.groupdict() if found else {}
-    by_cri_o = _CRI_O_NETWORK.search(words)
+    network = _NETWORK.search(found.string if found else words)
     return SandboxFailure(
         pod=pod,
-        at=at,
+        at=max(filter(None, map(moment, times)), default=None),
         message=escape(truncate(parts.get("message") or words, 300)),
         plugin=escape(parts.get("plugin") or ""),
-        network=escape(parts.get("network") or (by_cri_o[1] if by_cri_o else "")),
+        network=escape(parts.get("network") or (network[1] if network else "")),
         operation=parts.get("operation") or "",
         exhausted=exhausted[1].rstrip(".:,-") if exhausted else "",
     )
 
 
-def _times(event: Mapping[str, Any]) -> Iterator[Any]:
-    yield event.get("lastTimestamp")
-    yield event.get("eventTime")
-    yield (event.get("series") or {}).get("lastObservedTime")
+def _plugin(words: str) -> re.Match[str] | None:
+    """Return which plugin failed, by its match: of Multus, the one that it called."""
+    found = _PLUGIN.search(words)
+    if found and found["plugin"].startswith("multus"):
+        return _plugin(found["message"]) or found
+    return found

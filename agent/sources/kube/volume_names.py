@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-_ITS_NAME: Final = object()
+_OBJECT_NAME: Final = ""
 """For a FlexVolume: its name in the pod, or that of the PersistentVolume."""
-_IDS: Final[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
+_FIELDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "awsElasticBlockStore": ("kubernetes.io/aws-ebs/{}", ("volumeID",)),
     "azureDisk": ("kubernetes.io/azure-disk/{}", ("diskURI",)),
     "cinder": ("kubernetes.io/cinder/{}", ("volumeID",)),
     "csi": ("kubernetes.io/csi/{}^{}", ("driver", "volumeHandle")),
-    "flexVolume": ("{}/{}", ("driver", _ITS_NAME)),
+    "flexVolume": ("{}/{}", ("driver", _OBJECT_NAME)),
     "gcePersistentDisk": ("kubernetes.io/gce-pd/{}", ("pdName",)),
     "iscsi": ("kubernetes.io/iscsi/{}:{}:{}", ("targetPortal", "iqn", "lun")),
     "rbd": ("kubernetes.io/rbd/{}:{}", ("pool", "image")),
@@ -20,7 +20,7 @@ _IDS: Final[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
 
 The kind `csi` of a pod has no handle: it is never attached.
 """
-_ELSE: Final = {"lun": "0", "pool": "rbd"}
+_DEFAULTS: Final = {"lun": "0", "pool": "rbd"}
 """The defaults of Kubernetes."""
 
 
@@ -39,9 +39,9 @@ def unique_name(described: Mapping[str, Any], name: str) -> str:
 
     `name`: of the PersistentVolume, or of the volume in its pod.
     """
-    kind = next((kind for kind in _IDS if isinstance(described.get(kind), Mapping)), None)
+    kind = next((kind for kind in _FIELDS if isinstance(described.get(kind), Mapping)), None)
     if kind is None:
         return ""
-    one, (plugin, fields) = described[kind], _IDS[kind]
-    parts = [str(name if field is _ITS_NAME else one.get(field) or _ELSE.get(field, "")) for field in fields]
-    return plugin.format(*parts) if all(parts) else ""
+    volume, (form, fields) = {_OBJECT_NAME: name, **described[kind]}, _FIELDS[kind]
+    parts = [str(volume.get(field) or _DEFAULTS.get(field, "")) for field in fields]
+    return form.format(*parts) if all(parts) else ""

@@ -21,7 +21,7 @@ class WatchMonitor:
     def record(self, evidence: Evidence, before: int, version: int) -> None:
         """`before`: the version received before; `version`: the older one received after it."""
         now = self._now()
-        known = {one.evidence: one for one in self._watches}
+        known = {watch.evidence: watch for watch in self._watches}
         earlier = known.get(evidence)
         watch = Watch(
             self._resource, evidence, before, version, 1, now.wall, now.wall, now.uptime, self._server_version()

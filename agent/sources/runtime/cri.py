@@ -9,45 +9,58 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_numbers
+from agent.model.runtime import CONTAINERD, ContainerRuntime, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
-from agent.sources.runtime.protobuf import DecodedMessage, encode
-from agent.sources.runtime.runtime import NoCri, checked_container, counted
+from agent.sources.runtime.protobuf import DecodedMessage, encode_texts
+from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
 from agent.sources.source_error import SourceError
 
-_APIS: Final[tuple[str, ...]] = ("v1", "v1alpha2")
+_APIS: Final = ("v1", "v1alpha2")
 """The versions of CRI, whose messages have the same fields: containerd < 1.6 and CRI-O < 1.20 have only the latter."""
-_CONTAINERS: Final = "/containerd.services.containers.v1.Containers"
-_NAMESPACES: Final = "/containerd.services.namespaces.v1.Namespaces"
-_SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"
-_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O}
+_CONTAINERS: Final = "/containerd.services.containers.v1.Containers/List"
+_NAMESPACES: Final = "/containerd.services.namespaces.v1.Namespaces/List"
+_SANDBOXES: Final = "/containerd.services.sandbox.v1.Store/List"
 _KUBERNETES: Final = "k8s.io"
 """containerd's namespace of everything that is created by CRI."""
 _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)
 """The first containerd that has a store of sandboxes."""
 
+_VERBOSE: Final = b"\x08\x01"
+"""A StatusRequest with `verbose` (1)."""
 _ID: Final = re.compile("[0-9a-f]{64}")
 _BATCH: Final = 32
 """Sandboxes that are asked for at once: an answer has room for 512 KiB of each, a pod has 256 of annotations."""
 _SANDBOX_STATES: Final = {0: "running", 1: SANDBOX_NOT_READY}
 _CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown"}
-"""It is being created, or what a failure has left of it."""
 _BEING_CREATED: Final = "being created"
 _OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
 """Of docker or nerdctl: whether it runs is not known here."""
 _NOT_CREATED: Final = "sandbox not created"
 """CRI-O's words for a sandbox that is being created."""
-_DENIALS_WITHOUT_ID: Final = frozenset({"an error occurred when try to find sandbox", "no sandbox buckets"})
-"""containerd's words that do not name what was not found: of PodSandboxStatus, and of a store without any sandbox."""
-_LABEL: Final = "io.kubernetes.pod."
+_DENIAL_WITHOUT_ID: Final = "an error occurred when try to find sandbox"
+"""containerd's words for a sandbox that it does not have."""
+
+
+class _Fields(NamedTuple):
+    """The numbers of the fields of a message, whose id is 1."""
+
+    labels: int
+    created: int
+    state: int = 0
+    states: Mapping[int, str] = {}
+
+
+_POD_SANDBOX: Final = _Fields(labels=5, created=4, state=3, states=_SANDBOX_STATES)
+_POD_SANDBOX_STATUS: Final = _POD_SANDBOX._replace(labels=7)
+_CONTAINER: Final = _Fields(labels=8, created=7, state=6, states=_CONTAINER_STATES)
+_CONTAINER_RECORD: Final = _Fields(labels=2, created=8)
+_SANDBOX_RECORD: Final = _Fields(labels=4, created=5)
 
 
 class Cri:
@@ -72,7 +85,7 @@ class Cri:
     @property
     def expected(self) -> ContainerRuntime:
         """What the name of its socket tells."""
-        return ContainerRuntime(_OF_SOCKET.get(self._endpoint.name, "cri"), "", str(self._endpoint))
+        return ContainerRuntime(RUNTIME_OF_SOCKET.get(self._endpoint.name, "cri"), "", str(self._endpoint))
 
     def identify(self) -> ContainerRuntime:
         """Return the runtime's name and version; raises SourceError, and NoCri where there is no CRI."""
@@ -85,24 +98,24 @@ class Cri:
         `asked`: the ids in reservations. Those that are listed need no further request.
         """
         with self._session() as session:
-            sandboxes = (_sandbox(one, labels=5) for one in session.cri_list("ListPodSandbox"))
-            containers = (_container(one) for one in session.cri_list("ListContainers"))
-            listed = counted(self._endpoint, chain(sandboxes, containers))
-            missing = {one for one in asked if _ID.fullmatch(one)}.difference(one.id for one in listed)
-            return (*listed, *_recorded(session, sorted(missing))) if missing else listed
+            listed = [_of_cri(item, _POD_SANDBOX) for item in session.cri("ListPodSandbox").messages(1)]
+            listed += [_of_cri(item, _CONTAINER) for item in session.cri("ListContainers").messages(1)]
+            wanted = {container_id for container_id in asked if _ID.fullmatch(container_id)}
+            missing = sorted(wanted.difference(container.id for container in listed))
+            return (*listed, *session.unlisted(missing)) if missing else tuple(listed)
 
     def has(self, container_id: str) -> bool:
         """Return whether this sandbox or container exists or is being created; raises SourceError.
 
-        False only where the runtime denies each of them by this id.
+        False only where the runtime denies both by this id, and has no record of it.
         """
         if not _ID.fullmatch(container_id):
             raise SourceError(f"{self._endpoint}: {truncate(repr(container_id))} is no id of a container")
         with self._session() as session:
-            if session.sandboxes([container_id]) or session.find(partial(session.cri, "ContainerStatus"), container_id):
+            if session.sandboxes([container_id]) or session.has_container(container_id):
                 return True
             runtime = session.identify()
-            return runtime.name == CONTAINERD and _has_record(session, runtime, container_id)
+            return runtime.name == CONTAINERD and bool(session.records(runtime, [container_id]))
 
     def networks(self) -> CniStatus:
         """Return the networks that the runtime has loaded, without its own loopback; raises SourceError.
@@ -110,20 +123,8 @@ class Cri:
         CRI-O does not name them, and containerd does.
         """
         with self._session() as session:
-            info = session.cri("Status", encode((1, 1))).text_map(2)
-            if "cniconfig" not in info:
-                return CniStatus()
-            status = json.loads(info["cniconfig"])
-            configured = [network["Config"] for network in status["Networks"] or ()]
-            loaded = tuple(
-                {"name": config["Name"], "plugins": [json.loads(plugin["Source"]) for plugin in config["Plugins"]]}
-                for config in configured
-                if config["Name"] != "cni-loopback"
-            )
-            directory = Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY)
-            classes = json.loads(info.get("config") or "{}").get("containerd", {}).get("runtimes") or {}
-            own = {Path(one["cniConfDir"]) for one in classes.values() if one.get("cniConfDir")}
-            return CniStatus(loaded, directory, tuple(sorted(own - {directory})))
+            info = session.cri("Status", _VERBOSE).text_map(2)
+            return _cni_status(info["cniconfig"], info.get("config") or "{}") if "cniconfig" in info else CniStatus()
 
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
@@ -139,16 +140,12 @@ class _Session:
     """The questions of one connection."""
 
     def __init__(self, connection: GrpcConnection) -> None:
-        self._connection, self._apis = connection, _APIS
+        self._connection = connection
+        self._apis: Sequence[str] = _APIS
 
     def cri(self, method: str, request: bytes = b"") -> DecodedMessage:
         (answer,) = self._cri(method, [request])
-        if isinstance(answer, GrpcError):
-            raise answer
-        return DecodedMessage(answer)
-
-    def cri_list(self, method: str) -> list[DecodedMessage]:
-        return self.cri(method).messages(1)
+        return _message(answer)
 
     def _cri(self, method: str, requests: Sequence[bytes]) -> list[bytes | GrpcError]:
         """Call CRI, in the first version that is implemented."""
@@ -163,9 +160,6 @@ class _Session:
             unimplemented = error
         raise NoCri(f"{unimplemented}; CRI is disabled here, or failed to start") from unimplemented
 
-    def containerd(self, method: str, namespace: str, request: bytes = b"") -> DecodedMessage:
-        return DecodedMessage(self._connection.call(method, request, _of(namespace)))
-
     def identify(self) -> ContainerRuntime:
         answer = self.cri("Version")
         return ContainerRuntime(answer.text(2), answer.text(3))
@@ -175,121 +169,106 @@ class _Session:
 
         All are requested before the first answer is awaited: a busy CRI-O takes its time for each.
         """
-        answers = self._cri("PodSandboxStatus", [encode((1, one)) for one in ids])
-        return [found for one, answer in zip(ids, answers, strict=True) if (found := self._sandbox(one, answer))]
+        answers = self._cri("PodSandboxStatus", [encode_texts(container_id) for container_id in ids])
+        found = (_status(container_id, answer) for container_id, answer in zip(ids, answers, strict=True))
+        return [sandbox for sandbox in found if sandbox]
 
-    def _sandbox(self, container_id: str, answer: bytes | GrpcError) -> Container | None:
-        def answered(_: bytes) -> DecodedMessage:
-            if isinstance(answer, GrpcError):
-                raise answer
-            return DecodedMessage(answer)
+    def has_container(self, container_id: str) -> bool:
+        (answer,) = self._cri("ContainerStatus", [encode_texts(container_id)])
+        return _found(container_id, answer) is not None
 
+    def unlisted(self, ids: Sequence[str]) -> Collection[Container]:
+        """Return what CRI does not list, and the runtime has nevertheless."""
+        runtime = self.identify()
+        if runtime.name == CONTAINERD:
+            return self.records(runtime, ids)
+        return [sandbox for batch in _batches(ids) for sandbox in self.sandboxes(batch)]
+
+    def records(self, runtime: ContainerRuntime, ids: Sequence[str]) -> Collection[Container]:
+        """Return those of these ids that containerd has a record of."""
+        requests = [encode_texts(*(f"id=={container_id}" for container_id in batch)) for batch in _batches(ids)]
+        records = (*self._container_records(requests), *self._sandbox_records(runtime, requests))
+        return {record.id: record for record in records if record.id in ids}.values()
+
+    def _container_records(self, requests: Sequence[bytes]) -> Iterator[Container]:
+        namespaces = {item.text(1) for item in DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)}
+        for namespace in (*(namespaces - {_KUBERNETES}), _KUBERNETES):  # the record of a pod is the one to keep
+            state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
+            for item in self._records(_CONTAINERS, namespace, requests):
+                yield _record(item, _CONTAINER_RECORD, state)
+
+    def _sandbox_records(self, runtime: ContainerRuntime, requests: Sequence[bytes]) -> Iterator[Container]:
         try:
-            found = self.find(answered, container_id)
+            for item in self._records(_SANDBOXES, _KUBERNETES, requests):
+                yield _record(item, _SANDBOX_RECORD, SANDBOX_RECORDED)
         except GrpcError as error:
-            if error.code == Code.NOT_FOUND and container_id in error.message and _NOT_CREATED in error.message:
-                return Container(container_id, _BEING_CREATED, 0, "", "", sandbox=True)
-            raise
-        return None if found is None else _sandbox(found, labels=7)
+            # Only the version shows that there is no such store yet, and not that it failed to start.
+            version = version_numbers(runtime.version)
+            if error.code != Code.UNIMPLEMENTED or version is None or version >= _FIRST_WITH_SANDBOXES:
+                raise
 
-    def find(self, call: Callable[[bytes], DecodedMessage], container_id: str) -> DecodedMessage | None:
-        """Return what has this id; None only where the server denies it by the id."""
-        try:
-            found = call(encode((1, container_id))).message(1)
-        except GrpcError as error:
-            if error.code == Code.NOT_FOUND and _denies(error.message, container_id):
-                return None
-            raise
-        if found.text(1) != container_id:
-            raise ValueError(f"requested {container_id}, got {found.text(1)}")
-        return found
-
-    def namespaces(self) -> tuple[str, ...]:
-        """Return containerd's namespaces, that of Kubernetes last."""
-        answer = self._connection.call(f"{_NAMESPACES}/List")
-        return (*{one.text(1) for one in DecodedMessage(answer).messages(1)}.difference({_KUBERNETES}), _KUBERNETES)
+    def _records(self, method: str, namespace: str, requests: Sequence[bytes]) -> Iterator[DecodedMessage]:
+        for request in requests:
+            answer = self._connection.call(method, request, {"containerd-namespace": namespace})
+            yield from DecodedMessage(answer).messages(1)
 
 
-def _of(namespace: str) -> Mapping[str, str]:
-    return {"containerd-namespace": namespace}
+def _cni_status(cniconfig: str, config: str) -> CniStatus:
+    status = json.loads(cniconfig)
+    configured = [network["Config"] for network in status["Networks"] or ()]
+    loaded = tuple(
+        {"name": network["Name"], "plugins": [json.loads(plugin["Source"]) for plugin in network["Plugins"]]}
+        for network in configured
+        if network["Name"] != "cni-loopback"
+    )
+    directory = Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY)
+    classes = json.loads(config).get("containerd", {}).get("runtimes") or {}
+    own = {Path(runtime["cniConfDir"]) for runtime in classes.values() if runtime.get("cniConfDir")}
+    return CniStatus(loaded, directory, tuple(sorted(own - {directory})))
+
+
+def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
+
+
+def _message(answer: bytes | GrpcError) -> DecodedMessage:
+    if isinstance(answer, GrpcError):
+        raise answer
+    return DecodedMessage(answer)
+
+
+def _found(container_id: str, answer: bytes | GrpcError) -> DecodedMessage | None:
+    """Return the status of this container; None only where the runtime denies it by the id."""
+    if isinstance(answer, GrpcError) and answer.code == Code.NOT_FOUND and _denies(answer.message, container_id):
+        return None
+    found = _message(answer).message(1)
+    if found.text(1) != container_id:
+        raise ValueError(f"requested {container_id}, got {found.text(1)}")
+    return found
 
 
 def _denies(message: str, container_id: str) -> bool:
     """Return whether a message says that this container does not exist: NOT_FOUND can have other reasons."""
     if container_id in message:
         return "not found" in message
-    return message.removesuffix(": not found") in _DENIALS_WITHOUT_ID
+    return message.removesuffix(": not found") == _DENIAL_WITHOUT_ID
 
 
-def _recorded(session: _Session, ids: Sequence[str]) -> Collection[Container]:
-    """Return those of these ids that CRI does not list, and the runtime has a record of."""
-    runtime = session.identify()
-    batches = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
-    if runtime.name != CONTAINERD:
-        return [found for batch in batches for found in session.sandboxes(batch)]
-    requests = [encode(*((1, f"id=={one}") for one in batch)) for batch in batches]
-    asked = frozenset(ids)
-    records = (*_container_records(session, requests), *_sandbox_records(session, runtime, requests))
-    return {one.id: one for one in records if one.id in asked}.values()
+def _status(container_id: str, answer: bytes | GrpcError) -> Container | None:
+    """Return a sandbox by its status; None: it does not exist."""
+    if isinstance(answer, GrpcError) and container_id in answer.message and _NOT_CREATED in answer.message:
+        return Container(container_id, _BEING_CREATED, 0, "", "", sandbox=True)
+    found = _found(container_id, answer)
+    return None if found is None else _of_cri(found, _POD_SANDBOX_STATUS)
 
 
-def _container_records(session: _Session, requests: Sequence[bytes]) -> Iterator[Container]:
-    for namespace in session.namespaces():
-        state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
-        for request in requests:
-            for one in session.containerd(f"{_CONTAINERS}/List", namespace, request).messages(1):
-                yield _record(one, state, labels=2, created=8)
+def _of_cri(item: DecodedMessage, fields: _Fields) -> Container:
+    state = fields.states.get(item.integer(fields.state), "unknown")
+    seconds, labels = item.integer(fields.created) // 10**9, item.text_map(fields.labels)
+    return labeled_container(item.text(1), state, seconds, labels, sandbox=fields is not _CONTAINER)
 
 
-def _sandbox_records(session: _Session, runtime: ContainerRuntime, requests: Sequence[bytes]) -> Iterator[Container]:
-    try:
-        for request in requests:
-            for one in session.containerd(f"{_SANDBOXES}/List", _KUBERNETES, request).messages(1):
-                yield _record(one, SANDBOX_RECORDED, labels=4, created=5)
-    except GrpcError as error:
-        if not _without_sandbox_store(error, runtime):
-            raise
-
-
-def _has_record(session: _Session, runtime: ContainerRuntime, container_id: str) -> bool:
-    for namespace in session.namespaces():
-        if session.find(partial(session.containerd, f"{_CONTAINERS}/Get", namespace), container_id):
-            return True
-    try:
-        return bool(session.find(partial(session.containerd, f"{_SANDBOXES}/Get", _KUBERNETES), container_id))
-    except GrpcError as error:
-        if not _without_sandbox_store(error, runtime):
-            raise
-        return False
-
-
-def _without_sandbox_store(error: GrpcError, runtime: ContainerRuntime) -> bool:
-    """Return whether this containerd has no store of sandboxes because it is too old, which its version must show."""
-    version = version_numbers(runtime.version)
-    return error.code == Code.UNIMPLEMENTED and version is not None and version < _FIRST_WITH_SANDBOXES
-
-
-def _sandbox(one: DecodedMessage, labels: int) -> Container:
-    """Convert a PodSandbox or a PodSandboxStatus: the number of the labels is what differs."""
-    state = _SANDBOX_STATES.get(one.integer(3), "unknown")
-    return _labeled(one, state, one.integer(4) // 10**9, one.text_map(labels), sandbox=True)
-
-
-def _container(one: DecodedMessage) -> Container:
-    state = _CONTAINER_STATES.get(one.integer(6), "unknown")
-    return _labeled(one, state, one.integer(7) // 10**9, one.text_map(8), sandbox=False)
-
-
-def _record(one: DecodedMessage, state: str, labels: int, created: int) -> Container:
+def _record(item: DecodedMessage, fields: _Fields, state: str) -> Container:
     """Convert a record of containerd, of a container or of a sandbox."""
-    return _labeled(one, state, one.message(created).integer(1), one.text_map(labels), sandbox=True)
-
-
-def _labeled(one: DecodedMessage, state: str, created: int, labels: Mapping[str, str], *, sandbox: bool) -> Container:
-    if not (container_id := one.text(1)):
-        raise ValueError("a container without an id")
-    name, namespace = labels.get(f"{_LABEL}name", ""), labels.get(f"{_LABEL}namespace", "")
-    pod = f"{namespace}/{name}" if name else ""
-    return checked_container(
-        Container(container_id, state, created, pod, labels.get(f"{_LABEL}uid", ""), sandbox=sandbox)
-    )
+    seconds, labels = item.message(fields.created).integer(1), item.text_map(fields.labels)
+    return labeled_container(item.text(1), state, seconds, labels, sandbox=True)

@@ -6,15 +6,15 @@ h2 is imported where it is used: a node without gRPC does not pay for it.
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from agent.model.text import truncate
+from agent.sources.deadline import Late
 from agent.sources.os_error import describe_os_error
 from agent.sources.source_error import SourceError
 
@@ -22,12 +22,10 @@ LARGEST_MESSAGE: Final = 16 * 1024 * 1024
 """Bytes of an answer: the kubelet takes as much."""
 _PREFIX: Final = 5
 """A message follows its prefix: a byte that says whether it is compressed, and its length in four bytes."""
-_LONGEST_TIMEOUT: Final = 99_999_999
-"""`grpc-timeout` has up to eight digits."""
 
 
 class Code(IntEnum):
-    """The status codes that the agent distinguishes. A server may answer others."""
+    """The status codes that the agent distinguishes."""
 
     OK = 0
     NOT_FOUND = 5
@@ -51,17 +49,17 @@ class GrpcConnection:
 
     def __init__(self, path: Path, timeout: float, clock: Callable[[], float]) -> None:
         """`timeout`: seconds for each call, measured with `clock`, from the request to the end of the answer."""
-        self._path, self._timeout, self._clock = path, timeout, clock
-        self._answers: dict[int, _Answer] = {}
-
-    def __enter__(self) -> Self:
-        """Connect; raises SourceError."""
         from h2.config import H2Configuration
         from h2.connection import H2Connection
 
+        self._path, self._timeout, self._clock = path, timeout, clock
+        self._answers: dict[int, _Answer] = {}
         self._h2 = H2Connection(H2Configuration(header_encoding=None))
         self._h2.local_settings.enable_push = 0
         self._h2.initiate_connection()
+
+    def __enter__(self) -> Self:
+        """Connect; raises SourceError."""
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             self._socket.settimeout(self._timeout)
@@ -71,9 +69,7 @@ class GrpcConnection:
             raise SourceError(f"cannot connect to {self._path}: {describe_os_error(error)}") from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def call(self, method: str, request: bytes = b"", metadata: Mapping[str, str] | None = None) -> bytes:
@@ -92,13 +88,13 @@ class GrpcConnection:
         """
         from h2.exceptions import H2Error
 
-        where, most = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
+        where, limit = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
         try:
-            self._answers = {self._send(method, one, metadata or {}): _Answer(most) for one in requests}
+            self._answers = {self._send(method, request, metadata or {}): _Answer(limit) for request in requests}
             self._receive()
             return [answer.result(where) for answer in self._answers.values()]
         except TimeoutError as error:
-            raise SourceError(f"{where}: no complete response within {self._timeout:g} s") from error
+            raise Late(f"{where}: no complete response within {self._timeout:g} s") from error
         except OSError as error:
             raise SourceError(f"{where}: {describe_os_error(error)}") from error
         except (H2Error, _InvalidAnswer) as error:
@@ -106,7 +102,6 @@ class GrpcConnection:
 
     def _send(self, method: str, request: bytes, metadata: Mapping[str, str]) -> int:
         """Queue the request; return the id of its stream."""
-        milliseconds = min(max(int(self._timeout * 1000), 1), _LONGEST_TIMEOUT)
         headers = {
             ":method": "POST",
             ":scheme": "http",
@@ -114,7 +109,7 @@ class GrpcConnection:
             ":authority": "localhost",
             "te": "trailers",
             "content-type": "application/grpc",
-            "grpc-timeout": f"{milliseconds}m",
+            "grpc-timeout": f"{int(self._timeout * 1000)}m",
             **metadata,
         }
         stream: int = self._h2.get_next_available_stream_id()
@@ -148,10 +143,8 @@ class GrpcConnection:
     def _take(self, event: Any) -> None:
         from h2 import events
 
-        if isinstance(event, events.ConnectionTerminated):
-            if self._is_complete():
-                return
-            raise _InvalidAnswer(f"the server ends the connection ({_reason(event.error_code, event.additional_data)})")
+        if isinstance(event, events.ConnectionTerminated) and not self._is_complete():
+            raise _InvalidAnswer(f"the server ends the connection ({_name(event.error_code)})")
         if isinstance(event, events.DataReceived):
             # The server may send as much again, on this stream and on the connection.
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -160,11 +153,12 @@ class GrpcConnection:
             return
         match event:
             case events.ResponseReceived() | events.TrailersReceived():
-                answer.take_headers(event.headers)
+                # A server that fails early may send one block that is both.
+                answer.headers.update(event.headers)
             case events.DataReceived():
                 answer.take_data(event.data)
             case events.StreamReset():
-                raise _InvalidAnswer(f"the server reset the call ({_reason(event.error_code)})")
+                raise _InvalidAnswer(f"the server reset the call ({_name(event.error_code)})")
             case events.StreamEnded():
                 answer.complete = True
             case _:
@@ -174,29 +168,26 @@ class GrpcConnection:
 class _Answer:
     """What arrived on the stream of one call."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         self.complete = False
-        self._most, self._received = most, bytearray()
-        self._headers: dict[bytes, bytes] = {}
-
-    def take_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Keep the headers, then the trailers. A server that fails early may send one block that is both."""
-        self._headers.update(headers)
-        if (status := self._headers[b":status"]) != b"200":
-            raise _InvalidAnswer(f"HTTP status {status.decode(errors='replace')}")
+        self.headers: dict[bytes, bytes] = {}
+        """Of the response, and its trailers."""
+        self._limit, self._received = limit, bytearray()
 
     def take_data(self, data: bytes) -> None:
         self._received += data
-        if len(self._received) > self._most + _PREFIX:
-            raise _InvalidAnswer(f"the response is larger than {self._most:,} bytes")
+        if len(self._received) > self._limit + _PREFIX:
+            raise _InvalidAnswer(f"the response is larger than {self._limit:,} bytes")
 
     def result(self, where: str) -> bytes | GrpcError:
         """Return the message, or the error that the server answered; raises _InvalidAnswer."""
-        status = self._headers.get(b"grpc-status", b"")
+        http_status, status = self.headers.get(b":status", b""), self.headers.get(b"grpc-status", b"")
+        if http_status != b"200":
+            raise _InvalidAnswer(f"HTTP status {http_status.decode(errors='replace')}")
         if not re.fullmatch(rb"[0-9]{1,3}", status):
             raise _InvalidAnswer(f"the response has no valid gRPC status ({status.decode(errors='replace')!r})")
         if int(status) != Code.OK:
-            text = self._headers.get(b"grpc-message", b"").decode(errors="replace")
+            text = self.headers.get(b"grpc-message", b"").decode(errors="replace")
             return GrpcError(where, int(status), unquote(text))
         prefix, message = self._received[:_PREFIX], bytes(self._received[_PREFIX:])
         if len(prefix) < _PREFIX or prefix[0] or int.from_bytes(prefix[1:]) != len(message):
@@ -204,6 +195,5 @@ class _Answer:
         return message
 
 
-def _reason(code: object, text: bytes | None = None) -> str:
-    name = getattr(code, "name", str(code))
-    return f"{name}: {text.decode(errors='replace')}" if text else name
+def _name(code: object) -> str:
+    return getattr(code, "name", str(code))

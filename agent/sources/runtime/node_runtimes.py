@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.model.assessment import KUBENET
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork, endpoint_path
+from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork, endpoint_path
 from agent.model.snapshot import Container, Snapshot, known_or
+from agent.sources.deadline import Late
 from agent.sources.host.cni_config import (
     DEFAULT_DIRECTORY,
     CniStatus,
+    Configuration,
     NotConfigured,
     default_networks,
     networks_of,
@@ -24,7 +26,7 @@ from agent.sources.host.cni_config import (
 )
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.unix_sockets import read_sockets
-from agent.sources.runtime.runtime import NoCri, Runtime
+from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, Runtime
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -38,10 +40,9 @@ ENDPOINTS: Final = (
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
 )
-_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O, "docker.sock": DOCKER}
-"""The runtime that listens at a socket of this name. systemd may listen in its place, and start it for a question."""
 _KUBENET: Final = RuntimeNetwork(KUBENET, ("bridge",), "host-local")
 """Its range is the node's pod CIDR."""
+_NONE_SERVES: Final = "no container runtime serves CRI at its socket (check --cri-endpoint)"
 
 
 class NodeRuntimes:
@@ -68,41 +69,51 @@ class NodeRuntimes:
         self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
         self.asked: tuple[ContainerRuntime, ...] = ()
         """Those that were asked for the last list, whether they answered or not."""
+        self._late: Late | None = None
+        """Why the networks of this snapshot are not known, if the runtime did not answer: it is waited for once."""
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
         """List the containers of all runtimes; raises SourceError if one of them fails."""
-        reserved = {one.container_id for store in snapshot.reservations for one in known_or(store.reading, ())}
+        reserved = {held.container_id for store in snapshot.reservations for held in known_or(store.reading, ())}
         found: list[Container] = []
         self.asked = ()
-
-        def ask(runtime: Runtime) -> None:
-            before, chosen = self.asked, Path(runtime.expected.endpoint) == self._endpoint
-            self.asked = (*before, replace(runtime.expected, chosen=chosen))
-            try:
-                self.asked = (*before, replace(runtime.identify(), chosen=chosen))
-                found.extend(runtime.containers(reserved.difference(one.id for one in found)))
-            except NoCri:
-                if not self._must_answer(runtime):
-                    self.asked = before
-                raise
-
-        self._ask(ask)
+        for runtime in self._runtimes():
+            others, chosen = self.asked, Path(runtime.expected.endpoint) == self._endpoint
+            self.asked = (*others, replace(runtime.expected, chosen=chosen))
+            if self._late:
+                raise self._late
+            identity = self._ask(runtime, lambda runtime: runtime.identify())
+            if identity is None:
+                self.asked = others
+                continue
+            self.asked = (*others, replace(identity, chosen=chosen))
+            found += runtime.containers(reserved.difference(container.id for container in found))
+        if not self.asked:
+            raise SourceError(_NONE_SERVES)
         return tuple(found)
 
     @property
     def asks_docker(self) -> bool:
         """Whether docker may be the kubelet's runtime: only then it has checkpoints, and others were left over."""
-        return not self.asked or any(one.name == DOCKER for one in self.asked)
+        return not self.asked or any(runtime.name == DOCKER for runtime in self.asked)
 
     def has(self, container_id: str) -> bool:
         """Return whether one of the runtimes has it; raises SourceError if one of them fails.
 
         One that was asked for the last list has to be asked again: the others cannot deny what is in it.
         """
-        answers = dict(self._ask(lambda runtime: (runtime.expected.endpoint, runtime.has(container_id))))
-        if not any(answers.values()) and (silent := [one for one in self.asked if one.endpoint not in answers]):
+        asked = {
+            runtime.expected.endpoint: self._ask(runtime, lambda runtime: runtime.has(container_id))
+            for runtime in self._runtimes()
+        }
+        if any(asked.values()):
+            return True
+        answers = {endpoint for endpoint, answer in asked.items() if answer is not None}
+        if silent := [runtime for runtime in self.asked if runtime.endpoint not in answers]:
             raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
-        return any(answers.values())
+        if not answers:
+            raise SourceError(_NONE_SERVES)
+        return False
 
     def networks(self, config_dir: Path | None = None) -> tuple[RuntimeNetwork, ...]:
         """Return the networks that give pods their addresses; raises SourceError if they are not known.
@@ -110,18 +121,18 @@ class NodeRuntimes:
         The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
         `config_dir`: overrides the directory that the runtime names.
         """
+        self._late = None
         runtimes = self._runtimes()
         certain = len(runtimes) == 1 or bool(self._named())
-        answers = self._answer(runtimes[0], lambda runtime: runtime.networks()) if certain else []
-        status = next(iter(answers), CniStatus())
+        try:
+            status = (self._ask(runtimes[0], lambda runtime: runtime.networks()) if certain else None) or CniStatus()
+        except Late as late:
+            self._late = late
+            raise
         directory = config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
-            read = partial(read_directory, directory)
-            named = tuple(chain.from_iterable(networks_of(network, read) for network in status.loaded))
-            others = (default_networks(read_directory(one)) for one in status.others)
-            return (*(named or _unloaded(directory)), *chain.from_iterable(others))
-        uses_docker = any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes))
-        if uses_docker:
+            return _loaded(status.loaded, status.others, directory)
+        if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
             return self._docker_networks(directory, certain=certain)
         return default_networks(read_directory(directory))
 
@@ -139,51 +150,40 @@ class NodeRuntimes:
                 return (_KUBENET,)
             raise
 
-    def _ask(self, question: Callable[[Runtime], _T]) -> list[_T]:
+    def _ask(self, runtime: Runtime, question: Callable[[Runtime], _T]) -> _T | None:
+        """Return the answer. None: without CRI it is no runtime, which is a fault if somebody named its endpoint."""
         try:
-            return self._answers(question)
-        except SourceError:
-            # Where nobody chose docker, its error would be about docker alone.
-            if self._choice == "auto" and not self._endpoint and not self._named():
-                self._processes.require_any()
-            raise
-
-    def _answers(self, question: Callable[[Runtime], _T]) -> list[_T]:
-        answers = [answer for runtime in self._runtimes() for answer in self._answer(runtime, question)]
-        if not answers and self._choice == CRI:
-            raise SourceError("no container runtime serves CRI at its socket (check --cri-endpoint)")
-        return answers or self._answer(self._docker(), question)
-
-    def _answer(self, runtime: Runtime, question: Callable[[Runtime], _T]) -> list[_T]:
-        """Return the one answer, or none: without CRI it is no runtime, which is a fault if somebody named it."""
-        try:
-            return [question(runtime)]
+            return question(runtime)
         except NoCri as error:
-            if self._must_answer(runtime):
+            if Path(runtime.expected.endpoint) in {self._endpoint, Path(self._named())}:
                 raise SourceError(str(error)) from error
-            return []
+            return None
 
     def _runtimes(self) -> Sequence[Runtime]:
-        if self._choice == DOCKER:
+        named = "" if self._choice == DOCKER else self._named()
+        if self._choice == DOCKER or (named == DOCKER and self._choice != CRI):
             return [self._docker()]
-        named = self._named()
-        if named == DOCKER and self._choice != CRI:
-            return [self._docker()]
-        wanted, known = self._endpoints(named)
-        # The node's list of sockets is long: it is read once a question.
-        served = self._served({*wanted, *known, *filter(None, [self._docker_socket])})
-        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in served)])
-        found = [self._connect(path, partial(_require, path, served)) for path in endpoints]
+        found, served = self._cri_runtimes(named)
         if self._choice == CRI:
             if not found:
                 raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")
             return found
-        # Where nothing else runs, docker's error says why it does not answer.
+        if not found:
+            self._processes.require_any()  # where nothing else runs, docker says why it does not answer
         return [*found, self._docker()] if not found or self._runs_docker(served) else found
 
-    def _must_answer(self, runtime: Runtime) -> bool:
-        """Tell whether a runtime without CRI is a fault: somebody named its endpoint."""
-        return Path(runtime.expected.endpoint) in {self._endpoint, Path(self._named())}
+    def _cri_runtimes(self, named: str) -> tuple[list[Runtime], Collection[Path]]:
+        """Return those to ask, and the sockets that are served. An endpoint that somebody names must answer."""
+        known: list[Path] = []
+        if self._endpoint:
+            wanted = [self._endpoint]
+        else:
+            wanted = [Path(named)] if named not in {"", DOCKER} else []
+            known = [Path(endpoint) for endpoint in ENDPOINTS]
+        # The node's list of sockets is long: it is read once a question.
+        served = self._served({*wanted, *known, *filter(None, [self._docker_socket])})
+        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in served)])
+        return [self._connect(path, partial(_require, path, served)) for path in endpoints], served
 
     def _named(self) -> str:
         try:
@@ -193,12 +193,6 @@ class NodeRuntimes:
                 f"no container runtime was asked, because it is unknown which one runs: {error}"
             ) from error
 
-    def _endpoints(self, named: str) -> tuple[list[Path], list[Path]]:
-        """Return the endpoint that somebody names, which must answer, and those of which any may be served."""
-        if self._endpoint:
-            return [self._endpoint], []
-        return [Path(named)] if named not in {"", DOCKER} else [], [Path(one) for one in ENDPOINTS]
-
     def _served(self, sockets: Iterable[Path]) -> frozenset[Path]:
         """Return those that are listened on, and whose runtime runs."""
         spellings = {socket: {bytes(socket), b"/var" + bytes(socket)} for socket in sockets}
@@ -206,19 +200,21 @@ class NodeRuntimes:
         return frozenset(socket for socket, names in spellings.items() if names & listening and self._may_run(socket))
 
     def _may_run(self, socket: Path) -> bool:
-        runtime = _OF_SOCKET.get(socket.name)
+        """Whether its runtime runs: systemd may listen in its place, and start it for a question."""
+        runtime = RUNTIME_OF_SOCKET.get(socket.name)
         return runtime is None or self._processes.runs(runtime)
 
     def _runs_docker(self, served: Collection[Path]) -> bool:
         return self._processes.runs(DOCKER) if self._docker_socket is None else self._docker_socket in served
 
 
-def _unloaded(directory: Path) -> tuple[RuntimeNetwork, ...]:
-    """Return what a runtime would load that has loaded no network: it cannot read the first file, perhaps."""
-    try:
-        return default_networks(read_directory(directory))
-    except NotConfigured:
-        return ()
+def _loaded(networks: Iterable[Configuration], others: Iterable[Path], directory: Path) -> tuple[RuntimeNetwork, ...]:
+    """Return the networks that a runtime has loaded from a directory, and those of its runtime classes."""
+    read = partial(read_directory, directory)
+    found = tuple(chain.from_iterable(networks_of(network, read) for network in networks))
+    if not found:  # it cannot read the first file, perhaps
+        found = default_networks(read())
+    return (*found, *chain.from_iterable(default_networks(read_directory(other)) for other in others))
 
 
 def _require(socket: Path, served: Collection[Path]) -> None:

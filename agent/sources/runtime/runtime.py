@@ -1,41 +1,18 @@
-"""What every container runtime is asked, and how much of its answer is taken."""
+"""What every container runtime is asked."""
 
-from collections.abc import Collection, Iterable
-from itertools import islice
+import sys
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
-from agent.model.runtime import ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
 from agent.model.snapshot import Container
-from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
 from agent.sources.source_error import SourceError
 
-MOST_CONTAINERS: Final = 10_000
-"""Containers of a node, those that have exited too: fifty times as many as a full node has. Each costs 1 KiB here."""
-LONGEST_TEXT: Final = 512
-"""Characters of an ID, of a state, and of a pod's namespace, name and uid, of which Kubernetes' longest is 253."""
+RUNTIME_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O, "docker.sock": DOCKER}
+"""The runtime that listens at a socket of this name."""
 _LATEST: Final = 10**11
 """Seconds since the epoch: the year 5138."""
-
-
-def counted(runtime: object, listed: Iterable[Container]) -> tuple[Container, ...]:
-    """Return the containers of a list; raises SourceError if there are too many."""
-    containers = tuple(islice(listed, MOST_CONTAINERS + 1))
-    if len(containers) > MOST_CONTAINERS:
-        raise SourceError(f"{runtime}: it has more than {MOST_CONTAINERS:,} containers (remove those that have exited)")
-    return containers
-
-
-def checked_container(container: Container) -> Container:
-    """Return the container; raises TypeError or ValueError if it cannot be kept."""
-    for text in (container.id, container.state, container.pod, container.pod_uid):
-        if not isinstance(text, str):
-            raise TypeError(f"expected a string, found {text!r}")
-        if len(text) > LONGEST_TEXT:
-            raise ValueError(f"a text of {len(text):,} characters: {text[:20]}")
-    if abs(container.created) > _LATEST:
-        raise ValueError(f"created {truncate(container.created)} seconds after 1970")
-    return container
 
 
 class NoCri(SourceError):
@@ -62,3 +39,16 @@ class Runtime(Protocol):
     def networks(self) -> CniStatus:
         """Return what it says of the networks of its pods."""
         ...
+
+
+def labeled_container(
+    container_id: str, state: str, created: int, labels: Mapping[str, str], *, sandbox: bool
+) -> Container:
+    """Make a container of the kubelet's labels, which are the same in all runtimes; raises ValueError."""
+    name, namespace = labels.get("io.kubernetes.pod.name", ""), labels.get("io.kubernetes.pod.namespace", "")
+    pod, uid = f"{namespace}/{name}" if name else "", labels.get("io.kubernetes.pod.uid", "")
+    if not container_id or not all(isinstance(text, str) for text in (container_id, uid)):
+        raise ValueError("a container without an id")
+    if abs(created) > _LATEST:
+        raise ValueError(f"created {created} seconds after 1970")
+    return Container(container_id, sys.intern(state), created, pod, uid, sandbox=sandbox)

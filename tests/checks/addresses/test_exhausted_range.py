@@ -45,14 +45,16 @@ def only(snapshot: Snapshot) -> Finding:
     return finding
 
 
-def test_a_healthy_node_has_an_address_for_every_possible_pod() -> None:
-    assert findings_of(exhausted_range, node()) == []
+def messages(snapshot: Snapshot) -> list[str]:
+    return [one.message for one in findings_of(exhausted_range, snapshot)]
 
 
 def test_a_full_range_is_reported_with_its_number_of_leaks() -> None:
+    assert messages(node()) == []
     finding = only(small(*leaks(4, 14)))
     assert finding.subject == finding.network == "kubenet"
     assert finding.message == "kubenet: no free addresses; 13 of 13 addresses are reserved (11 leaked)"
+    assert messages(small(*leaks(4, 13))) == [], "the last free address is enough if no more pods fit"
 
 
 def test_leaks_outside_the_range_or_of_the_other_family_are_no_leaks_of_it() -> None:
@@ -64,48 +66,24 @@ def test_leaks_outside_the_range_or_of_the_other_family_are_no_leaks_of_it() -> 
     assert headline(scanned(snapshot)) == "Critical: no free pod addresses (11 of 13 leaked)"
 
 
-def test_the_last_free_address_is_enough_if_no_more_pods_fit() -> None:
-    assert findings_of(exhausted_range, small(*leaks(4, 13))) == []
-
-
 def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
-    finding = only(small(*leaks(4, 13), max_pods=5))
-    assert finding.message == ("kubenet: 1 free addresses for 2 more pods; 12 of 13 addresses are reserved (10 leaked)")
-
-
-def test_as_many_free_addresses_as_possible_pods_are_enough() -> None:
-    assert findings_of(exhausted_range, small(*leaks(4, 12), max_pods=5)) == []
-
-
-def test_a_file_named_after_the_gateway_takes_no_usable_address() -> None:
-    assert findings_of(exhausted_range, small(*leaks(4, 13), reservation("10.244.1.1"))) == []
-
-
-def test_files_outside_the_range_take_no_address() -> None:
-    assert findings_of(exhausted_range, small(*leaks(4, 13), reservation("10.250.0.9"), reservation("fd00::9"))) == []
-
-
-def test_empty_and_unrecognized_files_take_their_address() -> None:
-    finding = only(
-        node(*leaks(4, 12), empty_file("10.244.1.13"), unrecognized("10.244.1.14", blocks=True), node=[SMALL_NODE])
-    )
-    assert finding.message.endswith("13 of 13 addresses are reserved (10 leaked)")
-
-
-def test_files_that_take_no_address_leave_it_free() -> None:
-    assert findings_of(exhausted_range, node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
-
-
-def test_terminated_pods_do_not_count_toward_the_limit() -> None:
+    assert messages(small(*leaks(4, 13), max_pods=5)) == [
+        "kubenet: 1 free addresses for 2 more pods; 12 of 13 addresses are reserved (10 leaked)"
+    ]
+    assert messages(small(*leaks(4, 12), max_pods=5)) == []
     ended = [*PODS, pod("shop/job", phase="Succeeded"), pod("shop/crash", phase="Failed")]
-    assert findings_of(exhausted_range, node(*leaks(4, 12), pods=ended, node=[replace(SMALL_NODE, max_pods=5)])) == []
-    assert (
-        len(findings_of(exhausted_range, node(*leaks(4, 13), pods=ended, node=[replace(SMALL_NODE, max_pods=5)]))) == 1
-    )
+    for last, count in ((12, 0), (13, 1)):  # those do not count toward the limit
+        snapshot = node(*leaks(4, last), pods=ended, node=[replace(SMALL_NODE, max_pods=5)])
+        assert len(messages(snapshot)) == count
+    assert messages(small(max_pods=0)) == []
 
 
-def test_a_node_over_its_pod_limit_has_room_for_none() -> None:
-    assert findings_of(exhausted_range, small(max_pods=0)) == []
+def test_which_files_take_an_address() -> None:
+    for other in (reservation("10.244.1.1"), reservation("10.250.0.9"), reservation("fd00::9")):
+        assert messages(small(*leaks(4, 13), other)) == []
+    assert messages(node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
+    strange = (empty_file("10.244.1.13"), unrecognized("10.244.1.14", blocks=True))
+    assert only(node(*leaks(4, 12), *strange, node=[SMALL_NODE])).message.endswith("are reserved (10 leaked)")
 
 
 def test_a_range_smaller_than_the_pod_limit_is_for_information() -> None:
@@ -119,90 +97,67 @@ def test_a_range_smaller_than_the_pod_limit_is_for_information() -> None:
 
 def test_a_cordoned_node_gets_no_more_pods() -> None:
     cordoned = replace(SMALL_NODE, max_pods=5, unschedulable=True)
-    assert findings_of(exhausted_range, node(*leaks(4, 13), node=[cordoned])) == []
-    assert len(findings_of(exhausted_range, node(*leaks(4, 14), node=[cordoned]))) == 1
-
-
-def test_a_network_without_reservations_needs_no_range() -> None:
-    assert findings_of(exhausted_range, node(node=[], cni_results=[], reservations=[])) == []
+    assert [len(messages(node(*leaks(4, last), node=[cordoned]))) for last in (13, 14)] == [0, 1]
 
 
 def test_the_fuller_of_two_families_decides() -> None:
     dual = Node("worker-1", ("10.244.0.0/16", "fd00::/124"), 3)
     sixes = tuple(reservation(f"fd00::{n:x}", f"{n:064x}") for n in range(2, 16))
-    finding = only(node(*sixes, node=[dual]))
-    assert "no free addresses" in finding.message
-    assert findings_of(exhausted_range, node(*sixes[1:], node=[dual])) == []
+    assert "no free addresses" in only(node(*sixes, node=[dual])).message
+    assert messages(node(*sixes[1:], node=[dual])) == []
 
 
 def test_a_second_network_is_reported_only_when_it_is_full() -> None:
-    result = cni_result("5" * 64, "shop/other", "10.99.0.0/30", network="storage")
     one = reservation("10.99.0.2", "5" * 64, network="storage")
-    assert only(node(result, one)).network == "storage"
-    wide = cni_result("5" * 64, "shop/other", "10.99.0.0/29", network="storage")
-    assert findings_of(exhausted_range, node(wide, one)) == []
+    for subnet, networks in (("10.99.0.0/30", ["storage"]), ("10.99.0.0/29", [])):
+        result = cni_result("5" * 64, "shop/other", subnet, network="storage")
+        assert [finding.network for finding in findings_of(exhausted_range, node(result, one))] == networks
 
 
 def test_without_the_api_only_a_full_range_is_reported() -> None:
     result = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(0))
-    assert findings_of(exhausted_range, without_api(node(result, *leaks(4, 13)))) == []
-    assert len(findings_of(exhausted_range, without_api(node(result, *leaks(4, 14))))) == 1
+    assert [len(messages(without_api(node(result, *leaks(4, last))))) for last in (13, 14)] == [0, 1]
+    older = replace(result, mtime_ns=0)
+    assert messages(without_api(node(older, *leaks(4, 14)))) == [], "the newest result has the range"
 
 
-def test_without_owner_data_the_number_of_leaks_is_unknown() -> None:
-    finding = only(without(node(*leaks(4, 14), node=[SMALL_NODE]), "containers"))
-    assert finding.message.endswith("(0 leaked, 13 unknown)")
+def test_a_full_range_is_reported_without_its_owners() -> None:
+    full = node(*leaks(4, 14), node=[SMALL_NODE])
+    assert only(without(full, "containers")).message.endswith("(0 leaked, 13 unknown)")
+    assert len(messages(without(full, "pods"))) == 1
 
 
-def test_a_full_range_is_reported_without_pods_and_docker() -> None:
-    assert len(findings_of(exhausted_range, without(node(*leaks(4, 14), node=[SMALL_NODE]), "pods"))) == 1
-
-
-@pytest.mark.parametrize("source", ["reservations", "pods", "node"])
-def test_without_its_sources_the_check_has_insufficient_data(source: str) -> None:
-    with pytest.raises(InsufficientData, match=source):
-        findings_of(exhausted_range, without(node(), source))
-
-
-def test_a_node_without_a_pod_limit_is_insufficient_data() -> None:
-    with pytest.raises(InsufficientData, match=r"allocatable\.pods"):
-        findings_of(exhausted_range, small(max_pods=None))
-
-
-@pytest.mark.parametrize("cidr", ["10.244.1.0/32", "10.244.1.0/31", "not a subnet", ""])
-def test_a_pod_cidr_without_usable_addresses_is_insufficient_data(cidr: str) -> None:
-    with pytest.raises(InsufficientData, match="pod CIDR"):
-        findings_of(exhausted_range, node(node=[replace(WORKER, pod_cidrs=(cidr,))]))
-
-
-def test_without_a_range_the_check_has_insufficient_data() -> None:
-    with pytest.raises(InsufficientData, match="range of network kubenet"):
-        findings_of(exhausted_range, node(node=[], cni_results=[]))
-
-
-def test_the_newest_cached_cni_result_has_the_range() -> None:
-    older = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(days=3))
-    assert findings_of(exhausted_range, without_api(node(older, *leaks(4, 14)))) == []
+def test_without_its_sources_the_check_has_insufficient_data() -> None:
+    used = reservation("10.99.0.2", network="storage")
+    result = cni_result(used.container_id, "shop/other", "10.99.0.0/29", network="storage")
+    for snapshot, why in (
+        *((without(node(), source), source) for source in ("reservations", "pods", "node")),
+        (small(max_pods=None), r"allocatable\.pods"),
+        *(
+            (node(node=[replace(WORKER, pod_cidrs=(cidr,))]), "pod CIDR")
+            for cidr in ("10.244.1.0/32", "10.244.1.0/31", "not a subnet", "")
+        ),
+        (node(node=[], cni_results=[]), "range of network kubenet"),
+        # The range is in libcni's cache, and only the Node says whether its pods use it.
+        *(
+            (
+                node(used, node=[replace(WORKER, pod_cidrs=cidrs)], cni_results=[result]),
+                f"node: its pod CIDR: {cidrs[-1]!r} does not appear to be an IPv4 or IPv6 network",
+            )
+            for cidrs in (("10.244.1.0/33",), (SMALL, "banana"), ("",))
+        ),
+    ):
+        with pytest.raises(InsufficientData, match=why):
+            messages(snapshot)
+    assert messages(node(node=[], cni_results=[], reservations=[])) == [], "an empty network needs no range"
 
 
 def test_a_network_without_data_does_not_hide_the_others() -> None:
     snapshot = node(*leaks(4, 14), node=[SMALL_NODE])
     stores = node(unread_networks=["storage"], reservations=[]).reservations
     (missing,) = (store for store in stores if store.network == "storage")
-    findings = exhausted_range.find(
-        classify(replace(snapshot, reservations=(missing, *snapshot.reservations)), GRACE)
-    )  # fmt: skip
+    both = replace(snapshot, reservations=(missing, *snapshot.reservations))
+    findings = exhausted_range.find(classify(both, GRACE))
     assert next(findings).network == "kubenet"
     with pytest.raises(InsufficientData, match="reservations"):
         next(findings)
-
-
-@pytest.mark.parametrize("cidrs", [("10.244.1.0/33",), (SMALL, "banana"), ("",)], ids=str)
-def test_an_invalid_pod_cidr_is_a_gap_that_names_it(cidrs: tuple[str, ...]) -> None:
-    """The range is in libcni's cache, and only the Node says whether its pods use it."""
-    used = reservation("10.99.0.2", network="storage")
-    result = cni_result(used.container_id, "shop/other", "10.99.0.0/29", network="storage")
-    snapshot = node(used, node=[replace(WORKER, pod_cidrs=cidrs)], cni_results=[result])
-    message = f"node: its pod CIDR: {cidrs[-1]!r} does not appear to be an IPv4 or IPv6 network"
-    with pytest.raises(InsufficientData, match=message):
-        findings_of(exhausted_range, snapshot)

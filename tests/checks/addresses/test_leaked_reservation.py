@@ -5,12 +5,10 @@ from datetime import timedelta
 import pytest
 
 from agent.checks.addresses import leaked_reservation
-from agent.model.assessment import Assessment
-from agent.model.finding import LeakCause
-from agent.model.snapshot import Checkpoint, InsufficientData, ProcessStartTimes, Snapshot
+from agent.model.finding import Finding, LeakCause, TrackedFinding
+from agent.model.snapshot import Checkpoint, Container, InsufficientData, Snapshot
 from tests.builders import (
     CIDR,
-    DB_ID,
     GONE,
     NOW,
     OLD,
@@ -31,55 +29,43 @@ from tests.builders import (
 
 LOST = reservation("10.244.1.9")
 AN_HOUR_AGO = timedelta(hours=1)
+KUBELET_RESTART = LeakCause.KUBELET_RESTART
 
 
-def test_a_healthy_node_has_no_leak() -> None:
-    assert findings_of(leaked_reservation, node()) == []
+def leaks(snapshot: Snapshot) -> list[Finding]:
+    return findings_of(leaked_reservation, snapshot)
 
 
-def test_a_leak_has_its_address_and_container() -> None:
-    (finding,) = findings_of(leaked_reservation, node(LOST))
+def test_a_leak_has_its_address_its_container_and_its_pod() -> None:
+    (finding,) = leaks(node(LOST))
     assert finding.subject == "kubenet/10.244.1.9"
     assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists; ")
     assert (finding.detector, finding.network) == ("leaked_reservation", "kubenet")
-
-
-def test_a_leak_names_its_pod_if_a_source_knows_it() -> None:
-    (finding,) = findings_of(leaked_reservation, node(LOST, cni_result(GONE, "shop/cart", CIDR)))
+    (finding,) = leaks(node(LOST, cni_result(GONE, "shop/cart", CIDR)))
     assert finding.pod == "shop/cart"
     assert "of pod shop/cart" in finding.message
 
 
-@pytest.mark.parametrize(
-    "harmless",
-    [
+def test_other_states_are_no_finding() -> None:
+    for harmless in (
+        node(),
         node(LOST, sandbox(GONE, "shop/cart", "exited")),
         node(LOST, Checkpoint(GONE, "shop/cart")),
         node(reservation("10.244.1.9", age=timedelta(seconds=1))),
         node(unrecognized("10.244.1.9", blocks=True)),
-    ],
-    ids=["not_ready", "teardown_pending", "candidate", "unrecognized"],
-)
-def test_other_states_are_no_finding(harmless: Snapshot) -> None:
-    assert findings_of(leaked_reservation, harmless) == []
+    ):
+        assert leaks(harmless) == []
 
 
-def test_both_addresses_of_a_dual_stack_sandbox_are_reported() -> None:
-    findings = findings_of(leaked_reservation, node(LOST, reservation("fd00::9")))
-    assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
-
-
-def test_one_address_in_two_networks_is_two_findings() -> None:
-    other = reservation("10.244.1.9", "8" * 64, network="storage")
-    assert {finding.key for finding in findings_of(leaked_reservation, node(LOST, other))} >= {
-        ("leaked_reservation", "kubenet/10.244.1.9", GONE, LOST.inode, LOST.size, LOST.mtime_ns)
-    }
-    assert {finding.network for finding in findings_of(leaked_reservation, node(LOST, other))} == {"kubenet", "storage"}
-
-
-def test_a_recreated_file_is_another_finding() -> None:
-    (before,) = findings_of(leaked_reservation, node(LOST))
-    (after,) = findings_of(leaked_reservation, node(reservation(LOST.ip, age=OLD / 2)))
+def test_each_address_each_network_and_each_file_is_a_finding_of_its_own() -> None:
+    assert [one.subject for one in leaks(node(LOST, reservation("fd00::9")))] == [
+        "kubenet/10.244.1.9",
+        "kubenet/fd00::9",
+    ]
+    both = leaks(node(LOST, reservation("10.244.1.9", "8" * 64, network="storage")))
+    assert ("leaked_reservation", "kubenet/10.244.1.9", GONE, LOST.inode, LOST.size, LOST.mtime_ns) == both[0].key
+    assert {one.network for one in both} == {"kubenet", "storage"}
+    (before,), (after,) = leaks(node(LOST)), leaks(node(reservation(LOST.ip, age=OLD / 2)))
     assert before.subject == after.subject
     assert before.key != after.key
 
@@ -87,59 +73,86 @@ def test_a_recreated_file_is_another_finding() -> None:
 # Causes
 
 
-@pytest.mark.parametrize(
-    ("since_then", "cause", "began"),
-    [
-        (processes(), LeakCause.UNKNOWN, OLD),
-        (processes(kubelet=AN_HOUR_AGO), LeakCause.KUBELET_RESTART, AN_HOUR_AGO),
-        (processes(docker=AN_HOUR_AGO), LeakCause.RUNTIME_RESTART, AN_HOUR_AGO),
-        (processes(kubelet=AN_HOUR_AGO, docker=AN_HOUR_AGO * 1.5), LeakCause.KUBELET_RESTART, AN_HOUR_AGO),
-        (
-            processes(booted=AN_HOUR_AGO, kubelet=AN_HOUR_AGO / 2, docker=AN_HOUR_AGO / 2),
-            LeakCause.NODE_REBOOT,
-            AN_HOUR_AGO,
-        ),
-        (processes(kubelet=None, docker=AN_HOUR_AGO), LeakCause.RUNTIME_RESTART, AN_HOUR_AGO),
-        (processes(kubelet=None, docker=None), LeakCause.UNKNOWN, OLD),
-    ],
-    ids=["nothing", "kubelet", "docker", "docker, then kubelet", "reboot", "docker, kubelet stopped", "all stopped"],
-)
-def test_the_likely_cause_is_the_process_that_restarted_since(
-    since_then: ProcessStartTimes, cause: LeakCause, began: timedelta
-) -> None:
-    (finding,) = findings_of(leaked_reservation, node(LOST, processes=[since_then]))
-    assert (finding.cause, finding.since) == (cause, NOW - began)
-    time = f"{NOW - began:%Y-%m-%d %H:%M:%S}Z"
-    # A first scan cannot know whether an earlier restart did it.
-    assert finding.message.endswith(f"reserved at {time}" if cause is LeakCause.UNKNOWN else f" at {time} or earlier")
+def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
+    hour, unknown = AN_HOUR_AGO, LeakCause.UNKNOWN
+    for since_then, cause, began in (
+        (processes(), unknown, OLD),
+        (processes(kubelet=hour), LeakCause.KUBELET_RESTART, hour),
+        (processes(docker=hour), LeakCause.RUNTIME_RESTART, hour),
+        (processes(kubelet=hour, docker=hour * 1.5), LeakCause.KUBELET_RESTART, hour),
+        (processes(booted=hour, kubelet=hour / 2, docker=hour / 2), LeakCause.NODE_REBOOT, hour),
+        (processes(kubelet=None, docker=hour), LeakCause.RUNTIME_RESTART, hour),
+        (processes(kubelet=None, docker=None), unknown, OLD),
+    ):
+        (finding,) = leaks(node(LOST, processes=[since_then]))
+        assert (finding.cause, finding.cause_at) == (cause, NOW - began)
+        # Without an earlier snapshot, nobody knows whether it had leaked before that start.
+        assert finding.since == (NOW - OLD if cause is unknown else None)
+        time = f"{NOW - began:%Y-%m-%d %H:%M:%S}Z"
+        # A first scan cannot know whether an earlier restart did it.
+        assert finding.message.endswith(f"reserved at {time}" if cause is unknown else f" at {time} or earlier")
 
 
-def test_an_empty_file_is_its_own_cause() -> None:
-    (finding,) = findings_of(
-        leaked_reservation, node(empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)])
-    )
+def test_an_empty_file_and_missing_start_times_are_causes_of_their_own() -> None:
+    (finding,) = leaks(node(empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
     assert (finding.cause, finding.since) == (LeakCause.EMPTY_FILE, NOW - OLD)
     assert "no container (the file is empty)" in finding.message
-
-
-def test_without_start_times_no_cause_is_named() -> None:
-    (finding,) = findings_of(leaked_reservation, without(node(LOST), "processes"))
+    (finding,) = leaks(without(node(LOST), "processes"))
     assert (finding.cause, finding.since) == (LeakCause.UNKNOWN, NOW - OLD)
     assert "cause unknown" in finding.message
+
+
+# Since when
+
+
+def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
+    """A start of the kubelet only bounds the age of a leak that is seen for the first time."""
+    minute, owner = timedelta(minutes=1), (sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"))
+    old = reservation("10.244.1.9", age=timedelta(days=9))
+
+    def restarted(ago: timedelta, *things: Container | Checkpoint, later: timedelta) -> Snapshot:
+        return node(old, *things, processes=[processes(kubelet=ago)], later=later)
+
+    def leak(*snapshots: Snapshot) -> TrackedFinding:
+        (found,) = scanned(*snapshots).findings
+        return found
+
+    ten_minutes = timedelta(minutes=10)
+    tracked = leak(restarted(ten_minutes, later=minute), restarted(ten_minutes, later=2 * minute))
+    assert (tracked.finding.cause, tracked.began, tracked.since) == (KUBELET_RESTART, None, NOW + minute)
+    assert tracked.finding.message.endswith("kubelet restart at 2026-03-26 19:50:00Z or earlier")
+    # It had an owner, and the kubelet has started since.
+    owned = node(old, *owner)
+    tracked = leak(owned, *(restarted(-minute / 2, later=later * minute) for later in (1, 2)))
+    assert (tracked.finding.cause, tracked.began) == (KUBELET_RESTART, NOW + minute / 2)
+    # It had an owner after the kubelet's start: long after, and shortly after.
+    for ago, cause in ((ten_minutes * 2, LeakCause.UNKNOWN), (ten_minutes, KUBELET_RESTART)):
+        tracked = leak(*(restarted(ago, *owner[: 2 - 2 * later], later=min(later, 2) * minute) for later in (0, 1, 2)))
+        assert (tracked.finding.cause, tracked.began) == (cause, NOW)
+    # A later restart did not cause it.
+    tracked = leak(node(old), node(old, later=minute), restarted(-minute, later=2 * minute))
+    assert (tracked.finding.cause, tracked.began) == (LeakCause.UNKNOWN, NOW - timedelta(days=9))
+
+
+def test_a_start_soon_after_the_reservation_dates_the_leak() -> None:
+    (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - timedelta(minutes=5))]))
+    assert (finding.cause, finding.since) == (KUBELET_RESTART, NOW - OLD + timedelta(minutes=5))
+    (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - timedelta(minutes=6))]))
+    assert (finding.cause, finding.since) == (KUBELET_RESTART, None)
 
 
 # Blind
 
 
-@pytest.mark.parametrize("source", ["containers", "checkpoints", "addresses", "pods"])
-def test_without_an_owner_source_the_check_has_insufficient_data(source: str) -> None:
-    with pytest.raises(InsufficientData, match=source):
-        findings_of(leaked_reservation, without(node(LOST), source))
-
-
-def test_an_unavailable_directory_is_insufficient_data() -> None:
-    with pytest.raises(InsufficientData, match="reservations"):
-        findings_of(leaked_reservation, without(node(), "reservations"))
+def test_without_its_sources_the_check_has_insufficient_data_after_what_is_certain() -> None:
+    for source in ("containers", "checkpoints", "addresses", "pods", "reservations"):
+        with pytest.raises(InsufficientData, match=source):
+            leaks(without(node(LOST), source))
+    assert len(leaks(without_api(node(LOST)))) == 1
+    found = leaked_reservation.find(assessment(without(node(empty_file("10.244.1.9")), "containers")))
+    assert next(found).subject == "kubenet/10.244.1.9"
+    with pytest.raises(InsufficientData):
+        next(found)
 
 
 def test_a_file_that_is_newer_than_the_clock_leaves_a_gap() -> None:
@@ -147,20 +160,3 @@ def test_a_file_that_is_newer_than_the_clock_leaves_a_gap() -> None:
     assert (gap.detector, gap.broken) == (leaked_reservation.NAME, False)
     assert gap.why == "reservations: file kubenet/10.244.1.9 is newer than the node's clock, which was set"
     assert scanned(node(reservation("10.244.1.2", WEB_ID, age=timedelta(hours=-1)))).gaps == ()
-
-
-def test_with_the_api_disabled_the_check_runs() -> None:
-    assert len(findings_of(leaked_reservation, without_api(node(LOST)))) == 1
-
-
-def test_findings_raised_before_the_gap_are_kept() -> None:
-    findings = leaked_reservation.find(_half_seen())
-    assert next(findings).subject == "kubenet/10.244.1.9"
-    with pytest.raises(InsufficientData):
-        next(findings)
-
-
-def _half_seen() -> Assessment:
-    return assessment(
-        without(node(empty_file("10.244.1.9"), sandbox(DB_ID, "shop/db")), "containers"),
-    )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,10 +72,10 @@ def test_a_clock_that_is_set_is_no_time_that_passes() -> None:
     assert severities(after(pending(), pending(MINUTE, clock_set_by=timedelta(days=2)))) == []
 
 
-@pytest.mark.parametrize("source", ["reservations", "containers", "checkpoints"])
-def test_a_source_that_is_silent_for_a_moment_does_not_restart_the_time(source: str) -> None:
-    silent = without(pending(30 * MINUTE), source)
-    assert severities(after(pending(), silent, pending(60 * MINUTE))) == [(Severity.WARNING, False)]
+def test_a_source_that_is_silent_for_a_moment_does_not_restart_the_time() -> None:
+    for source in ("reservations", "containers", "checkpoints"):
+        silent = without(pending(30 * MINUTE), source)
+        assert severities(after(pending(), silent, pending(60 * MINUTE))) == [(Severity.WARNING, False)]
 
 
 def test_another_sandbox_with_the_address_starts_over() -> None:
@@ -86,10 +87,10 @@ def test_a_completed_teardown_is_forgotten() -> None:
     assert severities(after(pending(), node(later=MINUTE), pending(60 * MINUTE))) == []
 
 
-@pytest.mark.parametrize("source", ["reservations", "containers", "checkpoints"])
-def test_without_its_sources_it_has_insufficient_data(source: str) -> None:
-    with pytest.raises(InsufficientData, match=source):
-        findings_of(stuck_teardown, without(pending(), source))
+def test_without_its_sources_it_has_insufficient_data() -> None:
+    for source in ("reservations", "containers", "checkpoints"):
+        with pytest.raises(InsufficientData, match=source):
+            findings_of(stuck_teardown, without(pending(), source))
 
 
 # containerd and CRI-O: the sandbox is listed until its teardown is completed
@@ -118,15 +119,14 @@ def with_damage(snapshot: Snapshot, network: str = "kubenet") -> Snapshot:
     return replace(snapshot, damaged_results=(DamagedResult(network, GONE, "eth0", Damage.EMPTY),))
 
 
-@pytest.mark.parametrize("state", [SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"])
-def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a_warning(state: str) -> None:
-    def at(later: timedelta) -> Snapshot:
-        return on_cri(later=later, container=sandbox(GONE, "shop/cart", state))
-
-    assert severities(after(at(0 * HOUR), at(59 * MINUTE))) == []
-    late = [at(0 * HOUR), at(HOUR), at(HOUR + MINUTE)]
-    assert severities(after(*late)) == [(Severity.INFO, True)]
-    assert severities(after(*late, at(24 * HOUR), at(24 * HOUR + MINUTE))) == [(Severity.WARNING, True)]
+def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a_warning() -> None:
+    for state in (SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"):
+        at = partial(on_cri, container=sandbox(GONE, "shop/cart", state))
+        assert severities(after(at(), at(later=59 * MINUTE))) == []
+        late = [at(), at(later=HOUR), at(later=HOUR + MINUTE)]
+        assert severities(after(*late)) == [(Severity.INFO, True)]
+        stuck = [at(later=24 * HOUR), at(later=24 * HOUR + MINUTE)]
+        assert severities(after(*late, *stuck)) == [(Severity.WARNING, True)]
 
 
 def test_the_finding_names_the_sandbox_and_its_pod() -> None:
@@ -138,18 +138,14 @@ def test_the_finding_names_the_sandbox_and_its_pod() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "container",
-    [
+def test_others_that_do_not_run_are_no_finding() -> None:
+    for container in (
         sandbox(GONE, "shop/cart"),
         sandbox(GONE, "shop/cart", "being created"),
         sandbox(GONE, "shop/cart", "in another namespace of containerd"),
         replace(STOPPED, sandbox=False),
-    ],
-    ids=["ready", "being created", "of nerdctl", "a container"],
-)
-def test_others_that_do_not_run_are_no_finding(container: Container) -> None:
-    assert severities(after(on_cri(container=container), on_cri(later=25 * HOUR, container=container))) == []
+    ):
+        assert severities(after(on_cri(container=container), on_cri(later=25 * HOUR, container=container))) == []
 
 
 def test_a_sandbox_that_is_gone_meanwhile_starts_over() -> None:
@@ -176,16 +172,13 @@ def test_a_power_cut_proves_the_age_of_a_damaged_sandbox_to_a_single_scan() -> N
     assert engine.needs_second_snapshot(cut, GRACE)
 
 
-@pytest.mark.parametrize(
-    "snapshot",
-    [
-        on_cri(booted=BOOTED),
-        with_damage(on_cri(booted=BOOTED), network="cbr0"),
-        with_damage(on_cri(booted=BOOTED, container=replace(STOPPED, created=int(NOW.timestamp()) - 3600))),
-        with_damage(without(on_cri(booted=BOOTED), "processes")),
-        with_damage(on_cri(booted=HOUR / 2)),
-    ],
-    ids=["no damage", "of another network", "made after the boot", "start times unknown", "just booted"],
-)
-def test_otherwise_a_single_scan_does_not_know_the_age(snapshot: Snapshot) -> None:
-    assert severities(after(snapshot, snapshot)) == []
+def test_otherwise_a_single_scan_does_not_know_the_age() -> None:
+    made_since = replace(STOPPED, created=int(NOW.timestamp()) - 3600)
+    for why, snapshot in {
+        "no damage": on_cri(booted=BOOTED),
+        "of another network": with_damage(on_cri(booted=BOOTED), network="cbr0"),
+        "made after the boot": with_damage(on_cri(booted=BOOTED, container=made_since)),
+        "start times unknown": with_damage(without(on_cri(booted=BOOTED), "processes")),
+        "just booted": with_damage(on_cri(booted=HOUR / 2)),
+    }.items():
+        assert severities(after(snapshot, snapshot)) == [], why

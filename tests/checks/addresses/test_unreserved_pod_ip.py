@@ -6,6 +6,7 @@ import pytest
 
 from agent.checks.addresses import unreserved_pod_ip
 from agent.model.assessment import LONGEST_ADD
+from agent.model.finding import Severity
 from agent.model.snapshot import Container, InsufficientData, Node, Snapshot
 from tests.builders import (
     CIDR,
@@ -20,6 +21,7 @@ from tests.builders import (
     pod,
     reservation,
     sandbox,
+    scanned,
     unrecognized,
     without,
     without_api,
@@ -29,157 +31,121 @@ CART = sandbox("4" * 64, "shop/cart")
 DB = reservation("10.244.1.3", DB_ID)
 
 
-def test_on_a_healthy_node_every_pod_address_is_reserved() -> None:
-    assert findings_of(unreserved_pod_ip, node()) == []
+HERE = pod("shop/cart", "10.244.1.9")
+
+
+def subjects(snapshot: Snapshot) -> list[str]:
+    return [one.subject for one in findings_of(unreserved_pod_ip, snapshot)]
 
 
 def test_a_pod_whose_reservation_was_removed_is_reported() -> None:
+    assert subjects(node()) == []
     (finding,) = findings_of(unreserved_pod_ip, node(reservations=[DB]))
     assert finding.subject == "kubenet/10.244.1.2 of pod shop/web"
     assert (finding.pod, finding.network) == ("shop/web", "kubenet")
     assert "the next pod can get the same address" in finding.message
+    assert subjects(without(node(reservations=[DB]), "node")), "libcni's cache has the range"
+    keys = {findings_of(unreserved_pod_ip, node(CART, replace(HERE, uid=uid)))[0].key for uid in ("first", "second")}
+    assert len(keys) == 2, "a recreated pod with the same name is another finding"
 
 
-def test_a_recreated_pod_with_the_same_name_is_another_finding() -> None:
-    def key(uid: str) -> object:
-        (finding,) = findings_of(unreserved_pod_ip, node(CART, pod("shop/cart", "10.244.1.9", uid=uid)))
-        return finding.key
-
-    assert key("first") != key("second")
-
-
-@pytest.mark.parametrize(
-    "harmless",
-    [
-        node(CART, pod("shop/cart", "10.244.1.9", host_network=True)),
-        node(CART, pod("shop/cart", "10.244.1.9", phase="Succeeded")),
-        node(CART, pod("shop/cart", "10.244.1.9", phase="Failed")),
-        node(CART, pod("shop/cart", "10.244.1.9", deleting=True)),
-        node(CART, pod("shop/cart")),
-        node(pod("shop/cart", "10.244.1.9")),
-        node(sandbox("4" * 64, "shop/cart", "exited"), pod("shop/cart", "10.244.1.9")),
-        node(CART, pod("shop/cart", "172.16.0.9")),
-        node(CART, pod("shop/cart", "fd00::9")),
-        node(CART, empty_file("10.244.1.9"), pod("shop/cart", "10.244.1.9")),
-        node(CART, unrecognized("10.244.1.9", blocks=True), pod("shop/cart", "10.244.1.9")),
-        node(CART, reservation("10.244.1.9", "5" * 64), pod("shop/cart", "10.244.1.9")),
-        node(CART, reservation("10.244.1.8", CART.id), pod("shop/cart", "10.244.1.9")),
-    ],
-    ids=[
-        "host network",
-        "succeeded",
-        "failed",
-        "being deleted",
-        "no address yet",
-        "no sandbox",
-        "sandbox stopped",
-        "another network's address",
-        "a family that the network has not",
-        "empty file",
-        "unrecognized entry that blocks the address",
-        "reserved for somebody else",
-        "a status that has not followed a new sandbox",
-    ],
-)
-def test_addresses_that_cannot_be_allocated_twice_are_not_reported(harmless: Snapshot) -> None:
-    assert findings_of(unreserved_pod_ip, harmless) == []
+def test_addresses_that_cannot_be_allocated_twice_are_not_reported() -> None:
+    for why, snapshot in {
+        "host network": node(CART, replace(HERE, host_network=True)),
+        "succeeded": node(CART, replace(HERE, phase="Succeeded")),
+        "failed": node(CART, replace(HERE, phase="Failed")),
+        "being deleted": node(CART, replace(HERE, deleting=True)),
+        "no address yet": node(CART, pod("shop/cart")),
+        "no sandbox": node(HERE),
+        "sandbox stopped": node(sandbox("4" * 64, "shop/cart", "exited"), HERE),
+        "another network's address": node(CART, pod("shop/cart", "172.16.0.9")),
+        "a family that the network has not": node(CART, pod("shop/cart", "fd00::9")),
+        "empty file": node(CART, empty_file("10.244.1.9"), HERE),
+        "an unrecognized entry blocks it": node(CART, unrecognized("10.244.1.9", blocks=True), HERE),
+        "reserved for somebody else": node(CART, reservation("10.244.1.9", "5" * 64), HERE),
+        "a status that has not followed a new sandbox": node(CART, reservation("10.244.1.8", CART.id), HERE),
+        "a network that is not checked": node(CART, cni_result(CART.id, "shop/cart", CIDR, network="cbr0"), HERE),
+        "no range, and reserved": node(node=[], cni_results=[]),
+        "only the app is listed": node(reservations=[DB], containers=[one for one in CONTAINERS if one.id != WEB_ID]),
+    }.items():
+        assert subjects(snapshot) == [], why
+    assert len(subjects(node(CART, unrecognized("notes"), HERE))) == 1
+    both = (cni_result(CART.id, "shop/cart", CIDR, network="cbr0"), cni_result(CART.id, "shop/cart", CIDR))
+    assert len(subjects(node(CART, *both, HERE))) == 1
 
 
-def test_an_unrecognized_entry_that_is_no_address_reserves_nothing() -> None:
-    assert len(findings_of(unreserved_pod_ip, node(CART, unrecognized("notes"), pod("shop/cart", "10.244.1.9")))) == 1
-
-
-def test_each_family_of_a_dual_stack_pod_needs_its_own_reservation() -> None:
-    dual = Node("worker-1", (CIDR, "fd00::/64"), 110)
-    snapshot = node(
-        CART, reservation("10.244.1.9", CART.id), pod("shop/cart", "10.244.1.9", "fd00::9"), node=[dual]
-    )  # fmt: skip
-    (finding,) = findings_of(unreserved_pod_ip, snapshot)
-    assert finding.subject == "kubenet/fd00::9 of pod shop/cart"
-    assert findings_of(unreserved_pod_ip, node(reservation("fd00::9", CART.id), node=[dual])) == []
-
-
-def test_each_of_several_networks_is_checked() -> None:
+def test_each_family_and_each_network_needs_its_own_reservation() -> None:
+    dual = [Node("worker-1", (CIDR, "fd00::/64"), 110)]
+    snapshot = node(CART, reservation("10.244.1.9", CART.id), pod("shop/cart", "10.244.1.9", "fd00::9"), node=dual)
+    assert subjects(snapshot) == ["kubenet/fd00::9 of pod shop/cart"]
+    assert subjects(node(reservation("fd00::9", CART.id), node=dual)) == []
     storage = cni_result("5" * 64, "shop/other", "10.99.0.0/24", network="storage")
     other = reservation("10.99.0.7", "5" * 64, network="storage")
-    (finding,) = findings_of(unreserved_pod_ip, node(CART, storage, other, pod("shop/cart", "10.99.0.9")))
-    assert finding.network == "storage"
-    assert findings_of(unreserved_pod_ip, node(CART, storage, other, pod("shop/cart", "10.99.0.7"))) == []
+    assert subjects(node(CART, storage, other, pod("shop/cart", "10.99.0.9"))) == ["storage/10.99.0.9 of pod shop/cart"]
+    assert subjects(node(CART, storage, other, pod("shop/cart", "10.99.0.7"))) == []
 
 
-@pytest.mark.parametrize("source", ["reservations", "containers", "pods"])
-def test_without_its_sources_it_has_insufficient_data(source: str) -> None:
-    with pytest.raises(InsufficientData, match=source):
-        findings_of(unreserved_pod_ip, without(node(), source))
+def test_without_its_sources_it_has_insufficient_data() -> None:
+    for snapshot, why in (
+        *((without(node(), source), source) for source in ("reservations", "containers", "pods")),
+        (without_api(node()), "--api=off"),
+        (node(node=[], cni_results=[], reservations=[DB]), "range of network kubenet"),
+        (node(reservations=[DB], unread_networks=["storage"]), "reservations"),
+    ):
+        with pytest.raises(InsufficientData, match=why):
+            subjects(snapshot)
 
 
-def test_without_the_api_server_the_check_is_disabled() -> None:
-    with pytest.raises(InsufficientData, match="--api=off"):
-        findings_of(unreserved_pod_ip, without_api(node()))
+# Without the API server, by libcni's cache
+
+CART_RESULT = cni_result(CART.id, "shop/cart", CIDR)
 
 
-def test_without_a_known_range_the_check_has_insufficient_data() -> None:
-    with pytest.raises(InsufficientData, match="range of network kubenet"):
-        findings_of(unreserved_pod_ip, node(node=[], cni_results=[], reservations=[DB]))
-
-
-def test_reserved_addresses_need_no_range() -> None:
-    assert findings_of(unreserved_pod_ip, node(node=[], cni_results=[])) == []
-
-
-def test_a_pod_with_an_address_from_a_network_that_is_not_checked_is_not_reported() -> None:
-    result = cni_result(CART.id, "shop/cart", CIDR, network="cbr0")
-    assert findings_of(unreserved_pod_ip, node(CART, result, pod("shop/cart", "10.244.1.9"))) == []
-    both = cni_result(CART.id, "shop/cart", CIDR)
-    assert len(findings_of(unreserved_pod_ip, node(CART, result, both, pod("shop/cart", "10.244.1.9")))) == 1
-
-
-def test_the_cni_cache_has_the_range_if_the_node_object_has_none() -> None:
-    (finding,) = findings_of(unreserved_pod_ip, without(node(reservations=[DB]), "node"))
-    assert finding.pod == "shop/web"
-
-
-def test_an_unavailable_second_network_may_have_the_reservation() -> None:
-    with pytest.raises(InsufficientData, match="reservations"):
-        findings_of(unreserved_pod_ip, node(reservations=[DB], unread_networks=["storage"]))
-
-
-def test_only_the_sandbox_of_a_pod_counts() -> None:
-    only_the_app = [one for one in CONTAINERS if one.id != WEB_ID]
-    assert findings_of(unreserved_pod_ip, node(reservations=[DB], containers=only_the_app)) == []
+def test_without_the_api_server_a_running_sandbox_with_a_result_and_no_reservation_is_reported() -> None:
+    (tracked,) = scanned(without_api(node(CART, CART_RESULT))).findings
+    finding = tracked.finding
+    assert finding.subject == "kubenet of sandbox 444444444444"
+    assert (finding.pod, finding.severity) == ("shop/cart", Severity.CRITICAL)
+    assert "the next pod can get the same address" in finding.message
+    assert scanned(without(node(CART, CART_RESULT), "pods")).findings, "unavailable"
+    for why, things in {
+        "healthy": (),
+        "on the host's network": (CART,),
+        "reserved": (CART, CART_RESULT, reservation("10.244.1.9", CART.id)),
+        "being set up": (replace(CART, created=int((NOW - LONGEST_ADD).timestamp()) + 1), CART_RESULT),
+        "being torn down": (replace(CART, state="exited"), CART_RESULT),
+        "from a network that is not checked": (CART, replace(CART_RESULT, network="cbr0")),
+        "from two": (CART, CART_RESULT, replace(CART_RESULT, network="cbr0")),
+        "a further interface": (CART, replace(CART_RESULT, ifname="net1")),
+        "in a network of another name": (CART, CART_RESULT, reservation("10.244.1.9", CART.id, network="renamed")),
+    }.items():
+        report = scanned(without_api(node(*things)))
+        assert [one for one in report.findings if one.finding.detector == unreserved_pod_ip.NAME] == [], why
+        assert all(gap.chosen for gap in report.gaps if gap.detector == unreserved_pod_ip.NAME), why
+    for source in ("reservations", "containers", "cni_results"):
+        with pytest.raises(InsufficientData, match=source):
+            subjects(without(without_api(node(CART, CART_RESULT)), source))
 
 
 # A sandbox that is made again: its pod's status still has the old address.
 
-JUST_NOW = int(NOW.timestamp()) - 2
-MADE_AGAIN = replace(CART, created=JUST_NOW)
 
+def test_a_young_sandbox_has_an_address_if_it_has_a_container() -> None:
+    just_now = int(NOW.timestamp()) - 2
+    young = replace(CART, created=just_now)
 
-def app(created: int) -> Container:
-    return Container("d" * 64, "running", created, "shop/cart", "uid of shop/cart", sandbox=False)
+    def app(created: int) -> Container:
+        return Container("d" * 64, "running", created, "shop/cart", "uid of shop/cart", sandbox=False)
 
-
-@pytest.mark.parametrize(
-    ("things", "count"),
-    [
-        ((), 0),
-        ((app(JUST_NOW - 1),), 0),
-        ((app(JUST_NOW + 2),), 0),
-        ((app(JUST_NOW),), 1),
-        ((app(JUST_NOW + 1),), 1),
-    ],
-    ids=[
-        "no container", "one of the sandbox before", "one that was made after the reservations were read",
-        "one in the same second", "one a second later",
-    ],
-)  # fmt: skip
-def test_a_young_sandbox_has_an_address_if_it_has_a_container(things: tuple[Container, ...], count: int) -> None:
-    snapshot = node(MADE_AGAIN, *things, pod("shop/cart", "10.244.1.9"))
-    assert len(findings_of(unreserved_pod_ip, snapshot)) == count
-
-
-def test_a_sandbox_without_container_has_an_address_once_no_add_can_take_longer() -> None:
+    assert subjects(node(young, HERE)) == []
+    for created, count in (
+        (just_now - 1, 0),  # one of the sandbox before
+        (just_now + 2, 0),  # made after the reservations were read
+        (just_now, 1),
+        (just_now + 1, 1),
+    ):
+        assert len(subjects(node(young, app(created), HERE))) == count
+    # Without a container, it has an address once no ADD can take longer.
     old = replace(CART, created=int((NOW - LONGEST_ADD).timestamp()))
-    assert len(findings_of(unreserved_pod_ip, node(old, pod("shop/cart", "10.244.1.9")))) == 1
-    young = replace(CART, created=old.created + 1)
-    assert findings_of(unreserved_pod_ip, node(young, pod("shop/cart", "10.244.1.9"))) == []
+    assert len(subjects(node(old, HERE))) == 1
+    assert subjects(node(replace(CART, created=old.created + 1), HERE)) == []

@@ -8,7 +8,7 @@ import pytest
 
 from agent.checks.devices.history import MAX_TRANSITIONS, derive, with_history
 from agent.checks.devices.resource_state import expected_resources, kubelet_up_for, resource_states
-from agent.checks.devices.sockets import socket_pairs
+from agent.checks.devices.view import DeviceView
 from agent.model.devices import (
     Allocation,
     DevicePlugins,
@@ -85,6 +85,14 @@ def devices_of(snapshot: Snapshot) -> DevicePlugins:
     return snapshot.device_plugins.known()
 
 
+def view(snapshot: Snapshot) -> DeviceView:
+    return DeviceView.of(with_history(snapshot))
+
+
+def socket_pairs(history: Any, devices: DevicePlugins) -> Any:
+    return DeviceView(node(device_plugins=devices), tuple(history)).sockets
+
+
 def state(snapshot: Snapshot, resource: str = KVM) -> ResourceState:
     (one,) = (one for one in resource_states(with_history(snapshot)) if one.resource == resource)
     return one
@@ -104,15 +112,8 @@ def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
     assert {one.boot_id for one in derive(snapshot)} == {BOOT_ID}
 
 
-def test_the_same_snapshot_twice_adds_no_transition() -> None:
-    snapshot = snapshot_of(
-        plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU), kubelet=30, written=20
-    )
-    assert added(snapshot, snapshot) == []
-
-
 def test_a_healthy_node_adds_no_transition_over_time() -> None:
-    records = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"))
+    records = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU))
     assert added(snapshot_of(*records, written=20), snapshot_of(*records, written=20, at=7200)) == []
 
 
@@ -265,7 +266,7 @@ def test_a_kubelet_socket_from_before_a_reboot_registers_nothing() -> None:
     booted = replace(after(before, snapshot_of(registered(KVM, "d0"), kubelet=9000, written=8000)), uptime=seconds(40))
     booted = replace(booted, processes=Known(replace(processes(booted=seconds(40)), boot_id="another")))
     assert state(booted).registered is False
-    assert kubelet_up_for(with_history(booted)) is None
+    assert kubelet_up_for(view(booted)) is None
 
 
 def test_a_file_from_before_the_boot_is_not_dated_to_this_boot() -> None:
@@ -284,7 +285,7 @@ def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
         "socket_appeared",
         "registered",
     ]
-    assert kubelet_up_for(with_history(after(just_booted, stepped))) == seconds(100)
+    assert kubelet_up_for(view(after(just_booted, stepped))) == seconds(100)
     assert state(after(just_booted, stepped)).registered is True
     back = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
     assert [one[0] for one in transitions_of(back)][:2] == ["kubelet_started", "socket_appeared"]
@@ -301,8 +302,8 @@ def test_a_clock_set_back_removes_no_registration() -> None:
 def test_after_a_clock_step_kubelet_uptime_uses_the_boot_clock() -> None:
     before = snapshot_of(kubelet=30)
     back = replace(snapshot_of(kubelet=30, at=90), taken_at=NOW - seconds(20))
-    assert kubelet_up_for(with_history(after(before, back))) == seconds(90)
-    assert kubelet_up_for(with_history(snapshot_of(kubelet=30, at=90))) == seconds(120)
+    assert kubelet_up_for(view(after(before, back))) == seconds(90)
+    assert kubelet_up_for(view(snapshot_of(kubelet=30, at=90))) == seconds(120)
 
 
 # Bounds
@@ -330,46 +331,21 @@ def test_the_history_is_bounded_and_keeps_the_current_state() -> None:
 # Whose socket
 
 
-@pytest.mark.parametrize(
-    ("resource", "socket"),
-    [
+def test_naming_conventions_map_a_socket_to_its_resource() -> None:
+    for resource, socket in (
         (KVM, KVM_SOCKET),
         (GPU, "nvidia-gpu.sock"),
         ("nvidia.com/mig-1g.5gb", "nvidia-mig-1g.5gb.sock"),
         ("intel.com/qat", "kubevirt-intel.com-qat.sock"),
-    ],
-)
-def test_naming_conventions_map_a_socket_to_its_resource(resource: str, socket: str) -> None:
-    devices = device_plugins(plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d"))
-    assert dict(socket_pairs((), devices)) == {resource: socket}
-
-
-def test_a_single_new_socket_before_a_single_registration_is_mapped() -> None:
-    history = (
-        transition(STARTED, ago=seconds(100)),
-        transition(APPEARED, socket="tpu.sock", ago=seconds(90)),
-        transition(REGISTERED, TPU, ago=seconds(89)),
-        transition(APPEARED, socket="a.sock", ago=seconds(80)),
-        transition(APPEARED, socket="b.sock", ago=seconds(80)),
-        transition(REGISTERED, "example.org/fpga", ago=seconds(79)),
-    )
-    devices = device_plugins(*(plugin_socket(name) for name in ("tpu.sock", "a.sock", "b.sock")))
-    assert dict(socket_pairs(history, devices)) == {TPU: "tpu.sock"}
-
-
-def test_an_old_socket_is_not_mapped_to_a_new_registration() -> None:
-    history = (
-        transition(APPEARED, socket="tpu.sock", ago=seconds(900)),
-        transition(REGISTERED, TPU, ago=seconds(89)),
-    )
-    devices = device_plugins(plugin_socket("tpu.sock"), plugin_socket("a.sock"))
-    assert dict(socket_pairs(history, devices)) == {}
+    ):
+        devices = device_plugins(plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d"))
+        assert socket_pairs((), devices) == {resource: socket}
 
 
 def test_a_single_socket_is_mapped_to_a_single_resource() -> None:
-    assert dict(socket_pairs((), device_plugins(plugin_socket("x.sock"), registered(TPU)))) == {TPU: "x.sock"}
+    assert (socket_pairs((), device_plugins(plugin_socket("x.sock"), registered(TPU)))) == {TPU: "x.sock"}
     two = device_plugins(plugin_socket("x.sock"), registered(TPU), registered("example.org/fpga"))
-    assert dict(socket_pairs((), two)) == {}
+    assert (socket_pairs((), two)) == {}
 
 
 # How a resource stands
@@ -420,19 +396,19 @@ def test_a_connected_plugin_is_registered_before_the_checkpoint_lists_it() -> No
 
 def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and_requested() -> None:
     dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
-    assert expected_resources(with_history(snapshot_of(kubelet=900, node=[dropped]))) == (), (
+    assert expected_resources(view(snapshot_of(kubelet=900, node=[dropped]))) == (), (
         "so it stays for ever where a plugin is uninstalled"
     )
     snapshot = snapshot_of(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])
-    assert expected_resources(with_history(snapshot)) == (KVM,)
+    assert expected_resources(view(snapshot)) == (KVM,)
     assert (state(snapshot).registered, state(snapshot).socket, state(snapshot).socket_present) == (False, "", None)
 
 
 def test_a_resource_dropped_before_the_kubelet_start_is_not_expected() -> None:
     history = (transition(STARTED, ago=OLDER), transition(DROPPED, KVM, ago=seconds(7000)))
     node_object = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    assert expected_resources(with_history(snapshot_of(*history, kubelet=8000, node=node_object))) == (KVM,)
-    assert expected_resources(with_history(snapshot_of(*history, kubelet=30, node=node_object))) == ()
+    assert expected_resources(view(snapshot_of(*history, kubelet=8000, node=node_object))) == (KVM,)
+    assert expected_resources(view(snapshot_of(*history, kubelet=30, node=node_object))) == ()
 
 
 def test_without_device_plugins_the_history_is_unavailable() -> None:

@@ -116,23 +116,18 @@ def test_a_growing_group_of_pods_is_the_same_finding() -> None:
     }
 
 
-def test_four_pods_or_pods_of_different_controllers_are_not_grouped() -> None:
-    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(4)))) == 4
-    mixed = [*many_pods(4), vm("shop/other", controller="ReplicaSet/other")]
-    assert len(findings_of(rejected_pod, snapshot_of(*mixed))) == 5
-    elsewhere = [*many_pods(4), vm("bank/vm")]
-    assert len(findings_of(rejected_pod, snapshot_of(*elsewhere))) == 5
-    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, controller="")))) == 5
-
-
-def test_five_pods_over_a_longer_time_are_not_grouped() -> None:
-    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=-150)))) == 1
-    assert len(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=-151)))) == 5
-
-
-def test_a_much_older_pod_is_not_part_of_the_group() -> None:
-    findings = findings_of(rejected_pod, snapshot_of(*many_pods(5), vm("shop/older", ago=9000)))
-    assert sorted(one.subject for one in findings) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
+def test_few_pods_of_different_controllers_or_over_a_longer_time_are_not_grouped() -> None:
+    for pods, findings in (
+        (many_pods(4), 4),
+        ([*many_pods(4), vm("shop/other", controller="ReplicaSet/other")], 5),
+        ([*many_pods(4), vm("bank/vm")], 5),
+        (many_pods(5, controller=""), 5),
+        (many_pods(5, apart=-150), 1),
+        (many_pods(5, apart=-151), 5),
+    ):
+        assert len(findings_of(rejected_pod, snapshot_of(*pods))) == findings
+    older = findings_of(rejected_pod, snapshot_of(*many_pods(5), vm("shop/older", ago=9000)))
+    assert sorted(one.subject for one in older) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
 def test_without_device_plugins_rejected_pods_are_reported_without_a_cause() -> None:

@@ -69,75 +69,56 @@ def test_a_deleted_node_whose_kubelet_runs_is_critical() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("known", "evidence"),
-    [
+def test_a_node_never_seen_is_identified_by_its_kubelet_or_its_pods() -> None:
+    for known, evidence in (
         (registration(kubelet_name="worker-1"), "the kubelet here uses that name"),
         (registration(listed_pods=3), "the API server still lists 3 of its pods"),
-    ],
-)
-def test_a_node_never_seen_is_identified_by_its_kubelet_or_its_pods(known: Any, evidence: str) -> None:
-    one = finding(deleted_node(registration=known))
-    assert f"but its kubelet is running: {evidence};" in one.message
-    assert "the kubelet has not registered it since its start at 2026-02-24 20:00:00Z: check its log" in one.message
+    ):
+        message = finding(deleted_node(registration=known)).message
+        assert f"but its kubelet is running: {evidence};" in message
+        assert "the kubelet has not registered it since its start at 2026-02-24 20:00:00Z: check its log" in message
 
 
-@pytest.mark.parametrize(
-    "known", [registration(), registration(last_seen(name="worker-2")), registration(kubelet_name="worker-2")]
-)
-def test_a_node_name_without_any_evidence_is_reported_as_wrong_and_is_no_finding(known: Any) -> None:
-    assert "the API server has no Node named worker-1" in insufficient_data(deleted_node(registration=known))
-
-
-def test_a_kubelet_with_another_node_name_means_a_wrong_name_despite_the_last_seen_record() -> None:
-    known = registration(last_seen(), kubelet_name="worker-2", listed_pods=2)
-    assert "check --node (the kubelet here uses the name worker-2)" in insufficient_data(
-        deleted_node(registration=known)
-    )
-
-
-def test_an_unreadable_last_seen_record_is_reported_where_it_matters() -> None:
-    assert insufficient_data(deleted_node(registration=registration(why="node.json: not JSON"))).endswith(
-        "; the last known Node cannot be read: node.json: not JSON"
-    )
+def test_a_node_name_without_any_evidence_is_reported_as_wrong_and_is_no_finding() -> None:
+    for known, why in (
+        (registration(), "the API server has no Node named worker-1"),
+        (registration(last_seen(name="worker-2")), "the API server has no Node named worker-1"),
+        (registration(kubelet_name="worker-2"), "the API server has no Node named worker-1"),
+        (
+            registration(last_seen(), kubelet_name="worker-2", listed_pods=2),
+            "check --node (the kubelet here uses the name worker-2)",
+        ),
+        (
+            registration(why="node.json: not JSON"),
+            "; the last known Node cannot be read: node.json: not JSON",
+        ),
+    ):
+        assert why in insufficient_data(deleted_node(registration=known))
 
 
 def test_a_node_without_a_kubelet_may_be_deleted() -> None:
     assert findings_of(unregistered_node, deleted_node(processes=[processes(kubelet=None)])) == []
 
 
-@pytest.mark.parametrize(
-    ("up", "seen", "reported"),
-    [
-        (timedelta(seconds=59), timedelta(minutes=5), False),
-        (timedelta(seconds=60), timedelta(minutes=5), True),
-        (timedelta(seconds=59), timedelta(seconds=30), True),
-    ],
-    ids=["it registers", "it did not", "it had registered"],
-)
-def test_a_kubelet_that_just_started_has_time_to_register(up: timedelta, seen: timedelta, reported: bool) -> None:
-    snapshot = deleted_node(processes=[processes(kubelet=up)], registration=registration(last_seen(seen)))
-    assert bool(findings_of(unregistered_node, snapshot)) is reported
+def test_a_kubelet_that_just_started_has_time_to_register() -> None:
+    for up, seen, reported in ((59, 300, False), (60, 300, True), (59, 30, True)):  # the last had registered
+        started, last = [processes(kubelet=up * SECOND)], registration(last_seen(seen * SECOND))
+        snapshot = deleted_node(processes=started, registration=last)
+        assert bool(findings_of(unregistered_node, snapshot)) is reported
 
 
-@pytest.mark.parametrize(
-    ("removal", "how"),
-    [
-        (Removal.DRAINED, "it was cordoned and drained before it was deleted"),
-        (
-            Removal.SCALE_DOWN,
-            "the cluster-autoscaler marked it for removal (taint ToBeDeletedByClusterAutoscaler) before it was deleted",
-        ),
-    ],
-)
-@pytest.mark.parametrize("up", [OLD, 2 * MINUTE], ids=["the kubelet kept running", "the kubelet started since"])
-def test_a_planned_removal_is_informational_and_is_not_to_be_undone(removal: Removal, how: str, up: timedelta) -> None:
-    last = last_seen(5 * MINUTE, removal=removal)
-    one = finding(deleted_node(registration=registration(last), processes=[processes(kubelet=up)]))
-    assert (one.severity, one.since) == (Severity.INFO, NOW - 5 * MINUTE)
-    assert f"the Node worker-1 was removed on purpose: {how} (the Node was last seen at" in one.message
-    assert one.message.endswith("to keep it removed, stop the kubelet, which registers the node when it starts")
-    assert "restart" not in one.message
+def test_a_planned_removal_is_informational_and_is_not_to_be_undone() -> None:
+    for removal, how in (
+        (Removal.DRAINED, "it was cordoned and drained"),
+        (Removal.SCALE_DOWN, f"the cluster-autoscaler marked it for removal (taint {TO_BE_DELETED})"),
+    ):
+        for up in (OLD, 2 * MINUTE):  # the kubelet kept running, or started since
+            last = registration(last_seen(5 * MINUTE, removal=removal))
+            one = finding(deleted_node(registration=last, processes=[processes(kubelet=up)]))
+            assert (one.severity, one.since) == (Severity.INFO, NOW - 5 * MINUTE)
+            assert f"was removed on purpose: {how} before it was deleted (the Node was last seen at" in one.message
+            assert one.message.endswith("to keep it removed, stop the kubelet, which registers the node when it starts")
+            assert "restart" not in one.message
 
 
 def test_a_cordoned_node_that_was_not_drained_may_have_been_deleted_on_purpose() -> None:
@@ -153,13 +134,13 @@ def test_the_removal_of_another_node_is_no_evidence() -> None:
     assert finding(deleted_node(registration=registration(last, listed_pods=1))).severity is Severity.CRITICAL
 
 
-@pytest.mark.parametrize(("gone", "refuted"), [(60 * MINUTE - SECOND, False), (60 * MINUTE, True)])
-def test_a_deletion_of_the_instance_is_not_announced_after_an_hour_without_it(gone: timedelta, refuted: bool) -> None:
-    one = finding(deleted_node(registration=registration(last_seen(OLD, gone=gone))))
-    assert one.severity is (Severity.WARNING if refuted else Severity.CRITICAL)
-    assert ("a cluster-autoscaler deletes the instance" in one.message) is not refuted
-    assert ("no cluster-autoscaler has deleted the instance since" in one.message) is refuted
-    assert "systemctl restart kubelet" in one.message
+def test_a_deletion_of_the_instance_is_not_announced_after_an_hour_without_it() -> None:
+    for gone, refuted in ((60 * MINUTE - SECOND, False), (60 * MINUTE, True)):
+        one = finding(deleted_node(registration=registration(last_seen(OLD, gone=gone))))
+        assert one.severity is (Severity.WARNING if refuted else Severity.CRITICAL)
+        assert ("a cluster-autoscaler deletes the instance" in one.message) is not refuted
+        assert ("no cluster-autoscaler has deleted the instance since" in one.message) is refuted
+        assert "systemctl restart kubelet" in one.message
 
 
 def test_a_node_that_was_not_seen_for_long_may_have_been_deleted_just_now() -> None:
@@ -174,23 +155,21 @@ def test_it_is_confirmed_despite_unavailable_sources() -> None:
     assert [one.source for one in report.unavailable] == ["pods"]
 
 
-@pytest.mark.parametrize(
-    ("reported", "expected"),
-    [
+def test_the_message_contains_the_autoscaler_status() -> None:
+    of_now = "status of 2026-03-26 20:00:00Z: "
+    for reported, expected in (
         (
             Autoscaler(unregistered=2, long_unregistered=1, told=NOW),
-            "status of 2026-03-26 20:00:00Z: 2 nodes unregistered, 1 for so long that it deletes them (whole cluster)",
+            f"{of_now}2 nodes unregistered, 1 for so long that it deletes them (whole cluster)",
         ),
         (
             Autoscaler(long_unregistered=1),
             "; the autoscaler's status says: 1 for so long that it deletes them (whole cluster)",
         ),
-        (Autoscaler(told=NOW), "status of 2026-03-26 20:00:00Z: no counts (whole cluster); "),
+        (Autoscaler(told=NOW), f"{of_now}no counts (whole cluster); "),
         (Autoscaler(why="no permission to get it"), "status is unknown: no permission to get it; "),
-    ],
-)
-def test_the_message_contains_the_autoscaler_status(reported: Autoscaler, expected: str) -> None:
-    assert expected in finding(deleted_node(autoscaler=reported)).message
+    ):
+        assert expected in finding(deleted_node(autoscaler=reported)).message
     assert "status" not in finding(deleted_node(autoscaler=Unavailable("autoscaler", "timed out"))).message
 
 
@@ -206,21 +185,17 @@ def without_id(age: timedelta = OLD, *taints: Taint, **changes: Any) -> Snapshot
     return node(node=[worker(*taints, age=age)], **(usual | changes))
 
 
-@pytest.mark.parametrize(
-    ("age", "severity"),
-    [
-        (3 * MINUTE - SECOND, None),
-        (3 * MINUTE, Severity.WARNING),
-        (8 * MINUTE - SECOND, Severity.WARNING),
-        (8 * MINUTE, Severity.CRITICAL),
-        (60 * MINUTE - SECOND, Severity.CRITICAL),
-        (60 * MINUTE, Severity.WARNING),
-    ],
-)
-def test_a_missing_provider_id_is_the_more_severe_the_sooner_the_instance_may_be_deleted(
-    age: timedelta, severity: Severity | None
-) -> None:
-    assert [one.severity for one in findings_of(unregistered_node, without_id(age))] == ([severity] if severity else [])
+def test_a_missing_provider_id_is_the_more_severe_the_sooner_the_instance_may_be_deleted() -> None:
+    for age, severities in (
+        (3 * MINUTE - SECOND, []),
+        (3 * MINUTE, [Severity.WARNING]),
+        (8 * MINUTE - SECOND, [Severity.WARNING]),
+        (8 * MINUTE, [Severity.CRITICAL]),
+        (60 * MINUTE - SECOND, [Severity.CRITICAL]),
+        (60 * MINUTE, [Severity.WARNING]),
+    ):
+        assert [one.severity for one in findings_of(unregistered_node, without_id(age))] == severities
+    assert finding(without_id(4 * MINUTE)).key != finding(without_id(9 * MINUTE)).key, "it is news"
 
 
 def test_a_deletion_that_did_not_happen_is_not_announced() -> None:
@@ -240,35 +215,24 @@ def test_the_age_is_measured_by_the_clock_of_the_api_server() -> None:
     assert findings_of(unregistered_node, behind) == []
 
 
-def test_a_higher_severity_is_another_finding() -> None:
-    assert finding(without_id(4 * MINUTE)).key != finding(without_id(9 * MINUTE)).key
-
-
-@pytest.mark.parametrize(
-    ("snapshot", "why"),
-    [
+def test_the_message_explains_why_a_provider_id_is_needed() -> None:
+    had_one = registration(last_seen(provider_id="", earlier_id=INSTANCE))
+    for snapshot, why in (
         (without_id(RECENT), "2 of 3 other nodes have one"),
         (without_id(RECENT, Taint(UNINITIALIZED), autoscaler=BARE), f"it has the taint {UNINITIALIZED}"),
         (
             without_id(RECENT, registration=registration(cloud_provider="external"), autoscaler=BARE),
             "the kubelet runs with --cloud-provider=external",
         ),
-        (
-            without_id(
-                RECENT, registration=registration(last_seen(provider_id="", earlier_id=INSTANCE)), autoscaler=BARE
-            ),
-            "it had one before",
-        ),
+        (without_id(RECENT, registration=had_one, autoscaler=BARE), "it had one before"),
         (
             without_id(RECENT, registration=registration(expected=Expected.REQUIRED), autoscaler=BARE),
             "--provider-id=required",
         ),
-    ],
-)
-def test_the_message_explains_why_a_provider_id_is_needed(snapshot: Snapshot, why: str) -> None:
-    one = finding(snapshot)
-    assert f", and needs one: {why}; a cluster-autoscaler may delete the instance from about 2026" in one.message
-    assert (one.subject, one.since) == ("provider ID of worker-1", NOW - RECENT)
+    ):
+        one = finding(snapshot)
+        assert f", and needs one: {why}; a cluster-autoscaler may delete the instance from about 2026" in one.message
+        assert (one.subject, one.since) == ("provider ID of worker-1", NOW - RECENT)
 
 
 def test_bare_metal_has_no_finding() -> None:
@@ -333,12 +297,9 @@ def test_taints_of_the_autoscaler_are_informational_with_their_time() -> None:
 # Silence
 
 
-@pytest.mark.parametrize("source", ["node", "registration"])
-def test_unavailable_data_is_never_treated_as_registered(source: str) -> None:
-    assert insufficient_data(without(node(), source)) == f"{source}: it gave no word"
-
-
-def test_without_the_kubelets_state_the_check_has_insufficient_data() -> None:
+def test_unavailable_data_is_never_treated_as_registered() -> None:
+    for source in ("node", "registration"):
+        assert insufficient_data(without(node(), source)) == f"{source}: it gave no word"
     assert insufficient_data(without(deleted_node(), "processes")) == "processes: it gave no word"
 
 

@@ -1,11 +1,9 @@
 """Properties of every node with volumes: unavailable sources, order, names, and findings."""
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +12,8 @@ from agent.checks.volumes import detached_volume
 from agent.model.anonymize import anonymous
 from agent.model.finding import Finding, Severity
 from agent.model.recording import Recording, dumps, loads
-from agent.model.snapshot import SOURCES, Known, NotRequested, Pod, Snapshot
-from agent.model.volumes import Attachment, Mount, Strength
+from agent.model.snapshot import SOURCES, Known, Pod, Snapshot
+from agent.model.volumes import Attachment, Confidence, Mount
 from tests.builders import (
     CLOUD_DISK,
     DISK,
@@ -105,8 +103,8 @@ def test_each_finding_is_a_volume_in_use_and_not_attached_reported_once(snapshot
     if not (worker.ready and worker.controller_attach):
         assert not findings
     for one in findings.values():
-        assert one.strength is not None
-        assert (one.severity is Severity.WARNING) is (one.strength is Strength.PROBABLE)
+        assert one.confidence is not None
+        assert (one.severity is Severity.WARNING) is (one.confidence is Confidence.PROBABLE)
 
 
 @_LONGEST
@@ -115,10 +113,10 @@ def test_a_mounted_volume_is_reported_as_mounted_without_a_waiting_pod(snapshot:
     findings, _ = finding_keys(snapshot)
     mounted = {f"volume {one.volume}" for one in snapshot.mounts.known()}
     for one in findings.values():
-        assert (one.strength is Strength.MOUNTED) is (one.subject in mounted)
-        if one.strength is not Strength.MOUNTED:
+        assert (one.confidence is Confidence.MOUNTED) is (one.subject in mounted)
+        if one.confidence is not Confidence.MOUNTED:
             assert one.since is not None
-            assert NOW - one.since >= timedelta(minutes=2 if one.strength is Strength.CONFIRMED else 10)
+            assert NOW - one.since >= timedelta(minutes=2 if one.confidence is Confidence.CONFIRMED else 10)
 
 
 @_LONGEST
@@ -151,7 +149,8 @@ def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> Non
 
     def kinds(one: Snapshot) -> Any:
         return sorted(
-            (str(finding.strength), bool(finding.pod), str(finding.since)) for finding in finding_keys(one)[0].values()
+            (str(finding.confidence), bool(finding.pod), str(finding.since))
+            for finding in finding_keys(one)[0].values()
         )
 
     assert kinds(read_back) == kinds(snapshot)
@@ -187,16 +186,3 @@ def test_an_anonymous_recording_has_volume_types_and_no_volume_names() -> None:
     assert finding.volumes[0].volume.startswith("kubernetes.io/csi/n")
     assert snapshot.mounts.known()[0].volume in pod.volumes
     assert finding.failed_pods == (pod.uid,) == (snapshot.mounts.known()[0].pod_uid,)
-
-
-@pytest.mark.parametrize("field", ["mounts", "attachments"])
-def test_a_recording_of_an_older_version_without_volumes_is_read(field: str) -> None:
-    tree = json.loads(dumps(Recording(GRACE, timedelta(0), (node(),))))
-    del tree["snapshots"][0][field]
-    for one in tree["snapshots"][0]["pods"]["known"]:
-        del one["scheduled"], one["claims"], one["volumes"]
-    for one in [tree["snapshots"][0]["node"]["known"]]:
-        del one["ready"], one["controller_attach"], one["volumes_in_use"], one["volumes_attached"]
-    (snapshot,) = loads(json.dumps(tree)).snapshots
-    assert getattr(snapshot, field) == NotRequested(field, "the snapshot was taken by a version that did not read it")
-    assert finding_keys(snapshot) == ({}, False)

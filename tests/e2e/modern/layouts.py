@@ -29,8 +29,6 @@ class Layout:
     """Whether the probe can ask an address of this network: it is on a link of the node."""
     uses_pod_cidr: bool = False
     """Whether its range is the node's pod CIDR, instead of five addresses."""
-    stand_in: str = ""
-    """What is not the distribution's own; empty: nothing."""
 
     @property
     def size(self) -> int:
@@ -90,7 +88,6 @@ LAYOUTS: Final = (
         {"10-flannel.conflist": _network("cbr0", _flannel(forceAddress=True), _PORTMAP, _BANDWIDTH)},
         flanneld=True,
         uses_pod_cidr=True,
-        stand_in="flanneld as a program of its own instead of k3s",
     ),
     Layout(
         "rke2",
@@ -107,7 +104,6 @@ LAYOUTS: Final = (
         },
         probe=False,
         uses_pod_cidr=True,
-        stand_in="`ptp` in place of the plugin `calico`",
     ),
     Layout(
         "aks",
@@ -201,6 +197,5 @@ MULTUS: Final = Layout(
         },
         "10-bridge.conflist": _BRIDGED,
     },
-    stand_in="the bridge's range was filled; no restore",
 )
 """As the installer of Multus' thin plugin writes it: the configuration that was there, once more inside."""

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.node import environment, eventually
+from tests.e2e.node import eventually
+from tests.processes import environment
 
 from .layouts import Layout
 from .node import ModernNode

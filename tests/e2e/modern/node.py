@@ -16,7 +16,8 @@ import pytest
 from agent.sources.source_error import SourceError
 from tests.containerd.client import Kubelet
 from tests.e2e.agent import BOLD, Cleaned, Daemon, Nodeleak, Report
-from tests.e2e.node import Cluster, environment, eventually, host_local, pod_with, reservations, run
+from tests.e2e.node import Cluster, eventually, host_local, pod_with, reservations, run
+from tests.processes import environment
 
 _SCRIPT: Final = Path(__file__).parents[3] / "hack" / "cluster"
 _CANNOT_RUN: Final = 3

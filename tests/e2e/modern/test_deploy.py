@@ -47,7 +47,8 @@ def agent(node_with_image: ModernNode, tmp_path_factory: pytest.TempPathFactory)
 
 @contextmanager
 def _deployed(node: ModernNode, directory: Path, namespace: str = "kube-system") -> Iterator[Deployment]:
-    deployment = Deployment(node.cluster, directory, node.kubectl_program, namespace, {}, _TAG)
+    docker = node.profile == "cri-dockerd"
+    deployment = Deployment(node.cluster, directory, node.kubectl_program, namespace, {}, _TAG, docker=docker)
     try:
         yield deployment
     finally:
@@ -150,7 +151,7 @@ def test_in_its_own_namespace_it_needs_the_level_privileged(
         eventually(lambda: _tells(node, "LeakedReservation"), 30)
         eventually(partial(_refuses, node, own.execute("cat", _TOKEN).stdout), 30)
 
-        output = own.run_job(plugin("clean-job", node.cluster.node, "--apply", "--", *BOLD).stdout)
+        output = plugin("clean-job", node.cluster.node, "--apply", "--run", "--", *BOLD).stdout
         assert node.reserved().keys() == healthy.keys(), output
         assert all(ip in output for ip in leaked), output
 

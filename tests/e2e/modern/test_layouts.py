@@ -11,7 +11,6 @@ from tests.e2e.node import eventually
 from .layouts import LAYOUTS, MACVLAN, Layout
 from .networks import configured
 from .node import ModernNode
-from .tested import record
 
 pytestmark = pytest.mark.e2e
 _PODS: Final = 4
@@ -62,7 +61,6 @@ def test_leaks_fill_the_range_and_are_released(node: ModernNode, layout: Layout)
     assert free in restored <= released
     again = node.clean("--apply", *(f"--ip={ip}" for ip in restored)).verdicts
     assert {again[ip] for ip in restored} == {"released"}
-    record(node, layout)
 
 
 @pytest.mark.usefixtures("layout")

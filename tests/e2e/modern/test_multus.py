@@ -12,7 +12,6 @@ from tests.e2e.node import eventually, pod_with
 from .layouts import MULTUS
 from .networks import allowed, configured
 from .node import ModernNode
-from .tested import record
 
 pytestmark = [pytest.mark.e2e]
 _PODS: Final = 3
@@ -94,7 +93,6 @@ def test_the_networks_of_attachments_are_judged_and_released(multus: ModernNode)
     _release(multus, set(report.states))
     multus.ready(names)
     assert set(multus.scan(*_EAGER).states.values()) == {"in_use"}
-    record(multus, MULTUS)
 
 
 def _release(node: ModernNode, expected: set[str]) -> None:

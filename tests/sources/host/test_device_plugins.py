@@ -1,22 +1,41 @@
 """The kubelet's device manager, from outside: real sockets in a real directory, and the kernel's list of them."""
 
+import json
 import os
-import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from agent.model.device_history import StoredHistory
 from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered, TransitionKind
+from agent.model.state_files import StoredHistory
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.source_error import SourceError
 from tests.builders import KVM, KVM_SOCKET, transition
-from tests.sources.host.test_device_checkpoint import BY_NUMA_NODE, EMPTY, LISTED
 from tests.wire import as_nobody
+
+GPU = "nvidia.com/gpu"
+UID = "0aa1c1f2-1111-2222-3333-444455556666"
+
+# Written by the checkpoint package of Kubernetes 1.20.2; the last by the same, with the older form's types.
+EMPTY: Final = b'{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{}},"Checksum":2932075448}'
+NULL: Final = b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"a.b/c":[]}},"Checksum":4221852588}'
+BY_NUMA_NODE: Final = (
+    b'{"Data":{"PodDeviceEntries":[{"PodUID":"0aa1c1f2-1111-2222-3333-444455556666","ContainerName":"compute",'
+    b'"ResourceName":"devices.kubevirt.io/kvm","DeviceIDs":{"0":["kvm7","kvm12"]},"AllocResp":"GgIKAA=="},'
+    b'{"PodUID":"0aa1c1f2-1111-2222-3333-444455556666","ContainerName":"compute","ResourceName":"nvidia.com/gpu",'
+    b'"DeviceIDs":{"0":["GPU-a"],"1":["GPU-b"]},"AllocResp":null}],"RegisteredDevices":{"devices.kubevirt.io/kvm":[],'
+    b'"nvidia.com/gpu":["GPU-a","GPU-b"]}},"Checksum":3920981445}'
+)
+LISTED: Final = (
+    b'{"Data":{"PodDeviceEntries":[{"PodUID":"0aa1c1f2-1111-2222-3333-444455556666","ContainerName":"compute",'
+    b'"ResourceName":"devices.kubevirt.io/kvm","DeviceIDs":["kvm7","kvm12"],"AllocResp":"GgIKAA=="}],'
+    b'"RegisteredDevices":{"devices.kubevirt.io/kvm":[],"nvidia.com/gpu":["GPU-a","GPU-b"]}},"Checksum":1436041437}'
+)
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 MADE = datetime(2026, 3, 26, 12, 0, 0, 424000, tzinfo=UTC)
@@ -77,10 +96,6 @@ def test_a_node_without_device_plugins_has_only_the_kubelets_socket(manager: Dev
         assert manager.read() == DevicePlugins(MADE, (), None, (), ())
 
 
-def test_an_empty_directory_is_empty_and_not_unavailable(manager: DeviceManager) -> None:
-    assert manager.read() == DevicePlugins(None, (), None, (), ())
-
-
 def test_every_plugin_socket_has_its_time(manager: DeviceManager, directory: Path) -> None:
     later = MADE + timedelta(seconds=9.5)
     with bound(directory / "kubelet.sock"), bound(directory / "nvidia-gpu.sock", directory / KVM_SOCKET, made=later):
@@ -90,61 +105,29 @@ def test_every_plugin_socket_has_its_time(manager: DeviceManager, directory: Pat
 
 
 def test_a_stale_socket_counts_while_its_file_exists(manager: DeviceManager, directory: Path) -> None:
+    assert manager.read() == DevicePlugins(None, (), None, (), ())
     with bound(directory / "kubelet.sock"):
         pass
     assert manager.read().kubelet_socket == MADE
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        Path.touch,
-        Path.mkdir,
-        os.mkfifo,
-        lambda path: path.symlink_to("kubelet.sock"),
-        lambda path: path.symlink_to("nowhere"),
-    ],
-    ids=["file", "directory", "FIFO", "link", "dangling link"],
-)
-def test_an_entry_that_is_no_socket_is_no_plugin(
-    manager: DeviceManager, directory: Path, make: Callable[[Path], object]
-) -> None:
-    with bound(directory / "kubelet.sock"):
-        make(directory / "DEPRECATION")
-        make(directory / "plugin.sock")
+def test_an_entry_that_is_no_socket_is_no_plugin(manager: DeviceManager, directory: Path) -> None:
+    with bound(directory / "kubelet.sock", directory / ".plugin.sock"):
+        (directory / "DEPRECATION").touch()
+        (directory / "directory.sock").mkdir()
+        os.mkfifo(directory / "fifo.sock")
+        (directory / "link.sock").symlink_to("kubelet.sock")
+        (directory / "dangling.sock").symlink_to("nowhere")
         assert manager.read() == DevicePlugins(MADE, (), None, (), ())
-
-
-def test_an_entry_that_is_no_socket_is_not_the_kubelets_socket(manager: DeviceManager, directory: Path) -> None:
+    (directory / "kubelet.sock").unlink()
     (directory / "kubelet.sock").touch()
     assert manager.read().kubelet_socket is None
 
 
-def test_hidden_files_are_ignored(manager: DeviceManager, directory: Path) -> None:
-    (directory / ".38472").write_bytes(b"half")
-    with bound(directory / ".plugin.sock"):
-        assert manager.read().sockets == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"), [(b"a\x1b[2J.sock", r"a\x1b[2J.sock"), (b"\xff.sock", r"\udcff.sock"), (b"\xc3\xa9", "é")]
-)
-def test_an_unprintable_name_is_escaped(manager: DeviceManager, directory: Path, name: bytes, shown: str) -> None:
-    path = Path(os.fsdecode(os.fsencode(directory) + b"/" + name))
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(os.fsencode(path))
-        (found,) = manager.read().sockets
-    assert found.name == shown
-
-
-def test_a_removed_socket_is_gone(manager: DeviceManager, directory: Path) -> None:
-    with bound(directory / KVM_SOCKET):
-        assert len(manager.read().sockets) == 1
-    (directory / KVM_SOCKET).unlink()
-    assert manager.read().sockets == ()
-
-
-# Who is connected
+def test_an_unprintable_name_is_escaped(manager: DeviceManager, directory: Path) -> None:
+    names = {b"a\x1b[2J.sock": r"a\x1b[2J.sock", b"\xff.sock": r"\udcff.sock", b"\xc3\xa9": "é"}
+    with bound(*(directory / os.fsdecode(name) for name in names)):
+        assert sorted(plugin.name for plugin in manager.read().sockets) == sorted(names.values())
 
 
 @contextmanager
@@ -210,17 +193,46 @@ def test_the_kubelets_path_counts_if_the_directory_is_mounted_elsewhere(director
 # The checkpoint
 
 
-@pytest.mark.parametrize("content", [BY_NUMA_NODE, LISTED], ids=["1.20 and later", "up to 1.19"])
-def test_the_checkpoint_lists_resources_and_allocations(
-    manager: DeviceManager, directory: Path, content: bytes
-) -> None:
+def parsed(manager: DeviceManager, directory: Path, content: bytes) -> DevicePlugins:
     replace(directory, content)
+    return manager.read()
+
+
+def changed(**fields: Any) -> bytes:
+    """Say something else in the first entry."""
+    tree = json.loads(BY_NUMA_NODE)
+    tree["Data"]["PodDeviceEntries"][0].update(fields)
+    return json.dumps(tree).encode()
+
+
+def test_the_checkpoint_lists_resources_and_allocations(manager: DeviceManager, directory: Path) -> None:
+    kvm, gpus = Allocation(UID, "compute", KVM, ("kvm12", "kvm7")), Allocation(UID, "compute", GPU, ("GPU-a", "GPU-b"))
+    reordered = json.dumps(dict(reversed(json.loads(BY_NUMA_NODE).items())), indent=2).encode()
+    for content, allocations in (
+        (BY_NUMA_NODE, (kvm, gpus)),  # kubelet 1.20 and later
+        (LISTED, (kvm,)),  # up to 1.19
+        (reordered, (kvm, gpus)),
+        (changed(DeviceIDs={"0": ["kvm12", "kvm7"]}), (kvm, gpus)),
+    ):
+        found = parsed(manager, directory, content)
+        assert found.registered == (Registered(KVM, ()), Registered(GPU, ("GPU-a", "GPU-b")))
+        assert found.allocations == allocations
     dated(directory / CHECKPOINT, MADE)
-    found = manager.read()
-    assert found.checkpoint_written == MADE
-    assert found.registered == (Registered(KVM, ()), Registered("nvidia.com/gpu", ("GPU-a", "GPU-b")))
-    uid = "0aa1c1f2-1111-2222-3333-444455556666"
-    assert found.allocations[0] == Allocation(uid, "compute", KVM, ("kvm12", "kvm7"))
+    assert manager.read().checkpoint_written == MADE
+    assert parsed(manager, directory, NULL).registered == (Registered("a.b/c", ()),)
+
+
+def test_every_format_that_go_may_write(manager: DeviceManager, directory: Path) -> None:
+    for listed, devices in (
+        ({"-1": ["kvm7"]}, ("kvm7",)),  # no topology
+        ({"10": ["c"], "2": ["b"], "-1": ["a"]}, ("a", "b", "c")),
+        ({"0": None}, ()),
+        ({}, ()),
+        (None, ()),
+        ({"0": ["\ud800"]}, ("\\ud800",)),
+    ):
+        found = parsed(manager, directory, changed(DeviceIDs=listed, ContainerName="a\x1b[2J"))
+        assert (found.allocations[0].container, found.allocations[0].devices) == ("a\\x1b[2J", devices)
 
 
 def test_a_replaced_checkpoint_is_read_again(manager: DeviceManager, directory: Path) -> None:
@@ -232,120 +244,71 @@ def test_a_replaced_checkpoint_is_read_again(manager: DeviceManager, directory: 
     assert manager.read().checkpoint_written is None
 
 
-def test_an_unchanged_checkpoint_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
-    replace(directory, BY_NUMA_NODE)
-    dated(directory / CHECKPOINT, MADE)
-    known = manager.read()
-    # In place and of the same length and time, which no kubelet does: it would be damage if it were parsed.
-    (directory / CHECKPOINT).write_bytes(b"x" * len(BY_NUMA_NODE))
-    dated(directory / CHECKPOINT, MADE)
-    assert manager.read() == known
+def test_a_damaged_checkpoint_is_unavailable_and_not_empty(manager: DeviceManager, directory: Path) -> None:
+    for content in (b"", b"{", BY_NUMA_NODE[:-1], BY_NUMA_NODE[:200], b"\xff\xfe", b"[" * 9000):
+        replace(directory, content)
+        assert error_of(manager) == f"{CHECKPOINT}: not JSON ({len(content)} bytes)"
+    for content in (
+        b"null", b"[]", b"7", b'"text"', b"{}", b'{"Data":{}}', b'{"Data":null,"Checksum":1}',
+        b'{"Data":{"PodDeviceEntries":[]},"Checksum":1}', b'{"Data":{"RegisteredDevices":{}},"Checksum":1}',
+        b'{"Data":{"PodDeviceEntries":7,"RegisteredDevices":{}},"Checksum":1}',
+        b'{"Data":{"PodDeviceEntries":[7],"RegisteredDevices":{}},"Checksum":1}',
+        b'{"Data":{"PodDeviceEntries":[],"RegisteredDevices":[]},"Checksum":1}',
+        b'{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{"a/b":"x"}},"Checksum":1}',
+        b'{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{"a/b":[7]}},"Checksum":1}',
+        changed(PodUID=7), changed(DeviceIDs="kvm7"), changed(ResourceName=None),
+    ):  # fmt: skip
+        replace(directory, content)
+        assert error_of(manager).startswith(f"{CHECKPOINT}: unknown format (")
+    replace(directory, b" " * (1024 * 1024 + 1))
+    assert error_of(manager) == f"{CHECKPOINT}: it has more than the limit of 1,048,576 bytes"
+    assert parsed(manager, directory, EMPTY).registered == ()
 
 
-def test_an_unchanged_damaged_checkpoint_is_not_parsed_again(manager: DeviceManager, directory: Path) -> None:
-    replace(directory, b"x" * len(BY_NUMA_NODE))
-    dated(directory / CHECKPOINT, MADE)
-    with pytest.raises(SourceError) as first:
-        manager.read()
-    (directory / CHECKPOINT).write_bytes(BY_NUMA_NODE)
-    dated(directory / CHECKPOINT, MADE)
-    with pytest.raises(SourceError, match=re.escape(str(first.value))):
-        manager.read()
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "not JSON (0 bytes)"),
-        (BY_NUMA_NODE[:200], "not JSON (200 bytes)"),
-        (b"{}", "unknown format (KeyError: 'Data')"),
-        (b" " * (1024 * 1024 + 1), "it has 1048577 bytes, more than the limit of 1048576"),
-    ],
-    ids=["empty", "truncated", "unknown", "huge"],
-)
-def test_a_damaged_checkpoint_is_unavailable(
-    manager: DeviceManager, directory: Path, content: bytes, reason: str
-) -> None:
-    replace(directory, BY_NUMA_NODE)
-    manager.read()
-    replace(directory, content)
-    for _ in range(2):
-        message = error_of(manager)
-        assert message.startswith(f"{CHECKPOINT}: ")
-        assert message.endswith(reason)
-    replace(directory, EMPTY)
-    assert manager.read().registered == ()
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (Path.mkdir, "not a regular file"),
+def test_a_checkpoint_that_is_no_file_is_unavailable(manager: DeviceManager, directory: Path) -> None:
+    for make, reason in (
+        (Path.touch, "not JSON (0 bytes)"),
         (os.mkfifo, "not a regular file"),
-        (lambda path: path.symlink_to("elsewhere"), "too many levels of symbolic links"),
-    ],
-)
-def test_a_checkpoint_that_is_no_file_is_unavailable(
-    manager: DeviceManager, directory: Path, make: Callable[[Path], object], reason: str
-) -> None:
-    (directory / "elsewhere").write_bytes(BY_NUMA_NODE)
-    make(directory / CHECKPOINT)
-    assert f"{CHECKPOINT}: {reason}" in error_of(manager)
+        (lambda path: path.symlink_to("kubelet.sock"), "too many levels of symbolic links"),
+    ):
+        make(directory / CHECKPOINT)
+        assert error_of(manager).endswith(reason)
+        (directory / CHECKPOINT).unlink()
 
 
 # The directory
 
 
-def test_a_missing_directory_is_unavailable(proc: Path, tmp_path: Path) -> None:
-    assert error_of(DeviceManager(tmp_path / "none", proc, StoredHistory)) == f"{tmp_path}/none does not exist"
-
-
-def test_unreadable_files_are_unavailable(open_dir: Path, proc: Path) -> None:
-    manager = DeviceManager(open_dir, proc, StoredHistory)
+def test_what_cannot_be_read_is_unavailable(open_dir: Path, proc: Path) -> None:
     replace(open_dir, BY_NUMA_NODE)
     (open_dir / CHECKPOINT).chmod(0o600)
-    with as_nobody():
-        assert error_of(manager) == f"cannot read {CHECKPOINT}: permission denied (run as root)"
     (open_dir / "closed").mkdir(0o000)
+    (open_dir / "file").touch()
     with as_nobody():
-        assert (
-            error_of(DeviceManager(open_dir / "closed", proc, StoredHistory))
-            == f"cannot read {open_dir}/closed: permission denied (run as root)"
-        )
-
-
-def test_a_file_in_place_of_the_directory_is_unavailable(directory: Path, proc: Path) -> None:
-    (directory / "file").touch()
-    assert (
-        error_of(DeviceManager(directory / "file", proc, StoredHistory))
-        == f"cannot read {directory}/file: not a directory"
-    )
+        for path in (open_dir, open_dir / "closed"):
+            why = f"cannot read {path}: permission denied (run as root)"
+            assert error_of(DeviceManager(path, proc, StoredHistory)) == why
+    assert error_of(DeviceManager(open_dir / "none", proc, StoredHistory)) == f"{open_dir}/none does not exist"
+    why = f"cannot read {open_dir}/file: not a directory"
+    assert error_of(DeviceManager(open_dir / "file", proc, StoredHistory)) == why
 
 
 # Earlier snapshots
 
 
-def test_the_stored_history_is_loaded(directory: Path, proc: Path) -> None:
-    seen = transition(TransitionKind.REGISTERED, KVM)
-    found = DeviceManager(directory, proc, lambda: StoredHistory((seen,))).read()
-    assert (found.history, found.trouble) == ((seen,), "")
-
-
-def test_a_damaged_history_loses_only_the_history(directory: Path, proc: Path) -> None:
+def test_the_history_up_to_the_last_snapshot_comes_with_it(directory: Path, proc: Path) -> None:
     replace(directory, BY_NUMA_NODE)
-    found = DeviceManager(directory, proc, lambda: StoredHistory(trouble="not JSON")).read()
-    assert (found.history, found.trouble) == ((), "not JSON")
-    assert len(found.registered) == 2
+    seen = transition(TransitionKind.REGISTERED, KVM)
+    for history in (StoredHistory((seen,)), StoredHistory(trouble="not JSON")):
+        found = DeviceManager(directory, proc, lambda: history).read()  # noqa: B023
+        assert (found.history, found.trouble, len(found.registered)) == (history.transitions, history.trouble, 2)
 
 
 def test_no_handle_is_left_open(manager: DeviceManager, directory: Path) -> None:
     with bound(directory / "kubelet.sock", directory / "a.sock"):
         before = len(os.listdir("/proc/self/fd"))
-        for content in (BY_NUMA_NODE, b"{"):
-            replace(directory, content)
-            for _ in range(3):
-                try:
-                    assert manager.read().sockets[0] == PluginSocket("a.sock", MADE, connected=False)
-                except SourceError:
-                    assert content == b"{"
+        replace(directory, BY_NUMA_NODE)
+        assert manager.read().sockets == (PluginSocket("a.sock", MADE, connected=False),)
+        replace(directory, b"{")
+        error_of(manager)
         assert len(os.listdir("/proc/self/fd")) == before

@@ -16,7 +16,7 @@ from agent.exporters.headline import headline
 from agent.model.report import Report
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Unavailable
-from agent.sources.host.flannel import with_subnet
+from agent.sources.host.cni_config import with_subnet
 from agent.sources.host.network_directories import read_all
 from tests.builders import GRACE, NOW, OLD, node
 from tests.wire import as_nobody
@@ -35,7 +35,7 @@ def read(
 
 @pytest.fixture(autouse=True)
 def found(tmp_path: Path) -> None:
-    for name in ("cbr0", "podman"):
+    for name in ("cbr0", "podman", os.fsdecode(b"\xff")):  # the last can be no network
         (tmp_path / "networks" / name).mkdir(parents=True)
     (tmp_path / "networks/file").touch()
 
@@ -113,6 +113,26 @@ def test_a_data_directory_that_is_not_mounted_is_a_gap(tmp_path: Path) -> None:
     assert not one.absent
 
 
+def test_of_two_data_directories_one_that_is_known_to_be_missing_is_not_read(tmp_path: Path) -> None:
+    first, second = (RuntimeNetwork("x", ("bridge",), "host-local", f"{tmp_path}/{name}") for name in ("a", "b"))
+
+    def directories(*missing: str) -> list[tuple[str, bool]]:
+        absent = {tmp_path / name / "x" for name in missing}
+        stores = read_all(
+            ["auto"], Known((first, second)), tmp_path / "networks", lambda path: path, is_missing=absent.__contains__
+        )
+        return [(store.data_dir, isinstance(store.reading, Known)) for store in stores if store.network == "x"]
+
+    assert directories("a", "b") == [(f"{tmp_path}/a", False)]
+    (tmp_path / "b/x").mkdir(parents=True)
+    assert directories("a", "b") == [(f"{tmp_path}/b", True)], "it exists"
+    assert directories("b") == [(f"{tmp_path}/a", False)], "the other one may only not be mounted"
+    (tmp_path / "a/x").mkdir(parents=True)
+    assert directories() == [(f"{tmp_path}/a", False)]
+    (tmp_path / "b/x").rmdir()
+    assert directories("b") == [(f"{tmp_path}/a", True)]
+
+
 def test_on_the_node_itself_no_mount_can_be_missing_before_the_first_pod(tmp_path: Path) -> None:
     """host-local creates /var/lib/cni too."""
     networks_dir = tmp_path / "var/lib/cni/networks"
@@ -153,21 +173,19 @@ def test_a_directory_that_may_be_entered_and_not_listed_is_not_empty(open_dir: P
     networks = open_dir / "networks"
     (networks / "cbr0").mkdir(parents=True)
     (networks / "cbr0").chmod(0o755)
+    (networks / "file").touch()
     networks.chmod(0o711)
+
+    def unread(path: Path) -> Reading[tuple[Reservation, ...]]:
+        stores = read_all(["auto"], Known((CBR0,)), path, lambda path: path)
+        return {store.network: store.reading for store in stores}["auto"]
+
     with as_nobody():
-        stores = {one.network: one.reading for one in read_all(["auto"], Known((CBR0,)), networks, lambda path: path)}
-    unread = Unavailable("reservations", f"cannot read {networks}: permission denied (run as root)")
-    assert stores == {"cbr0": Known(()), "auto": unread}
-
-
-def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None:
-    stores = read_all(["auto"], SILENT, tmp_path / "networks/file", lambda path: path)
-    unread = Unavailable("reservations", f"cannot read {tmp_path}/networks/file: not a directory")
-    assert {one.network: one.reading for one in stores}["auto"] == unread
-
-
-def test_without_the_directory_there_are_no_networks(tmp_path: Path) -> None:
-    assert read_all(["auto"], SILENT, tmp_path / "none", lambda path: path) == ()
+        why = f"cannot read {networks}: permission denied (run as root)"
+        assert unread(networks) == Unavailable("reservations", why)
+    why = f"cannot read {networks}/file: not a directory"
+    assert unread(networks / "file") == Unavailable("reservations", why)
+    assert read_all(["auto"], SILENT, networks / "none", lambda path: path) == (), "no directory, no network"
 
 
 def test_leaks_that_cannot_be_listed_for_a_while_stay_confirmed(
@@ -201,24 +219,6 @@ def test_leaks_that_cannot_be_listed_for_a_while_stay_confirmed(
     assert not again.newly_confirmed, "none of them counts twice"
 
 
-# Names
-
-
-def test_a_name_that_is_not_utf_8_is_no_network(tmp_path: Path) -> None:
-    for name in (b"\xff", b"a\xfe"):
-        (tmp_path / "networks" / os.fsdecode(name)).mkdir()
-        (tmp_path / "networks" / os.fsdecode(name) / "10.244.1.7").write_text("9" * 64)
-    (tmp_path / "networks" / r"\udcff").mkdir()
-    stores = read(tmp_path, "auto", networks=Known((CBR0,)))
-    unread = NotRequested("reservations", "its name is not UTF-8, and no network configuration can have such a name")
-    assert {name: one.reading for name, one in stores.items()} == {
-        "cbr0": Known(()),
-        r"\udcff": Known(()),
-        "podman": Known(()),
-        r"a\udcfe": unread,
-    }, "one that can be a network hides one whose escaped name is the same"
-
-
 # flannel
 
 
@@ -232,9 +232,9 @@ def test_the_range_of_flannel_is_its_subnet(tmp_path: Path) -> None:
     assert other == bridge
 
 
-@pytest.mark.parametrize("text", ["", "FLANNEL_SUBNET=none\n", "\0" * 10_000 + "\nFLANNEL_SUBNET=10.0.0.1/24\n"])
-def test_without_a_subnet_flannel_has_no_range(tmp_path: Path, text: str) -> None:
+def test_without_a_subnet_flannel_has_no_range(tmp_path: Path) -> None:
     assert with_subnet([CBR0], tmp_path) == (CBR0,)
     (tmp_path / "flannel").mkdir()
-    (tmp_path / "flannel/subnet.env").write_text(text)
-    assert with_subnet([CBR0], tmp_path) == (CBR0,)
+    for text in ("", "FLANNEL_SUBNET=none\n"):
+        (tmp_path / "flannel/subnet.env").write_text(text)
+        assert with_subnet([CBR0], tmp_path) == (CBR0,)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.last_seen import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
@@ -18,7 +17,8 @@ from agent.model.registration import (
 )
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
-from agent.sources.host.registration import MAX_LAST_SEEN_BYTES, RegistrationTracker
+from agent.model.state_files import LAST_SEEN_FILE, dump_last_seen
+from agent.sources.host.registration import RegistrationTracker
 from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, pod, worker
 
@@ -56,6 +56,11 @@ def known(
     one: RegistrationTracker, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]] = NO_PODS, late: bool = False
 ) -> Registration:
     return one.read(node, pods, LATER if late else NOW).known()
+
+
+def removal_of(registration: Registration) -> Removal:
+    assert registration.last is not None
+    return registration.last.removal
 
 
 def test_a_healthy_node_is_recorded_and_no_flag_is_read(tmp_path: Path) -> None:
@@ -96,15 +101,15 @@ def test_a_record_of_another_node_is_ignored(tmp_path: Path) -> None:
     assert known(registrar(tmp_path), GONE).last is None
 
 
-@pytest.mark.parametrize("content", ["damaged", "{}", "x" * (MAX_LAST_SEEN_BYTES + 1)])
-def test_an_unreadable_record_is_ignored_and_reported(tmp_path: Path, content: str) -> None:
-    (tmp_path / LAST_SEEN_FILE).write_text(content)
-    one = registrar(tmp_path)
-    read_registration = known(one, GONE)
-    assert read_registration.last is None
-    assert LAST_SEEN_FILE in read_registration.why
-    known(one, IN_ORDER)
-    assert known(one, GONE).why == "", "what was seen since is known"
+def test_an_unreadable_record_is_ignored_and_reported(tmp_path: Path) -> None:
+    for content in ("damaged", "{}", "x" * (1 << 21)):
+        (tmp_path / LAST_SEEN_FILE).write_text(content)
+        one = registrar(tmp_path)
+        read_registration = known(one, GONE)
+        assert read_registration.last is None
+        assert LAST_SEEN_FILE in read_registration.why
+        known(one, IN_ORDER)
+        assert known(one, GONE).why == "", "what was seen since is known"
 
 
 DAEMON = replace(pod("kube-system/log"), controller="DaemonSet/log")
@@ -112,28 +117,23 @@ STATIC = replace(pod("kube-system/etcd"), static=True)
 CORDONED = replace(worker(provider_id=INSTANCE), unschedulable=True)
 
 
-@pytest.mark.parametrize(
-    ("pods", "removal"),
-    [
+def test_a_cordoned_node_without_pods_to_evict_is_drained(tmp_path: Path) -> None:
+    cases: tuple[tuple[Reading[tuple[Pod, ...]], Removal], ...] = (
         (Known(()), Removal.DRAINED),
         (Known((DAEMON, STATIC)), Removal.DRAINED),
         (Known((pod("shop/once", phase="Succeeded"), pod("shop/evicted", deleting=True))), Removal.DRAINED),
         (Known((DAEMON, pod("shop/bare"))), Removal.CORDONED),
         (Known((replace(pod("shop/web"), controller="ReplicaSet/web"),)), Removal.CORDONED),
         (Unavailable("pods", "timed out"), Removal.CORDONED),
-    ],
-    ids=["no pod", "daemons", "over", "a bare pod", "a workload", "not known"],
-)
-def test_a_cordoned_node_without_pods_to_evict_is_drained(
-    tmp_path: Path, pods: Reading[tuple[Pod, ...]], removal: Removal
-) -> None:
-    one = registrar(tmp_path)
-    known(one, IN_ORDER, Known(PODS))
-    known(one, Known(CORDONED), pods)
-    gone = known(one, GONE, late=True).last
-    assert gone is not None
-    assert gone.removal is removal
-    assert known(one, GONE).last == gone, "what is read after the Node has gone proves nothing"
+    )
+    for pods, removal in cases:
+        one = registrar(tmp_path)
+        known(one, IN_ORDER, Known(PODS))
+        known(one, Known(CORDONED), pods)
+        gone = known(one, GONE, late=True).last
+        assert gone is not None
+        assert gone.removal is removal
+        assert known(one, GONE).last == gone, "what is read after the Node has gone proves nothing"
 
 
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
@@ -142,52 +142,38 @@ BUSY: Reading[tuple[Pod, ...]] = Known((DAEMON, pod("shop/bare")))
 NOT_KNOWN: Reading[tuple[Pod, ...]] = Unavailable("pods", "timed out")
 
 
-@pytest.mark.parametrize(
-    ("seen", "removal"),
-    [
-        ([(10 * DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(2 * MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(2 * MINUTE, SPARE, BUSY), (MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
-        ([(DAY, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
-        ([(DAY + MINUTE, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(DAY, SPARE, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
-        ([(DAY + MINUTE, SPARE, BUSY), (DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(DAY, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.DRAINED),
-        ([(DAY + MINUTE, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.CORDONED),
-        ([(-MINUTE, IN_ORDER, BUSY), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
-        ([(MINUTE, Known(replace(CORDONED, uid="another", unschedulable=False)), BUSY), (NOTHING, SPARE, NO_PODS)],
-         Removal.CORDONED),
-    ],
-    ids=[
-        "always cordoned", "its pods were not known", "its pods went", "it was cordoned", "cordoned too long ago",
-        "its pods went within a day", "its pods went too long ago", "a pod returned", "a pod stays", "clock was set",
-        "another Node was in use",
-    ],
-)  # fmt: skip
-def test_a_drain_is_seen_by_its_beginning(
-    tmp_path: Path, seen: list[tuple[timedelta, Reading[Node | None], Reading[tuple[Pod, ...]]]], removal: Removal
-) -> None:
+Seen = list[tuple[timedelta, Reading[Node | None], Reading[tuple[Pod, ...]]]]
+ANOTHER: Reading[Node | None] = Known(replace(CORDONED, uid="another", unschedulable=False))
+CASES: dict[str, tuple[Seen, Removal]] = {
+    "always cordoned": ([(10 * DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+    "its pods were not known": ([(2 * MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+    "its pods went": (
+        [(2 * MINUTE, SPARE, BUSY), (MINUTE, SPARE, NOT_KNOWN), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED
+    ),
+    "it was cordoned": ([(DAY, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED),
+    "cordoned too long ago": ([(DAY + MINUTE, IN_ORDER, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+    "its pods went within a day": (
+        [(DAY, SPARE, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.DRAINED
+    ),
+    "its pods went too long ago": (
+        [(DAY + MINUTE, SPARE, BUSY), (DAY, SPARE, NO_PODS), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED
+    ),
+    "a pod returned": ([(DAY, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.DRAINED),
+    "a pod stays": (
+        [(DAY + MINUTE, IN_ORDER, BUSY), (MINUTE, SPARE, NO_PODS), (NOTHING, SPARE, BUSY)], Removal.CORDONED
+    ),
+    "clock was set": ([(-MINUTE, IN_ORDER, BUSY), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+    "another Node was in use": ([(MINUTE, ANOTHER, BUSY), (NOTHING, SPARE, NO_PODS)], Removal.CORDONED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("seen", "removal"), CASES.values(), ids=CASES)
+def test_a_drain_is_seen_by_its_beginning(tmp_path: Path, seen: Seen, removal: Removal) -> None:
     """A spare, and a control plane that is always cordoned, have no pods to evict either."""
     one = registrar(tmp_path)
     for ago, the_node, pods in seen:
         one.read(the_node, pods, NOW - ago)
-    last = known(one, GONE, late=True).last
-    assert last is not None
-    assert last.removal is removal
-
-
-@pytest.mark.parametrize("gone", [None, NOTHING], ids=["there", "gone"])
-def test_a_drain_in_a_record_of_the_version_before_is_not_proven(tmp_path: Path, gone: timedelta | None) -> None:
-    """It counted every cordoned node without such pods as drained."""
-    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen(removal=Removal.DRAINED, gone=gone)))
-    assert known(registrar(tmp_path), GONE).last == last_seen(removal=Removal.CORDONED, gone=NOTHING)
-
-
-def test_a_node_in_use_in_a_record_of_the_version_before_may_be_drained_since(tmp_path: Path) -> None:
-    (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(last_seen()))
-    last = known(registrar(tmp_path), SPARE).last
-    assert last is not None
-    assert last.removal is Removal.DRAINED
+    assert removal_of(known(one, GONE, late=True)) is removal
 
 
 def test_a_drain_that_was_seen_is_read_back(tmp_path: Path) -> None:
@@ -196,39 +182,28 @@ def test_a_drain_that_was_seen_is_read_back(tmp_path: Path) -> None:
     assert known(registrar(tmp_path), GONE).last == replace(seen, gone=NOW)
 
 
-@pytest.mark.parametrize("unschedulable", [True, False])
-def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(
-    tmp_path: Path, unschedulable: bool
-) -> None:
+def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(tmp_path: Path) -> None:
     tainted = worker(Taint(TO_BE_DELETED), Taint(DELETION_CANDIDATE))
-    last = known(registrar(tmp_path), Known(replace(tainted, unschedulable=unschedulable)), Known(PODS)).last
-    assert last is not None
-    assert last.removal is Removal.SCALE_DOWN
-    candidate = known(registrar(tmp_path), Known(worker(Taint(DELETION_CANDIDATE)))).last
-    assert candidate is not None
-    assert candidate.removal is Removal.NONE
+    for unschedulable in (True, False):
+        node = Known(replace(tainted, unschedulable=unschedulable))
+        assert removal_of(known(registrar(tmp_path), node, Known(PODS))) is Removal.SCALE_DOWN
+    candidate = Known(worker(Taint(DELETION_CANDIDATE)))
+    assert removal_of(known(registrar(tmp_path), candidate)) is Removal.NONE
 
 
-@pytest.mark.parametrize(
-    ("latest", "pods", "after", "removal"),
-    [
+def test_a_node_may_be_drained_and_deleted_between_two_snapshots(tmp_path: Path) -> None:
+    cases: tuple[tuple[Node | None, Reading[tuple[Pod, ...]], int, Removal], ...] = (
         (CORDONED, NO_PODS, 39, Removal.DRAINED),
         (CORDONED, Known(PODS), 39, Removal.CORDONED),
-        (CORDONED, NO_PODS, 40, Removal.CORDONED),
-        (CORDONED, NO_PODS, -1, Removal.CORDONED),
+        (CORDONED, NO_PODS, 40, Removal.CORDONED),  # its pods may be deleted
+        (CORDONED, NO_PODS, -1, Removal.CORDONED),  # the clock was set
         (replace(CORDONED, uid="another"), NO_PODS, 39, Removal.NONE),
         (None, NO_PODS, 39, Removal.NONE),
-    ],
-    ids=["drained", "cordoned", "its pods may be deleted", "the clock was set", "another Node", "not sent"],
-)
-def test_a_node_may_be_drained_and_deleted_between_two_snapshots(
-    tmp_path: Path, latest: Node | None, pods: Reading[tuple[Pod, ...]], after: int, removal: Removal
-) -> None:
-    one = registrar(tmp_path, latest=lambda: latest)
-    known(one, IN_ORDER, Known(PODS))
-    last = one.read(GONE, pods, NOW + timedelta(seconds=after)).known().last
-    assert last is not None
-    assert last.removal is removal
+    )
+    for latest, pods, after, removal in cases:
+        one = registrar(tmp_path, latest=lambda: latest)  # noqa: B023
+        known(one, IN_ORDER, Known(PODS))
+        assert removal_of(one.read(GONE, pods, NOW + timedelta(seconds=after)).known()) is removal
 
 
 def test_a_node_that_was_uncordoned_before_it_was_deleted_is_not_drained(tmp_path: Path) -> None:
@@ -239,26 +214,20 @@ def test_a_node_that_was_uncordoned_before_it_was_deleted_is_not_drained(tmp_pat
     assert last.removal is Removal.NONE
 
 
-@pytest.mark.parametrize("node", [GONE, Known(worker())], ids=["gone", "without a provider ID"])
-def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path, node: Reading[Node | None]) -> None:
-    read_registration = known(
-        registrar(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider="external")), node
-    )
-    assert (read_registration.kubelet_name, read_registration.cloud_provider) == ("worker-9", "external")
+def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path) -> None:
+    without_id: Reading[Node | None] = Known(worker())
+    for node in (GONE, without_id):
+        for cloud, name in (("external", "worker-9"), ("aws", "")):  # then the cloud provider gives the name
+            found = known(registrar(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider=cloud)), node)
+            assert (found.kubelet_name, found.cloud_provider) == (name, cloud)
 
 
-def test_a_node_name_from_the_cloud_provider_is_unknown(tmp_path: Path) -> None:
-    read_registration = known(registrar(tmp_path, Kubelet(hostname_override="worker-9", cloud_provider="aws")), GONE)
-    assert (read_registration.kubelet_name, read_registration.cloud_provider) == ("", "aws")
-
-
-@pytest.mark.parametrize(("host", "name"), [("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")])
-def test_the_hostname_is_used_if_it_is_the_node_name(tmp_path: Path, host: str, name: str) -> None:
+def test_the_hostname_is_used_if_it_is_the_node_name(tmp_path: Path) -> None:
     # A pod that does not share the host's name sees its own in its place.
-    place = tmp_path / "proc/sys/kernel"
-    place.mkdir(parents=True)
-    (place / "hostname").write_text(host)
-    assert known(registrar(tmp_path, Kubelet(v="2")), GONE).kubelet_name == name
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    for host, name in (("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")):
+        (tmp_path / "proc/sys/kernel/hostname").write_text(host)
+        assert known(registrar(tmp_path, Kubelet(v="2")), GONE).kubelet_name == name
 
 
 def test_a_kubelet_that_ended_has_no_name(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from agent.model.snapshot import Known, Pod, Unavailable
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.deadline import Deadline
-from agent.sources.kube.attachments import MAX_REQUESTS, AttachmentsSource, Connection
-from agent.sources.kube.client import Api
+from agent.sources.kube.attachments import MAX_REQUESTS, AttachmentsSource
 from tests.builders import CLOUD_DISK, DISK, attachments, waiting_pod
-from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
+from tests.sources.kube.connections import connect, inquirer
+from tests.wire import HTML, Answer, FakeServer, Request, http, kubeconfig
 
 NAME: Final = f"csi-{sha256(b'vol-7disk.example.comworker-1').hexdigest()}"
 ATTACHMENT: Final = f"/apis/storage.k8s.io/v1/volumeattachments/{NAME}"
@@ -76,10 +75,8 @@ def ask(tmp_path: Path) -> Ask:
 
 
 def source(at: Path, server: FakeServer, clock: Callable[[], float] = lambda: 0.0) -> AttachmentsSource:
-    def connect() -> Connection:
-        return Api(kubeconfig(at / "kubeconfig", server.url), 0.5)
-
-    return AttachmentsSource(connect, "worker-1", Deadline("API server", 2), clock)
+    api = connect(kubeconfig(at / "kubeconfig", server.url), 0.5)
+    return AttachmentsSource(inquirer(api.get), "worker-1", clock)
 
 
 def the(read: Any) -> Attachments:
@@ -103,21 +100,17 @@ def test_only_events_of_the_waiting_pod_are_requested(tmp_path: Path) -> None:
     ), "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
 
 
-@pytest.mark.parametrize(
-    ("changes", "attached", "failed"),
-    [
+def test_an_attachment_has_its_status(ask: Ask) -> None:
+    for changes, attached, failed in (
         ({"status": {"attached": False}}, False, False),
         ({"status": {"attached": False, "attachError": {"message": "no"}}}, False, True),
         ({"status": {"attached": True, "detachError": {"message": "no"}}}, True, False),
         ({"metadata": {"deletionTimestamp": "2026-03-26T19:00:00Z"}}, False, False),
         ({"status": {"attached": "true"}}, False, False),
         ({"status": None}, False, False),
-    ],
-    ids=["not attached", "an error", "detaching failed", "being deleted", "an odd word", "no status"],
-)
-def test_an_attachment_has_its_status(ask: Ask, changes: Any, attached: bool, failed: bool) -> None:
-    read, _ = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | changes)
-    assert the(read).volumes == (Attachment(DISK, attached, failed, "shop/data-db-0"),)
+    ):
+        read, _ = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | changes)
+        assert the(read).volumes == (Attachment(DISK, attached, failed, "shop/data-db-0"),)
 
 
 def test_without_an_attachment_the_claim_is_requested(ask: Ask) -> None:
@@ -143,14 +136,14 @@ def test_a_claim_bound_to_another_volume_is_reported(ask: Ask) -> None:
     assert the(read).volumes == (Attachment(CLOUD_DISK), Attachment(DISK, claim="shop/data-db-0"))
 
 
-@pytest.mark.parametrize("answer", [{"spec": {}}, {"spec": None}, None], ids=["unbound", "bare", "gone"])
-def test_an_unbound_claim_has_no_volume(ask: Ask, answer: Any) -> None:
-    assert the(ask(CLOUD_DISK, CLAIM=answer)[0]) == attachments(Attachment(CLOUD_DISK))
+def test_an_unbound_claim_has_no_volume(ask: Ask) -> None:
+    answer: Any
+    for answer in ({"spec": {}}, {"spec": None}, None):
+        assert the(ask(CLOUD_DISK, CLAIM=answer)[0]) == attachments(Attachment(CLOUD_DISK))
 
 
-@pytest.mark.parametrize(
-    ("refused", "missing"),
-    [
+def test_a_missing_permission_is_reported_and_tried_once(ask: Ask) -> None:
+    for refused, missing in (
         (["EVENTS"], ["list events"]),
         (["ATTACHMENT"], ["get volumeattachments"]),
         (["VOLUME"], ["get persistentvolumes"]),
@@ -158,16 +151,10 @@ def test_an_unbound_claim_has_no_volume(ask: Ask, answer: Any) -> None:
             ["ATTACHMENT", "CLAIM", "VOLUME", "EVENTS"],
             ["get volumeattachments", "get persistentvolumeclaims", "list events"],
         ),
-    ],
-    ids=["events", "attachments", "volumes", "everything"],
-)
-def test_a_missing_permission_is_reported_and_is_no_error(ask: Ask, refused: list[str], missing: list[str]) -> None:
-    read, _ = ask(**dict.fromkeys(refused, REFUSED))
-    assert isinstance(read, Known)
-    assert list(the(read).not_requested) == missing
-
-
-def test_a_missing_permission_is_tried_once(ask: Ask) -> None:
+    ):
+        read, _ = ask(**dict.fromkeys(refused, REFUSED))
+        assert isinstance(read, Known)
+        assert list(the(read).not_requested) == missing
     pods = (waiting_pod(claims=["a", "b", "c"]), waiting_pod("shop/other"))
     _, asked = ask(CLOUD_DISK, pods=pods, **dict.fromkeys(["CLAIM", "EVENTS"], REFUSED))
     assert asked.count(EVENTS) == 1
@@ -181,29 +168,16 @@ def test_the_number_of_requests_is_bounded(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("place", ["ATTACHMENT", "VOLUME", "EVENTS"])
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask, place: str) -> None:
+    for answer in (
         http("[]"), http("null"), http("7"), http("{"), http('"text"'), http("[" * 100_000),
         http('{"spec": 7, "status": 7, "items": 7, "metadata": 7}'), http(HTML, kind="text/html"),
         http("", "500 Internal Server Error"), http("", "401 Unauthorized"), b"", http("{}")[:-1],
-    ],
-    ids=[
-        "a list", "null", "a number", "broken off", "a text", "very deep", "odd types", "a proxy's page", "500", "401",
-        "nothing", "too short",
-    ],
-)  # fmt: skip
-def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask, place: str, answer: bytes) -> None:
-    read, _ = ask(**{place: answer})
-    assert isinstance(read, Unavailable)
-    assert (read.source, read.why[:12]) == ("attachments", "API server: ")
-    assert len(read.why) < 300
-
-
-def test_a_server_that_hangs_is_never_treated_as_attached(tmp_path: Path) -> None:
-    server: FakeServer = FakeServer(lambda _: hang(server))
-    with server:
-        assert isinstance(source(tmp_path, server).read((DISK,), (WAITS,)), Unavailable)
+    ):  # fmt: skip
+        read, _ = ask(**{place: answer})
+        assert isinstance(read, Unavailable)
+        assert (read.source, read.why[:12]) == ("attachments", "API server: ")
+        assert len(read.why) < 300
 
 
 def test_the_same_request_is_sent_once_a_minute_and_a_new_one_at_once(tmp_path: Path) -> None:
@@ -230,12 +204,12 @@ def test_a_failed_request_is_retried_after_a_minute_so_that_not_every_sync_waits
     assert asked == [1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254])
-def test_an_invalid_object_name_causes_no_other_request(ask: Ask, name: str) -> None:
-    read, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
-    assert (read.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [EVENTS])
-    read, asked = ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
-    assert (read.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [CLAIM, EVENTS])
+def test_an_invalid_object_name_causes_no_other_request(ask: Ask) -> None:
+    for name in ("../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254):
+        read, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
+        assert (read.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [EVENTS])
+        read, asked = ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
+        assert (read.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [CLAIM, EVENTS])
 
 
 def test_a_claim_of_a_migrated_driver_is_mapped_to_its_volume(ask: Ask) -> None:

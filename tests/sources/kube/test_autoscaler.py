@@ -1,7 +1,7 @@
 """Requests about the autoscaler, when and how often: over the real transport, with real status texts."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from agent.model.registration import UNINITIALIZED, Autoscaler, Registration, Ta
 from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
 from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, AutoscalerClient, status
-from agent.sources.kube.client import Api, Query
+from agent.sources.kube.client import Query
 from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, last_seen, registration, worker
+from tests.sources.kube.connections import connect, inquirer
 from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
 
 # As a cluster-autoscaler before 1.30 wrote it, and one since, of whose groups of nodes one is left each.
@@ -110,41 +111,23 @@ def test_the_yaml_status_since_1_30_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        BEFORE_2018,
-        "",
-        "Cluster-autoscaler status at 2023-99-29 13:34:29.0 +0000 UTC:\nInitializing",
-        "autoscalerStatus: Initializing\ntime: 2026-09-15 04:05:52 +0000 UTC\n",
-        "clusterWide: 1",
-        "clusterWide: {health: {nodeCounts: [1]}}",
-        "clusterWide: {health: [",
-        "a: &a [*a]",
-        "[" * 5000,
-        "[" * 500_000,
-        "- " * 8000,
-        "a: &a [*a]\nb: *a",
-        "a: !!int ''",
-        "a: !!timestamp x",
-        "? {a: b}\n: c",
-        "clusterWide: !!python/object/apply:os.system ['true']",
+def test_a_status_without_counts_is_reported() -> None:
+    for text in (
+        BEFORE_2018, "", "Cluster-autoscaler status at 2023-99-29 13:34:29.0 +0000 UTC:\nInitializing",
+        "autoscalerStatus: Initializing\ntime: 2026-09-15 04:05:52 +0000 UTC\n", "clusterWide: 1", "[" * 500_000,
         "\x00",
-    ],
-)
-def test_a_status_without_counts_is_reported(text: str) -> None:
-    result = status(text)
-    assert (result.unregistered, result.long_unregistered) == (None, None)
-    assert result.why.startswith("configmap kube-system/cluster-autoscaler-status has no counts of nodes")
-    assert len(result.why) < 200
+    ):  # fmt: skip
+        result = status(text)
+        assert (result.unregistered, result.long_unregistered) == (None, None)
+        assert result.why.startswith("configmap kube-system/cluster-autoscaler-status has no counts of nodes")
+        assert len(result.why) < 200
 
 
-@pytest.mark.parametrize("invalid", ["true", "-1", "1.5", "9" * 5000, "null", "[]"])
-def test_an_invalid_count_is_ignored(invalid: str) -> None:
-    result = status(
-        f"clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {invalid}\n      longUnregistered: 4\n"
-    )
-    assert (result.unregistered, result.long_unregistered, result.why) == (None, 4, "")
+def test_an_invalid_count_is_ignored() -> None:
+    for invalid in ("true", "-1", "1.5", "9" * 5000, "null", "[]"):
+        counts = f"      unregistered: {invalid}\n      longUnregistered: 4\n"
+        result = status(f"clusterWide:\n  health:\n    nodeCounts:\n{counts}")
+        assert (result.unregistered, result.long_unregistered, result.why) == (None, 4, "")
 
 
 # Asking
@@ -161,7 +144,7 @@ class Asked:
         self.questions: list[tuple[str, Query]] = []
         self.now = 0.0
         self.answers = answers
-        self.cluster = AutoscalerClient("worker-1", self._get, lambda: self.now)
+        self.cluster = AutoscalerClient("worker-1", inquirer(self._get), lambda: self.now)
 
     def _get(self, path: str, query: Query) -> bytes:
         self.questions.append((path, query))
@@ -187,24 +170,21 @@ def listed(*ids: str) -> dict[str, Any]:
 CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
 
 
-@pytest.mark.parametrize(
-    ("node", "known", "why"),
-    [
+def test_without_a_reason_no_request_is_sent() -> None:
+    off = NotRequested("node", "--api=off"), NotRequested("registration", "--api=off")
+    cases: tuple[tuple[Reading[Node | None], Reading[Registration], str], ...] = (
         (Known(worker(provider_id=INSTANCE)), UNKNOWN, "the node is registered"),
         (NO_ID, Known(registration(expected=Expected.IGNORED)), "--provider-id=ignored"),
         (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
         (Unavailable("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
-        (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
-    ],
-)
-def test_without_a_reason_no_request_is_sent(
-    node: Reading[Node | None], known: Reading[Registration], why: str
-) -> None:
-    asked = Asked()
-    result = asked.read(node, known)
-    assert isinstance(result, NotRequested)
-    assert result.why.endswith(why)
-    assert asked.questions == []
+        (*off, "--api=off"),
+    )
+    for node, known, why in cases:
+        asked = Asked()
+        result = asked.read(node, known)
+        assert isinstance(result, NotRequested)
+        assert result.why.endswith(why)
+        assert asked.questions == []
 
 
 def test_the_autoscaler_is_queried_only_if_other_nodes_have_a_provider_id() -> None:
@@ -217,31 +197,25 @@ def test_the_autoscaler_is_queried_only_if_other_nodes_have_a_provider_id() -> N
     assert bare.paths == ["nodes"]
 
 
-@pytest.mark.parametrize(
-    ("node", "known"),
-    [
+def test_other_nodes_are_not_listed_if_the_node_is_enough() -> None:
+    for node, known in (
         (NO_ID, registration(expected=Expected.REQUIRED)),
         (NO_ID, registration(cloud_provider="external")),
         (Known(worker(Taint(UNINITIALIZED))), registration()),
         (GONE, registration(last_seen())),
-    ],
-)
-def test_other_nodes_are_not_listed_if_the_node_is_enough(node: Reading[Node | None], known: Registration) -> None:
-    asked = Asked(status=CONFIGMAP)
-    result = asked.read(node, Known(known)).known()
-    assert (result.others, result.unregistered) == (0, 2)
-    assert asked.paths == ["cluster-autoscaler-status"]
+    ):
+        asked = Asked(status=CONFIGMAP)
+        result = asked.read(node, Known(known)).known()
+        assert (result.others, result.unregistered) == (0, 2)
+        assert asked.paths == ["cluster-autoscaler-status"]
 
 
-@pytest.mark.parametrize(("answer", "again"), [(listed(""), NODES_AGAIN), (SourceError("timed out"), FAILED_AGAIN)])
-def test_nodes_are_listed_every_ten_minutes_and_sooner_after_a_failure(answer: Any, again: float) -> None:
-    asked = Asked(nodes=answer)
-    for asked.now in (0.0, 15.0, again - 1, again, again + 15):
-        asked.read()
-    assert asked.paths == ["nodes", "nodes"]
-
-
-def test_the_status_is_requested_every_two_minutes() -> None:
+def test_an_answer_is_kept_for_minutes_and_a_failure_for_less() -> None:
+    for answer, again in ((listed(""), NODES_AGAIN), (SourceError("timed out"), FAILED_AGAIN)):
+        asked = Asked(nodes=answer)
+        for asked.now in (0.0, 15.0, again - 1, again, again + 15):
+            asked.read()
+        assert asked.paths == ["nodes", "nodes"]
     asked = Asked(status=CONFIGMAP)
     for asked.now in (0.0, 15.0, STATUS_AGAIN - 1, STATUS_AGAIN):
         asked.read(GONE, Known(registration(last_seen())))
@@ -251,63 +225,47 @@ def test_the_status_is_requested_every_two_minutes() -> None:
 # Over the wire
 
 
-@pytest.fixture
-def get_of(tmp_path: Path) -> Iterator[Any]:
-    made: list[Api] = []
-
-    def connect(server: FakeServer) -> Any:
-        made.append(Api(kubeconfig(tmp_path / "kubeconfig", server.url), 0.3))
-        return made[-1].get
-
-    yield connect
-    for one in made:
-        one.close()
-
-
 FORBIDDEN = http(json.dumps({"message": 'nodes is forbidden: User "us" cannot list'}), "403 Forbidden")
 ABSENT = http(json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found")
 
 
-def read_with(get_of: Any, nodes: bytes, status: bytes = b"") -> Reading[Autoscaler]:
-    def answers(request: Request) -> Answer:
-        answer = status if request.path == STATUS else nodes
-        return [answer] if answer else hang(server)
-
-    server: FakeServer = FakeServer(answers)
-    with server:
-        return AutoscalerClient("worker-1", get_of(server), lambda: 0.0).read(NO_ID, UNKNOWN)
+Read = Callable[..., Reading[Autoscaler]]
 
 
-NODES = http(json.dumps(listed("kind://a")))
+@pytest.fixture
+def read_with(tmp_path: Path) -> Read:
+    def reading(nodes: bytes, status: bytes = b"") -> Reading[Autoscaler]:
+        def answers(request: Request) -> Answer:
+            answer = status if request.path == STATUS else nodes
+            return [answer] if answer else hang(server)
+
+        server: FakeServer = FakeServer(answers)
+        with server:
+            api = connect(kubeconfig(tmp_path / "kubeconfig", server.url), 0.3)
+            return AutoscalerClient("worker-1", inquirer(api.get), lambda: 0.0).read(NO_ID, UNKNOWN)
+
+    return reading
 
 
-def test_without_permission_to_list_nodes_the_rest_is_read(get_of: Any) -> None:
-    result = read_with(get_of, FORBIDDEN)
-    assert isinstance(result, NotRequested)
-    assert result.why.startswith(
-        "no permission to list nodes, to read their provider IDs (API server: 403 nodes is forbidden"
-    )
-
-
-@pytest.mark.parametrize(
-    ("nodes", "why"),
-    [
+def test_an_invalid_node_list_is_never_treated_as_bare_metal(read_with: Read) -> None:
+    for nodes, why in (
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
-        (http('{"metadata": {"resourceVersion": "9"}, "items": {}}'), "the response is not a list of objects"),
+        (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "incomplete node object"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "incomplete node object"),
         (http("{}", "500 Internal Server Error"), "500"),
         (b"", "timed out"),
-    ],
-)
-def test_an_invalid_node_list_is_never_treated_as_bare_metal(get_of: Any, nodes: bytes, why: str) -> None:
-    result = read_with(get_of, nodes)
-    assert isinstance(result, Unavailable)
-    assert why in result.why
+    ):
+        result = read_with(nodes)
+        assert isinstance(result, Unavailable)
+        assert why in result.why
+    refused = read_with(FORBIDDEN)
+    assert isinstance(refused, NotRequested)
+    why = "no permission to list nodes, to read their provider IDs (API server: 403 nodes is forbidden"
+    assert refused.why.startswith(why)
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
+def test_without_the_status_the_rest_is_read_with_the_reason(read_with: Read) -> None:
+    for answer, why in (
         (FORBIDDEN, "no permission to get configmap kube-system/cluster-autoscaler-status"),
         (ABSENT, "there is no configmap kube-system/cluster-autoscaler-status"),
         (http('{"data": null}'), "configmap kube-system/cluster-autoscaler-status has no status"),
@@ -316,9 +274,8 @@ def test_an_invalid_node_list_is_never_treated_as_bare_metal(get_of: Any, nodes:
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
         (http("{}", "500 Internal Server Error"), "configmap kube-system/cluster-autoscaler-status: API server: 500"),
         (b"", "timed out"),
-    ],
-)
-def test_without_the_status_the_rest_is_read_with_the_reason(get_of: Any, answer: bytes, why: str) -> None:
-    result = read_with(get_of, NODES, answer).known()
-    assert (result.others, result.others_with_id, result.unregistered, result.long_unregistered) == (1, 1, None, None)
-    assert why in result.why
+    ):
+        result = read_with(http(json.dumps(listed("kind://a"))), answer).known()
+        assert (result.others, result.others_with_id) == (1, 1)
+        assert (result.unregistered, result.long_unregistered) == (None, None)
+        assert why in result.why

@@ -4,7 +4,7 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +16,18 @@ import pytest
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.kube import list_watch as reflectors
 from agent.sources.kube.client import Api
-from agent.sources.kube.credentials import NoCredentials
-from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.list_watch import Reflector, RestartCause
 from agent.sources.source_error import SourceError
+from tests.sources.kube.connections import NODE, connect, things
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
 
 Script = Callable[[FakeServer], Answer]
 BACKOFF = reflectors._BACKOFF  # noqa: SLF001 (the real one)
+PODS = things(query=(("fieldSelector", "x=y"),))
+
+
+def reflector_of(connect: Callable[[], Api], clock: Callable[[], float], stale_after: float = 120) -> Reflector[str]:
+    return Reflector(PODS, connect, NODE, clock, stale_after)
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +39,6 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def thing(uid: str, version: int, says: str = "") -> dict[str, Any]:
     return {"metadata": {"uid": uid, "resourceVersion": str(version)}, "says": says or uid}
-
-
-def says(item: Mapping[str, Any]) -> str:
-    return str(item["says"])
 
 
 def listed(version: int, *items: dict[str, Any]) -> Script:
@@ -85,7 +85,7 @@ class ScriptedServer:
         """Return what else was asked: `list VERSION` or `watch VERSION`."""
         asked = []
         for request in list(self.server.requests):
-            if request.path == "/api/v1/nodes":
+            if request.path != PODS.path:
                 continue
             query = parse_qs(urlsplit(request.target).query, keep_blank_values=True)
             asked.append(f"{'watch' if request.watches else 'list'} {query['resourceVersion'][0]}".strip())
@@ -102,10 +102,6 @@ class ScriptedServer:
         until(lambda: self.reading() == Known(expected), f"{expected}, but only {self.reading()}")
 
 
-def restores(clock: Callable[[], float] = lambda: 0.0) -> RestoreDetector:
-    return RestoreDetector((("fieldSelector", "metadata.name=worker-1"),), clock)
-
-
 @contextmanager
 def playing(
     directory: Path,
@@ -120,8 +116,8 @@ def playing(
     to_list, to_watch = iter(lists), iter(watches)
 
     def answers(request: Request) -> Answer:
-        if request.path == "/api/v1/nodes":
-            yield from node(server)
+        if request.path != PODS.path:
+            yield from node(server) if request.path == NODE.path else [http("{}")]
             return
         script = next(to_watch if request.watches else to_list, None)
         yield from hang(server) if script is None else script(server)
@@ -129,10 +125,7 @@ def playing(
     server = FakeServer(answers)
     with server:
         path, clock, stop = kubeconfig(directory / "kubeconfig", server.url), [1000.0], threading.Event()
-        reflector = Reflector(
-            "pods", lambda: Api(path, 5), "/api/v1/pods", (("fieldSelector", "x=y"),), says,
-            clock=lambda: clock[0], stale_after=stale, restores=restores(clock=lambda: clock[0]),
-        )  # fmt: skip
+        reflector = reflector_of(lambda: connect(path), lambda: clock[0], stale)
         thread = threading.Thread(target=reflector.run, args=(stop,))
         thread.start()
         try:
@@ -192,45 +185,41 @@ def test_a_dropped_watch_resumes_from_its_version(tmp_path: Path) -> None:
 
 def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(tmp_path: Path) -> None:
     late = [event("ADDED", thing("b", 98)), event("MODIFIED", thing("a", 99, "A")), event("MODIFIED", thing("b", 97))]
-    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", thing("a", 100, "old"))), lasting()]
+    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", thing("a", 99, "old"))), lasting()]
     with playing(tmp_path, [listed(90, thing("a", 7))], watches) as scripted:
-        scripted.until_requested("list 0", "watch 90", "watch 100", "watch 100")
+        scripted.until_requested("list 0", "watch 90", "watch 99", "watch 99")
         scripted.until_seen("A", "b")
 
 
-def test_a_deletion_with_an_old_version_does_not_lower_the_known_version(tmp_path: Path) -> None:
-    replay = [event("DELETED", thing("a", 7)), event("ADDED", thing("a", 7))]
-    with playing(tmp_path, [listed(40, thing("a", 7), thing("b", 8))], [streamed(*replay), lasting()]) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 40")
-        scripted.until_seen("b")
-        assert scripted.reflector.regressions >= 1
+def test_a_watch_that_breaks_after_a_bookmark_that_was_ahead_resumes_from_its_last_event(tmp_path: Path) -> None:
+    lost = event("MODIFIED", thing("a", 99, "A"))
+    watches = [dropped(bookmark(100), event("ADDED", thing("b", 98))), streamed(lost, bookmark(100)), lasting()]
+    with playing(tmp_path, [listed(90, thing("a", 7))], watches) as scripted:
+        scripted.until_requested("list 0", "watch 90", "watch 98", "watch 100")
+        scripted.until_seen("A", "b")
 
 
-@pytest.mark.parametrize(
-    "expired",
-    [
+def test_after_an_expired_version_the_list_is_never_older(tmp_path: Path) -> None:
+    for expired in (
         streamed(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})),
         refused("410 Gone", 410),
         refused("504 Gateway Timeout", 504, "Too large resource version"),
-    ],
-    ids=["in the stream", "at once", "ahead of the server"],
-)
-def test_after_an_expired_version_the_list_is_never_older(tmp_path: Path, expired: Script) -> None:
-    lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-    with playing(tmp_path, lists, [expired, lasting()]) as scripted:
-        scripted.until_requested("list 0", "watch 40", "list 40", "watch 90")
-        scripted.until_seen("c")
-        assert +scripted.reflector.restarts == {RestartCause.EXPIRED: 1}
+    ):
+        lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
+        with playing(tmp_path, lists, [expired, lasting()]) as scripted:
+            scripted.until_requested("list 0", "watch 40", "list 40", "watch 90")
+            scripted.until_seen("c")
+            assert +scripted.reflector.restarts == {RestartCause.EXPIRED: 1}
 
 
-@pytest.mark.parametrize("answer", [refused("410 Gone", 410), refused("504 Gateway Timeout", 504), listed(39)])
-def test_a_list_that_fails_from_the_cache_is_read_from_etcd(tmp_path: Path, answer: Script) -> None:
+def test_a_list_that_fails_from_the_cache_is_read_from_etcd(tmp_path: Path) -> None:
     gone = streamed(event("ERROR", {"code": 410, "message": "gone"}))
-    lists = [listed(40, thing("a", 7)), answer, listed(12, thing("z", 3))]
-    with playing(tmp_path, lists, [gone, lasting()]) as scripted:
-        # The last one is a restored etcd: its versions are lower, and true.
-        scripted.until_requested("list 0", "watch 40", "list 40", "list", "watch 12")
-        scripted.until_seen("z")
+    for answer in (refused("410 Gone", 410), refused("504 Gateway Timeout", 504), listed(39)):
+        lists = [listed(40, thing("a", 7)), answer, listed(12, thing("z", 3))]
+        with playing(tmp_path, lists, [gone, lasting()]) as scripted:
+            # The last one is a restored etcd: its versions are lower, and true.
+            scripted.until_requested("list 0", "watch 40", "list 40", "list", "watch 12")
+            scripted.until_seen("z")
 
 
 def test_an_expired_first_list_is_read_from_etcd(tmp_path: Path) -> None:
@@ -239,47 +228,43 @@ def test_an_expired_first_list_is_read_from_etcd(tmp_path: Path) -> None:
         scripted.until_seen()
 
 
-@pytest.mark.parametrize(
-    ("answer", "text"),
-    [
+def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
+    for answer, text in (
         (refused("401 Unauthorized", 401, "Unauthorized"), "API server: 401 Unauthorized"),
-        (refused("403 Forbidden", 403, "pods is forbidden"), "API server: 403 pods is forbidden"),
         (refused("429 Too Many Requests", 429, "slow down"), "API server: 429 slow down"),
         (lambda _: [http(HTML, "502 Bad Gateway", "text/html")], "API server: 502 Bad Gateway"),
         (lambda _: [http(HTML, kind="text/html")], "expected a response in JSON, got text/html"),
         (listed(40, {"metadata": {"uid": "a", "resourceVersion": "7"}}), "incomplete object"),
         (lambda _: [http(b"{")[:-1]], "API server: "),
-    ],
-    ids=["401", "403", "429", "502", "HTML", "strange object", "cut"],
-)
-def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path, answer: Script, text: str) -> None:
-    with playing(tmp_path, [answer, answer, listed(40, thing("a", 7))], [lasting()]) as scripted:
-        assert scripted.reflector.answered.wait(5)
-        first = scripted.reading()
-        assert isinstance(first, (Unavailable, Known))
-        if isinstance(first, Unavailable):
-            assert text in first.why
-        scripted.until_requested("list 0", "list 0", "list 0", "watch 40")
-        scripted.until_seen("a")
+    ):
+        again = threading.Event()
+
+        def second(server: FakeServer, again: threading.Event = again) -> Iterator[bytes]:
+            again.wait(5)
+            yield from listed(40, thing("a", 7))(server)
+
+        with playing(tmp_path, [answer, second], [lasting()]) as scripted:
+            assert scripted.reflector.answered.wait(5)
+            reading = scripted.reading()
+            assert isinstance(reading, Unavailable)
+            assert text in reading.why
+            again.set()
+            scripted.until_requested("list 0", "list 0", "watch 40")
+            scripted.until_seen("a")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_a_failing_watch_restarts_from_the_known_version(tmp_path: Path) -> None:
+    for answer in (
         refused("401 Unauthorized", 401),
-        refused("403 Forbidden", 403),
         refused("500 Internal Server Error", 500),
         lambda _: [http(HTML, kind="text/html")],
         lambda _: [b"HTTP/1.1 200"],
         lambda _: [],
         streamed(event("ERROR", {"code": 500, "message": "etcd"})),
-    ],
-    ids=["401", "403", "500", "HTML", "head", "nothing", "error"],
-)
-def test_a_failing_watch_restarts_from_the_known_version(tmp_path: Path, answer: Script) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 40")
-        scripted.until_seen("a")
+    ):
+        with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as scripted:
+            scripted.until_requested("list 0", "watch 40", "watch 40")
+            scripted.until_seen("a")
 
 
 STRANGE = [
@@ -290,25 +275,12 @@ STRANGE = [
 ]
 
 
-@pytest.mark.parametrize("message", STRANGE, ids=["null", "no uid", "no field", "HTML"])
-def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path, message: bytes) -> None:
-    lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-    with playing(tmp_path, lists, [streamed(message), lasting()]) as scripted:
-        scripted.until_requested("list 0", "watch 40", "list 40", "watch 90")
-        scripted.until_seen("c")
-
-
-def test_an_error_page_of_a_proxy_is_unavailable(tmp_path: Path) -> None:
-    def page(_: FakeServer) -> Answer:
-        return [http(HTML, kind="text/html")]
-
-    with playing(tmp_path, [listed(40, thing("a", 7)), *[page] * 500], [page] * 500) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 40", "watch 40")
-        scripted.clock[0] += 121
-        scripted.until_requested(*scripted.requests(), "watch 40", "watch 40")
-        assert scripted.reading() == Unavailable(
-            "pods", "no event for 121 s: API server: expected a response in JSON, got text/html"
-        )
+def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
+    for message in STRANGE:
+        lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
+        with playing(tmp_path, lists, [streamed(message), lasting()]) as scripted:
+            scripted.until_requested("list 0", "watch 40", "list 40", "watch 90")
+            scripted.until_seen("c")
 
 
 def test_a_silent_watch_becomes_unavailable_after_its_deadline(tmp_path: Path) -> None:
@@ -342,68 +314,18 @@ def test_an_unreachable_server_becomes_unavailable_despite_retries(tmp_path: Pat
         assert scripted.requests().count("list 0") == 1, "it is heard again, without a list"
 
 
-def test_a_refused_connection_is_unavailable(tmp_path: Path) -> None:
-    clock = [1000.0]
-    connected = threading.Event()
+class Waits(threading.Event):
+    """Does not wait, remembers for how long it should have, and ends after so many waits."""
 
-    def connect() -> Api:
-        connected.set()
-        return Api(kubeconfig(tmp_path / "k", "http://127.0.0.1:9"), 1)
-
-    reflector = Reflector(
-        "pods", connect, "/api/v1/pods", (), says, clock=lambda: clock[0], stale_after=120, restores=restores(),
-    )  # fmt: skip
-    stop = threading.Event()
-    thread = threading.Thread(target=reflector.run, args=(stop,))
-    thread.start()
-    try:
-        until(lambda: reflector.restarts[RestartCause.BROKEN] >= 3, "it is tried again and again")
-        reading = reflector.reading()
-        assert isinstance(reading, Unavailable)
-        assert "connection refused" in reading.why
-    finally:
-        stop.set()
-        thread.join(2)
-    assert not thread.is_alive()
-
-
-def test_every_event_counts_as_activity(tmp_path: Path) -> None:
-    received = threading.Event()
-
-    def talking(server: FakeServer) -> Iterator[bytes]:
-        yield CHUNKED
-        received.wait(5)
-        yield bookmark(41)
-        yield from hang(server)
-
-    with playing(tmp_path, [listed(40, thing("a", 7))], [talking]) as scripted:
-        scripted.until_requested("list 0", "watch 40")
-        scripted.clock[0] += 121
-        assert isinstance(scripted.reading(), Unavailable)
-        received.set()
-        scripted.until_seen("a")
-
-
-def test_a_server_that_ends_every_watch_at_once_is_not_flooded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
-    with playing(tmp_path, [listed(40)], [streamed()] * 500) as scripted:
-        scripted.until_requested("list 0", "watch 40")
-        threading.Event().wait(0.5)
-        assert len(scripted.requests()) < 15
-
-
-class _RecordedWaits(threading.Event):
-    """Stops a reflector after so many waits, and waits for none of them."""
-
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
-        self.waits: list[float] = []
-        self._most = most
+        self.asked: list[float] = []
+        self._limit = limit
 
     def wait(self, timeout: float | None = None) -> bool:
-        if not self.is_set():
-            self.waits.append(timeout or 0)
-        if len(self.waits) == self._most:
+        assert timeout is not None
+        self.asked.append(timeout)
+        if len(self.asked) == self._limit:
             self.set()
         return self.is_set()
 
@@ -411,38 +333,31 @@ class _RecordedWaits(threading.Event):
 def waits_between(directory: Path, watch: Script, seconds: float) -> list[float]:
     """Return how long a reflector waits between watches that all end like this, each after so many seconds."""
     random.seed(0)  # so that few waits are enough
-    stop, ticks = _RecordedWaits(most=100), itertools.count(1000.0, seconds)
-    # The list of the own Node shows that etcd was not restored.
-    server = FakeServer(
-        lambda request: (watch if request.watches else listed(40 if "/p?" in request.target else 99))(server)
-    )
+    stop, ticks = Waits(100), itertools.count(1000.0, seconds)
+
+    def answers(request: Request) -> Answer:
+        # The list of the own Node shows that etcd was not restored.
+        return (watch if request.watches else listed(40 if request.path == PODS.path else 99))(server)
+
+    server = FakeServer(answers)
     with server:
         path = kubeconfig(directory / "kubeconfig", server.url)
-        clock = ticks.__next__
-        Reflector("pods", lambda: Api(path, 5), "/p", (), says, clock=clock, stale_after=120, restores=restores()).run(
-            stop
-        )
-    return stop.waits
+        reflector_of(lambda: connect(path), ticks.__next__).run(stop)
+    return stop.asked
 
 
-@pytest.mark.parametrize(
-    "watch",
-    [dropped(bookmark(41)), streamed(bookmark(41)), streamed(event("ERROR", {"code": 410}))],
-    ids=["broken", "ended early", "expired"],
-)
-def test_the_agents_of_all_nodes_do_not_come_back_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Script
-) -> None:
-    monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
-    waits = waits_between(tmp_path, watch, seconds=0.001)
-    assert min(waits) >= 0.5
-    for first in (0, 5, 10):
-        share = sum(first <= one < first + 5 for one in waits) / len(waits)
-        assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
+def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflectors, "_BACKOFF", BACKOFF)
+    for watch in (dropped(bookmark(41)), streamed(bookmark(41)), streamed(event("ERROR", {"code": 410}))):
+        waits = waits_between(tmp_path, watch, seconds=0.001)
+        assert min(waits) >= 0.5
+        for first in (0, 5, 10):
+            share = sum(first <= wait < first + 5 for wait in waits) / len(waits)
+            assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
 
 
 def test_a_watch_that_ended_in_due_time_goes_on_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflectors, "_BACKOFF", (0.5, 15.0))  # as it really is
+    monkeypatch.setattr(reflectors, "_BACKOFF", BACKOFF)
     assert max(waits_between(tmp_path, streamed(bookmark(41)), seconds=60)) <= 0.5
 
 
@@ -455,8 +370,21 @@ def test_stop_interrupts_a_wait_at_once(tmp_path: Path, monkeypatch: pytest.Monk
         assert not scripted.thread.is_alive()
 
 
-def test_rotated_credentials_are_read_after_an_authorization_error(tmp_path: Path) -> None:
-    token = tmp_path / "token"
+@contextmanager
+def running(connect: Callable[[], Api]) -> Iterator[Reflector[str]]:
+    reflector, stop = reflector_of(connect, lambda: 0.0, stale_after=1), threading.Event()
+    thread = threading.Thread(target=reflector.run, args=(stop,))
+    thread.start()
+    try:
+        yield reflector
+    finally:
+        stop.set()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_credentials_that_are_missing_or_rotated_are_read_again(tmp_path: Path) -> None:
+    token, path = tmp_path / "token", tmp_path / "kubeconfig"
     token.write_text("old")
 
     def answers(request: Request) -> Answer:
@@ -468,112 +396,54 @@ def test_rotated_credentials_are_read_after_an_authorization_error(tmp_path: Pat
         return listed(40, thing("a", 7))(server)
 
     server = FakeServer(answers)
-    with server:
-        path = kubeconfig(tmp_path / "kubeconfig", server.url, user=f"{{tokenFile: {token}}}")
-        reflector = Reflector(
-            "pods", lambda: Api(path, 5), "/p", (), says, clock=lambda: 0.0, stale_after=1, restores=restores()
-        )
-        stop = threading.Event()
-        thread = threading.Thread(target=reflector.run, args=(stop,))
-        thread.start()
+    with server, running(lambda: connect(path)) as reflector:
+        until(lambda: reflector.restarts[RestartCause.BROKEN] >= 2, "it is tried again")
+        reading = reflector.reading()
+        assert isinstance(reading, Unavailable)
+        assert str(path) in reading.why
+        kubeconfig(tmp_path / "new", server.url, user=f"{{tokenFile: {token}}}").rename(path)
         until(lambda: reflector.reading() == Known(("a",)), "the new token is used")
-        stop.set()
-    thread.join(5)
+        server.closing.set()
     assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
 
 
-class Waits(threading.Event):
-    """Does not wait, remembers for how long it should have, and ends after so many waits."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.asked: list[float] = []
-        self._most = most
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        self.asked.append(timeout)
-        if len(self.asked) == self._most:
-            self.set()
-        return self.is_set()
-
-
 @pytest.mark.parametrize(
-    ("stale_after", "least", "most"), [(120, 0.5, 15), (600, 0.5, 15), (40, 0.5, 5), (2, 0.25, 0.25)]
+    ("stale_after", "least", "longest"), [(120, 0.5, 15), (600, 0.5, 15), (40, 0.5, 5), (2, 0.25, 0.25)]
 )
 def test_waits_between_tries_are_random_and_keep_data_fresh(
-    monkeypatch: pytest.MonkeyPatch, stale_after: float, least: float, most: float
+    monkeypatch: pytest.MonkeyPatch, stale_after: float, least: float, longest: float
 ) -> None:
-    def connect() -> Api:
+    def refusing() -> Api:
         raise SourceError("API server: refused")
 
     monkeypatch.setattr(reflectors, "_BACKOFF", BACKOFF)
     stop = Waits(400)
-    Reflector(
-        "pods", connect, "/p", (), says, clock=lambda: 0.0, stale_after=stale_after, restores=restores()
-    ).run(stop)  # fmt: skip
-    waits = stop.asked[:400]
-    assert (min(waits) >= least, max(waits) <= most) == (True, True)
-    spread = most - least
-    assert (min(waits) <= least + spread / 10, max(waits) >= most - spread / 10) == (True, True), "they are spread"
+    reflector_of(refusing, lambda: 0.0, stale_after).run(stop)
+    waits, spread = stop.asked, longest - least
+    assert (min(waits) >= least, max(waits) <= longest) == (True, True)
+    assert (min(waits) <= least + spread / 10, max(waits) >= longest - spread / 10) == (True, True), "they are spread"
 
 
-def test_missing_credentials_do_not_end_the_thread(tmp_path: Path) -> None:
-    path = tmp_path / "kubeconfig"
-    tries = threading.Semaphore(0)
-
-    def connect() -> Api:
-        tries.release()
-        return Api(path, 5)
-
-    server = FakeServer(lambda request: hang(server) if request.watches else listed(40, thing("a", 7))(server))
-    with server:
-        reflector = Reflector("pods", connect, "/p", (), says, clock=lambda: 0.0, stale_after=1, restores=restores())
-        stop = threading.Event()
-        thread = threading.Thread(target=reflector.run, args=(stop,))
-        thread.start()
-        assert tries.acquire(timeout=5)
-        assert tries.acquire(timeout=5)
-        reading = reflector.reading()
-        assert isinstance(reading, Unavailable)
-        assert str(path) in reading.why
-        with pytest.raises(NoCredentials):
-            Api(path, 5)
-        kubeconfig(tmp_path / "new", server.url).rename(path)
-        until(lambda: reflector.reading() == Known(("a",)), "it connects when they are back")
-        stop.set()
-    thread.join(5)
-    assert not thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [
+def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path) -> None:
+    for failure in (
         dropped(),
         lambda _: [],
         refused("503 Service Unavailable", 503),
         lambda _: [http(HTML, "502 Bad Gateway", "text/html")],
-    ],
-    ids=["cut", "no answer", "503", "502"],
-)
-def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path, failure: Script) -> None:
-    watches = [failure, failure, streamed(bookmark(41)), failure, lasting()]
+    ):
+        watches = [failure, failure, streamed(bookmark(41)), failure, lasting()]
+        with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scripted:
+            scripted.until_requested("list 0", *["watch 40"] * 3, *["watch 41"] * 2)
+            assert scripted.questions() == [
+                "/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1&resourceVersion=&limit=500"
+            ]
+            scripted.until_seen("a")
+
+
+def test_progress_is_no_reason_to_ask(tmp_path: Path) -> None:
+    watches = [streamed(bookmark(41)), streamed(event("ADDED", thing("a", 42))), lasting()]
     with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scripted:
-        scripted.until_requested("list 0", *["watch 40"] * 3, *["watch 41"] * 2)
-        assert scripted.questions() == [
-            "/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1&resourceVersion=&limit=500"
-        ]
-        scripted.until_seen("a")
-
-
-@pytest.mark.parametrize(
-    "end",
-    [streamed(bookmark(41)), streamed(event("ADDED", thing("a", 41))), refused("403 Forbidden", 403)],
-    ids=["bookmark", "event", "403"],
-)
-def test_progress_and_refusals_are_no_reason_to_ask(tmp_path: Path, end: Script) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], [end, lasting()]) as scripted:
-        until(lambda: len(scripted.requests()) == 3, "the second watch has begun")
+        scripted.until_requested("list 0", "watch 40", "watch 41", "watch 42")
         scripted.until_seen("a")
         assert scripted.questions() == []
 
@@ -594,12 +464,12 @@ def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
         assert +scripted.reflector.restarts == {RestartCause.BROKEN: 1, RestartCause.RESTORED: 1}
 
 
-@pytest.mark.parametrize("answer", [refused("504 Gateway Timeout", 504), listed(11)], ids=["504", "older"])
-def test_a_cache_that_lags_behind_a_restored_etcd_is_not_used(tmp_path: Path, answer: Script) -> None:
-    lists = [listed(40, thing("a", 7)), answer, listed(14, thing("z", 3))]
-    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "list", "watch 14")
-        scripted.until_seen("z")
+def test_a_cache_that_lags_behind_a_restored_etcd_is_not_used(tmp_path: Path) -> None:
+    for answer in (refused("504 Gateway Timeout", 504), listed(11)):
+        lists = [listed(40, thing("a", 7)), answer, listed(14, thing("z", 3))]
+        with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
+            scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "list", "watch 14")
+            scripted.until_seen("z")
 
 
 def test_another_etcd_for_nodes_costs_one_list_and_is_no_evidence(tmp_path: Path) -> None:

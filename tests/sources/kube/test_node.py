@@ -3,8 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from agent.model.registration import Taint
 from agent.model.snapshot import Node, NodeDevices
 from agent.sources.kube.node import parse_node
@@ -24,42 +22,27 @@ def test_a_node_has_its_device_capacity_and_allocatable() -> None:
     )
 
 
-@pytest.mark.parametrize("status", [None, {}])
-def test_a_node_without_devices_has_none(status: Any) -> None:
-    assert devices(status, status) == ()
-
-
-def test_a_resource_dropped_by_the_kubelet_stays_with_zero() -> None:
+def test_a_resource_stays_with_zero_where_only_one_side_has_it_or_the_kubelet_dropped_it() -> None:
+    assert devices(None, None) == devices({}, {}) == ()
     assert devices({GPU: "0"}, {GPU: "0"}) == (NodeDevices(GPU, 0, 0),)
-
-
-def test_a_resource_only_in_capacity_or_allocatable_is_zero_in_the_other() -> None:
     assert devices({GPU: "4"}, {KVM: "2"}) == (NodeDevices(KVM, 0, 2), NodeDevices(GPU, 4, 0))
 
 
-@pytest.mark.parametrize(
-    ("conditions", "status"),
-    [
-        ([{"type": "Ready", "status": "True"}, {"type": "CNIAddressPressure", "status": "False"}], "False"),
-        ([{"type": "Ready", "status": "True"}], ""),
-        (None, ""),
-    ],
-)
-def test_the_status_of_the_agents_condition_is_read(conditions: Any, status: str) -> None:
-    assert parse_node({"metadata": {"name": "n"}, "status": {"conditions": conditions}}).address_pressure == status
+def test_the_status_of_the_agents_condition_is_read() -> None:
+    ready = {"type": "Ready", "status": "True"}
+    for conditions, status in (
+        ([ready, {"type": "CNIAddressPressure", "status": "False"}], "False"), ([ready], ""), (None, ""),
+    ):  # fmt: skip
+        assert parse_node({"metadata": {"name": "n"}, "status": {"conditions": conditions}}).address_pressure == status
 
 
-@pytest.mark.parametrize(
-    ("written", "count"), [("7", 7), (7, 7), ("1k", 1000), ("2M", 2_000_000), ("1Ki", 1024), ("3Gi", 3 * 1024**3)]
-)
-def test_a_count_is_read_in_any_server_format(written: Any, count: int) -> None:
+def test_a_count_is_read_in_any_server_format_and_an_invalid_one_skipped() -> None:
     # KubeVirt offers 1000 of each of its devices, and the server writes that as 1k.
-    assert devices({KVM: written}, {KVM: written}) == (NodeDevices(KVM, count, count),)
-
-
-@pytest.mark.parametrize("invalid", ["", "-1", "1.5", "1500m", "many", "٣", "1e3", None, True, [], {}, "9" * 5000])
-def test_an_invalid_count_is_skipped_and_the_others_are_read(invalid: Any) -> None:
-    assert devices({KVM: invalid, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
+    for written, count in (("7", 7), (7, 7), ("1k", 1000), ("2M", 2_000_000), ("1Ki", 1024), ("3Gi", 3 * 1024**3)):
+        assert devices({KVM: written}, {KVM: written}) == (NodeDevices(KVM, count, count),)
+    invalid: Any
+    for invalid in ("", "-1", "1.5", "1500m", "many", "\u0663", "1e3", None, True, [], {}, "9" * 5000):
+        assert devices({KVM: invalid, GPU: "1"}, {KVM: "1", GPU: "1"}) == (NodeDevices(GPU, 1, 1),)
 
 
 # Registration
@@ -90,9 +73,13 @@ def test_a_node_without_them_has_none() -> None:
     assert (one.uid, one.created, one.provider_id, one.taints) == ("", None, "", ())
 
 
-@pytest.mark.parametrize("invalid", [7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1}])
-def test_invalid_taints_are_skipped(invalid: Any) -> None:
-    assert registered(taints=invalid).taints == ()
+def test_invalid_taints_and_times_are_skipped() -> None:
+    taints: Any
+    at: Any
+    for taints in (7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1}):
+        assert registered(taints=taints).taints == ()
+    for at in (None, "", "true", "-1", "1.5", "\u0663", "9" * 12, "9" * 5000, 10**11, [], {}):
+        assert registered(taints=[{"key": "ToBeDeletedByClusterAutoscaler", "value": at}]).taints[0].at is None
 
 
 def test_only_taints_about_registration_are_stored() -> None:
@@ -109,11 +96,6 @@ def test_only_taints_about_registration_are_stored() -> None:
         Taint("DeletionCandidateOfClusterAutoscaler", AT),
         Taint("node.cloudprovider.kubernetes.io/uninitialized"),
     )
-
-
-@pytest.mark.parametrize("invalid", [None, "", "true", "-1", "1.5", "٣", "9" * 12, "9" * 5000, 10**11, [], {}])
-def test_an_invalid_taint_time_is_ignored(invalid: Any) -> None:
-    assert registered(taints=[{"key": "ToBeDeletedByClusterAutoscaler", "value": invalid}]).taints[0].at is None
 
 
 def test_an_unprintable_provider_id_is_escaped() -> None:
@@ -143,17 +125,13 @@ def test_a_node_has_its_volumes_in_use_and_attached() -> None:
     assert (parsed.ready, parsed.controller_attach) == (True, True)
 
 
-@pytest.mark.parametrize(
-    "conditions",
-    [None, [], [{"type": "Ready", "status": "False"}], [{"type": "Ready", "status": "Unknown"}], [7], "x", [{}]],
-)
-def test_a_node_is_ready_only_if_its_condition_is_true(conditions: Any) -> None:
-    assert not with_volumes({"conditions": conditions}).ready
-
-
-@pytest.mark.parametrize("annotations", [None, {}, {next(iter(CONTROLLER)): "false"}])
-def test_attach_and_detach_by_the_controller_needs_the_annotation(annotations: Any) -> None:
-    assert not with_volumes({}, annotations).controller_attach
+def test_a_node_is_ready_only_if_its_condition_is_true_and_needs_the_annotation() -> None:
+    conditions: Any
+    unready = [{"type": "Ready", "status": "False"}], [{"type": "Ready", "status": "Unknown"}]
+    for conditions in (None, [], *unready, [7], "x", [{}]):
+        assert not with_volumes({"conditions": conditions}).ready
+    for annotations in (None, {}, {next(iter(CONTROLLER)): "false"}):
+        assert not with_volumes({}, annotations).controller_attach
 
 
 def test_invalid_volumes_do_not_make_a_node_unavailable() -> None:
@@ -162,14 +140,14 @@ def test_invalid_volumes_do_not_make_a_node_unavailable() -> None:
     assert with_volumes({"volumesAttached": "x"}).volumes_attached == ()
 
 
-@pytest.mark.parametrize(
-    ("status", "runtime"),
-    [
-        ({"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24"}}, "docker://20.10.24"),
-        ({"nodeInfo": {"containerRuntimeVersion": ""}}, ""),
-        ({"nodeInfo": None}, ""),
-        (None, ""),
-    ],
-)
-def test_a_node_has_its_container_runtime(status: Any, runtime: str) -> None:
-    assert parse_node({"metadata": {"name": "n"}, "status": status}).runtime == runtime
+def test_nodes_of_every_version_are_parsed() -> None:
+    for item, cidrs, pods, runtime in (
+        ({}, (), None, ""),
+        ({"spec": {"podCIDR": "10.0.0.0/24"}}, ("10.0.0.0/24",), None, ""),  # before 1.16
+        ({"status": {"allocatable": {"pods": 30}, "nodeInfo": None}}, (), 30, ""),
+        ({"status": {"allocatable": {"pods": "1k"}, "nodeInfo": {"containerRuntimeVersion": ""}}}, (), None, ""),
+        ({"spec": None, "status": None}, (), None, ""),
+        ({"status": {"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24"}}}, (), None, "docker://20.10.24"),
+    ):
+        parsed = parse_node({"metadata": {"name": "n"}, **item})
+        assert (parsed.pod_cidrs, parsed.max_pods, parsed.runtime) == (cidrs, pods, runtime)

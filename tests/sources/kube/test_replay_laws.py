@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from agent.model.snapshot import Known
 from agent.model.watches import Evidence
 from agent.sources.kube.client import Api, ApiError, Query
-from agent.sources.kube.etcd_restore import RestoreDetector
 from agent.sources.kube.list_watch import Reflector
-from agent.sources.kube.node import NODES_PATH
 from agent.sources.kube.replica import MAX_TOMBSTONES, Replica
 from agent.sources.source_error import SourceError
+from tests.sources.kube.connections import NODE, things
 from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed, pod
 
 STEPS = (
@@ -47,9 +46,8 @@ class World(Api):
         self.evidence: list[Evidence] = []
         self.now = 0.0
         self.reflector = Reflector(
-            "pods", lambda: self, "/api/v1/pods", (), lambda item: str(item["metadata"]["uid"]),
-            clock=lambda: self.now, stale_after=120, restores=RestoreDetector((), lambda: self.now),
-            on_evidence=lambda evidence, _before, _version: self.evidence.append(evidence),
+            things(field="uid"), lambda: self, NODE, lambda: self.now, 120,
+            lambda evidence, _before, _version: self.evidence.append(evidence),
         )  # fmt: skip
         self.checked = 0
         self._steps = iter(steps)
@@ -58,12 +56,12 @@ class World(Api):
         self._ended = False
 
     @contextmanager
-    def read(self, path: str, query: Query) -> Iterator[Iterator[bytes]]:
+    def read(self, path: str, query: Query, limit: int = 0) -> Iterator[Iterator[bytes]]:  # noqa: ARG002 (as Api)
         yield iter([self._list(path, query)])
 
     def _list(self, path: str, query: Query) -> bytes:
         version = dict(query)["resourceVersion"]
-        if path == NODES_PATH:
+        if path == NODE.path:
             assert version == ""
             return self._answered()
         assert path == "/api/v1/pods"
@@ -94,6 +92,7 @@ class World(Api):
             raise ApiError(*refusal)
         return self._shown(version)
 
+    def request_version(self) -> None: ...
     def close(self) -> None: ...
 
     def _shown(self, since: int) -> Iterator[bytes]:

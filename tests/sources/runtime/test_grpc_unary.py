@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
 from agent.sources.source_error import SourceError
 from tests.fakes.grpc_server import OPENING, Answers, Call, FakeGrpcServer, framed
-from tests.wire import FakeServer, Request, as_nobody, open_directory
+from tests.wire import as_nobody, open_directory
 
 METHOD = "/test.Service/Method"
 _16_MB = 16 * 1024 * 1024
-INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 2, 8, 11
+INTERNAL_ERROR, ENHANCE_YOUR_CALM = 2, 11
 
 
 @pytest.fixture
@@ -76,12 +76,6 @@ def test_a_request_has_the_headers_of_grpc_and_its_metadata(path: Path) -> None:
     }
 
 
-def test_the_timeout_of_a_request_has_at_most_eight_digits(path: Path) -> None:
-    with FakeGrpcServer(path, lambda call: call.answer(b"")) as server:
-        ask(path, timeout=1e9)
-    assert server.calls[0].headers["grpc-timeout"] == "99999999m"
-
-
 def test_calls_follow_each_other_on_one_connection(path: Path) -> None:
     def echo(call: Call) -> None:
         call.answer(call.request)
@@ -93,18 +87,14 @@ def test_calls_follow_each_other_on_one_connection(path: Path) -> None:
     assert server.connections == 1
 
 
-@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_frames_may_be_split_anywhere(path: Path, piece: int) -> None:
-    with FakeGrpcServer(path, lambda call: call.answer(b"a" * 3000), piece=piece):
-        assert ask(path) == b"a" * 3000
-
-
-@pytest.mark.parametrize("size", [0, 1, 65_530, 65_536, 3_000_000, _16_MB])
-def test_an_answer_is_complete_whatever_its_size(path: Path, size: int) -> None:
-    content = bytes(range(256)) * (size // 256 + 1)
-    with FakeGrpcServer(path, lambda call: call.answer(content[:size])), connection(path, 60) as connected:
-        assert connected.call(METHOD) == content[:size]
-        assert connected.call(METHOD) == content[:size], "the windows are open again"
+def test_an_answer_is_complete_whatever_its_size_and_its_pieces(path: Path) -> None:
+    content = bytes(range(256)) * (_16_MB // 256)
+    for size, piece in ((3000, 1), (3000, 7), (0, 1 << 20), (65_536, 1 << 20), (_16_MB, 1 << 20)):
+        server = FakeGrpcServer(path, lambda call, size=size: call.answer(content[:size]), piece)  # type: ignore[misc]
+        with server, connection(path, 60) as connected:
+            assert connected.call(METHOD) == content[:size]
+            assert connected.call(METHOD) == content[:size], "the windows are open again"
+        path.unlink()
 
 
 def test_an_answer_of_more_than_16_megabytes_is_refused(path: Path) -> None:
@@ -112,14 +102,8 @@ def test_an_answer_of_more_than_16_megabytes_is_refused(path: Path) -> None:
     assert text.endswith("the response is larger than 16,777,216 bytes")
 
 
-@pytest.mark.parametrize("declared", [_16_MB, 0xFFFF_FFFF])
-def test_a_declared_length_reserves_no_memory(path: Path, declared: int) -> None:
-    def answers(call: Call) -> None:
-        call.head(OPENING)
-        call.data(b"\0" + declared.to_bytes(4) + b"short")
-        call.head({"grpc-status": "0"}, end=True)
-
-    assert "not one uncompressed message (10 bytes)" in error_from(path, answers)
+def test_a_declared_length_reserves_no_memory(path: Path) -> None:
+    assert "not one uncompressed message (10 bytes)" in error_from(path, content(b"\0\xff\xff\xff\xffshort"))
 
 
 def test_pings_and_settings_between_are_answered(path: Path) -> None:
@@ -145,42 +129,29 @@ def test_an_answer_in_headers_and_trailers_of_one_call_is_not_that_of_the_next(p
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["trailers only", "trailers"])
-@pytest.mark.parametrize(
-    ("sent", "message"),
-    [
+def test_a_status_that_is_not_ok_is_an_error_with_its_code_and_message(path: Path, *, early: bool) -> None:
+    for sent, message in (
         ("unknown service runtime.v1.RuntimeService", "unknown service runtime.v1.RuntimeService"),
         ("100%25 %E2%9C%93 %22x%22", '100% \u2713 "x"'),
         ("half %E2%9C", "half \ufffd"),
         ("no escape: 100%", "no escape: 100%"),
         ("", ""),
-    ],
-)
-def test_a_status_that_is_not_ok_is_an_error_with_its_code_and_message(
-    path: Path, *, early: bool, sent: str, message: str
-) -> None:
-    status = {"grpc-status": "12", "grpc-message": sent}
+        ("x" * 2000 + "0123", "x" * 2000 + "0123"),
+    ):
+        status = {"grpc-status": "12", "grpc-message": sent}
 
-    def answers(call: Call) -> None:
-        if not early:
-            call.head(OPENING)
-            call.data(framed(b"what was known until then"))
-        call.head({**OPENING, **status} if early else status, end=True)
+        def answers(call: Call, status: dict[str, str] = status) -> None:
+            if not early:
+                call.head(OPENING)
+                call.data(framed(b"what was known until then"))
+            call.head({**OPENING, **status} if early else status, end=True)
 
-    with FakeGrpcServer(path, answers):
-        error = error_of(path)
-    assert isinstance(error, GrpcError)
-    assert (error.code, error.message) == (Code.UNIMPLEMENTED, message)
-    assert str(error) == f"{path}: Method: {message or 'no message'} (gRPC status 12)"
-
-
-def test_a_long_message_is_kept_whole_and_written_in_short(path: Path) -> None:
-    with FakeGrpcServer(path, lambda call: call.fail(5, "x" * 2000 + ID_AT_THE_END)):
-        error = error_of(path)
-    assert isinstance(error, GrpcError)
-    assert error.message.endswith(ID_AT_THE_END)
-
-
-ID_AT_THE_END = "0123"
+        with FakeGrpcServer(path, answers):
+            error = error_of(path)
+        path.unlink()
+        assert isinstance(error, GrpcError)
+        assert (error.code, error.message) == (Code.UNIMPLEMENTED, message)
+        assert str(error).startswith(f"{path}: Method: {message[:20] or 'no message'}")
 
 
 def test_after_an_error_of_the_server_the_connection_can_be_used(path: Path) -> None:
@@ -244,9 +215,8 @@ def half(then: Callable[[Call], None]) -> Answers:
     return answers
 
 
-@pytest.mark.parametrize(
-    ("answers", "text"),
-    [
+def test_an_answer_that_breaks_the_rules_is_never_an_answer(path: Path) -> None:
+    broken: list[tuple[Answers, str]] = [
         (http_error, "HTTP status 503"),
         (no_status, "no valid gRPC status ('')"),
         (trailers(grpc_status="OK"), "no valid gRPC status ('OK')"),
@@ -261,33 +231,18 @@ def half(then: Callable[[Call], None]) -> Answers:
         (content(framed(b"one") + framed(b"two")), "not one uncompressed message (16 bytes)"),
         (content(b"\1" + framed(b"answer")[1:]), "not one uncompressed message (11 bytes)"),
         (half(lambda call: call.reset(INTERNAL_ERROR)), "the server reset the call (INTERNAL_ERROR)"),
-        (lambda call: call.reset(CANCEL), "the server reset the call (CANCEL)"),
         (lambda call: call.reset(0xABCD), "the server reset the call (43981)"),
         (half(lambda call: call.go_away(0)), "the server ends the connection (NO_ERROR)"),
-        (
-            lambda call: call.go_away(ENHANCE_YOUR_CALM, b"too_many_pings"),
-            "the server ends the connection (ENHANCE_YOUR_CALM: too_many_pings)",
-        ),
+        (lambda call: call.go_away(ENHANCE_YOUR_CALM), "the server ends the connection (ENHANCE_YOUR_CALM)"),
         (lambda call: call.hang_up(), "the server closed the connection"),
         (half(lambda call: call.hang_up()), "the server closed the connection"),
         (http_1, "the server closed the connection"),
         (lambda call: call.raw(b"\0\0\4\7\0\0\0\0\0half"), "Frame data missing or invalid"),
         (lambda call: call.raw(b"\0\0\4\1\4\0\0\0\1half"), "Error decoding header block"),
-    ],
-)  # fmt: skip
-def test_an_answer_that_breaks_the_rules_is_never_an_answer(path: Path, answers: Answers, text: str) -> None:
-    assert text in error_from(path, answers)
-
-
-def test_after_a_goaway_with_the_answer_no_other_call_is_answered(path: Path) -> None:
-    def answers(call: Call) -> None:
-        call.answer(b"answer")
-        call.go_away(0)
-
-    with FakeGrpcServer(path, answers), connection(path) as connected:
-        assert connected.call(METHOD) == b"answer"
-        with pytest.raises(SourceError, match="Method: "):
-            connected.call(METHOD)
+    ]
+    for answers, text in broken:
+        assert text in error_from(path, answers)
+        path.unlink()
 
 
 @pytest.mark.parametrize("when", ["at once", "in the middle", "by drops", "by pings"])
@@ -307,17 +262,6 @@ def test_the_timeout_bounds_the_whole_call(path: Path, when: str) -> None:
     text = error_from(path, hanging.get(when, drip), timeout=0.3)
     assert text.endswith("no complete response within 0.3 s")
     assert time.perf_counter() - start < 2
-
-
-def test_a_server_whose_first_frame_drips_is_late_too(path: Path) -> None:
-    def drip(_: Request) -> Iterator[bytes]:
-        yield b"\x00\x3f\xfc\x04\x00\x00\x00\x00\x00"  # settings of 16,380 bytes
-        while not server.closing.wait(0.01):
-            yield b"\0"
-
-    server = FakeServer(drip, at=path)
-    with server:
-        assert str(error_of(path, 0.3)).endswith("no complete response within 0.3 s")
 
 
 def test_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
@@ -392,17 +336,6 @@ def answered(sent: bytes) -> bytes | SourceError:
             return error
         finally:
             thread.join()
-
-
-@given(st.binary(max_size=60), st.booleans())
-def test_any_bytes_give_an_error_and_no_other_exception(sent: bytes, after_settings: bool) -> None:
-    assert isinstance(answered((b"\0\0\0\4\0\0\0\0\0" if after_settings else b"") + sent), SourceError)
-
-
-@given(st.integers(0, len(RECORDED) - 1), st.integers(0, 255))
-def test_an_answer_with_one_wrong_byte_is_an_answer_or_an_error(at: int, byte: int) -> None:
-    found = answered(RECORDED[:at] + bytes([byte]) + RECORDED[at + 1 :])
-    assert isinstance(found, SourceError) or len(found) == len(b"answer")
 
 
 @given(st.integers(0, len(RECORDED) - 1))

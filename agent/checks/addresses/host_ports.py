@@ -1,0 +1,85 @@
+"""The ports of the node that rules in iptables or nftables may still forward to an address, after its pod is gone.
+
+A CNI plugin forwards what libcni's cached result has. kubenet and CRI-O forward by themselves, as the pod's spec says.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from agent.checks import runtime as runtimes
+from agent.model.assessment import Assessment, ClassifiedReservation
+from agent.model.runtime import CRI_O
+from agent.model.snapshot import Known, Pod, PortMapping, ProcessStartTimes, Reservation, Snapshot, known_or
+from agent.model.text import count_of
+
+Ports = tuple[PortMapping, ...]
+
+_NAMED: Final = 3
+"""Ports in one sentence about several."""
+
+
+def in_specs(assessment: Assessment, before: Mapping[str, Ports]) -> Mapping[str, Ports]:
+    """Return the ports in the spec of the pod of each reserved container ID. `before`: what was known earlier."""
+    snapshot = assessment.snapshot
+    if not any(isinstance(store.reading, Known) for store in snapshot.reservations):
+        return before
+    pods, found = {pod.name: pod for pod in known_or(snapshot.pods, ())}, dict[str, Ports]()
+    for entry in assessment.reservations:
+        if entry.container_id in before:
+            found[entry.container_id] = before[entry.container_id]
+        elif (pod := pods.get(entry.pod)) and pod.host_ports is not None and _is_same_pod(pod, entry, assessment):
+            found[entry.container_id] = pod.host_ports
+    return found
+
+
+def _is_same_pod(pod: Pod, classified: ClassifiedReservation, assessment: Assessment) -> bool:
+    """Return whether this pod had the address: one of a StatefulSet has the name of the pod before it."""
+    if container := assessment.index.containers.get(classified.container_id):
+        return container.pod_uid == pod.uid
+    reserved = classified.entry.mtime if isinstance(classified.entry, Reservation) else None
+    return reserved is not None and pod.created is not None and pod.created <= reserved
+
+
+def forwarded(assessment: Assessment, reservations: Collection[Reservation]) -> dict[Reservation, Ports | None]:
+    """Return the ports that may still be forwarded to each address; None: not known."""
+    snapshot, specs = assessment.snapshot, assessment.host_ports
+    cached = _cached(snapshot, {reservation.container_id for reservation in reservations})
+    processes = known_or(snapshot.processes, None)
+    return {
+        reservation: ()
+        if _without_rules(reservation, processes)
+        else cached.get((reservation.container_id, reservation.network), specs.get(reservation.container_id))
+        for reservation in reservations
+    }
+
+
+def _cached(snapshot: Snapshot, container_ids: Collection[str]) -> Mapping[tuple[str, str], Ports]:
+    """Return the ports in libcni's results. Those of kubenet, and of libcni before 0.8, name neither ports nor pod."""
+    found, forwards_itself = dict[tuple[str, str], Ports](), CRI_O in runtimes.names(snapshot)
+    for result in known_or(snapshot.cni_results, ()):
+        if result.container_id in container_ids and (result.port_mappings or (result.pod and not forwards_itself)):
+            sandbox = result.container_id, result.network
+            found[sandbox] = tuple(dict.fromkeys((*found.get(sandbox, ()), *result.port_mappings)))
+    return found
+
+
+def _without_rules(reservation: Reservation, processes: ProcessStartTimes | None) -> bool:
+    """A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any."""
+    return not reservation.container_id or (processes is not None and processes.booted > reservation.mtime)
+
+
+def describe(ports: str) -> str:
+    """Say what a release does not remove. `ports`: of the node, and where they lead; may be empty."""
+    return f"; iptables or nftables rules may still forward host port {ports}" if ports else ""
+
+
+def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
+    """Say which rules a release leaves, and what shows them. `ports`: of each address; None: not known."""
+    ip = next(iter(ports)) if len(ports) == 1 else "ADDRESS"
+    iptables = "ip6tables" if ":" in ip else "iptables"
+    show = f"`{iptables}-save -t nat | grep -wF {ip}` or `nft list ruleset | grep -wF {ip}` on the node shows them"
+    known = [f"{port} to {ip}" for ip, forwarded in ports.items() for port in forwarded or ()]
+    if not known:
+        return f"rules that forward host ports to {count_of(len(ports), 'address', 'addresses')} are not known: {show}"
+    more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+    return f"{describe(', '.join(known[:_NAMED]) + more).removeprefix('; ')}: {show}"

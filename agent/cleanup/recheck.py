@@ -1,0 +1,83 @@
+"""The last questions before a release: about one sandbox and its addresses, live. The order is part of the proof.
+
+The runtime first, then the kubelet, then the kernel: a checkpoint protects an address during ADD, and the kernel as
+soon as the address is configured (docs/proof.md). So each release reads the namespaces itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.model.index import mounted_by_sandbox, of_nobody
+from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
+from agent.model.runtime import DOCKER
+from agent.model.snapshot import Reservation, ReservationKey
+from agent.sources.host import addresses, mount_table
+from agent.sources.host.cni_cache import CniResults
+from agent.sources.host.processes import ProcessTable
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """Each question raises SourceError where there is no definite answer."""
+
+    has_container: Callable[[str], bool]
+    has_checkpoint: Callable[[str], bool | None]
+    """None: the kubelet of this node keeps none."""
+    results: CniResults
+    proc: Path
+    processes: ProcessTable
+    send: Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]
+    """Probes addresses; False: without sending anything, and leaving out those that can be asked."""
+
+    def ask(self, request: ReleaseRequest) -> Refusal | list[str]:
+        """Ask for owners of this sandbox. Return each answer, word for word for the journal, if none objects.
+
+        An empty file names no sandbox: then only the kernel is asked.
+        """
+        answers: list[str] = []
+        if container_id := request.container_id:
+            if self.has_container(container_id):
+                return Refusal(Reason.CONTAINER_EXISTS, "recheck: the container runtime has the container")
+            answers.append("the container runtime answered that there is no such container")
+            if checkpoint := self.has_checkpoint(container_id):
+                return Refusal(Reason.TEARDOWN_PENDING, "recheck: the sandbox has a checkpoint")
+            if checkpoint is not None:
+                answers.append("the kubelet has no checkpoint of the sandbox")
+        if holder := self.holder_of(container_id, request.ips):
+            return Refusal(Reason.ADDRESS_IN_USE, f"recheck: {holder}")
+        answers.append("no process has the address configured")
+        if container_id:
+            answers.append("libcni's cache names no mounted network namespace of the sandbox")
+        return answers
+
+    def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
+        """Say which process has one of the addresses, or that the sandbox's network namespace is still mounted."""
+        for address in addresses.read_addresses(self.proc):
+            if address.ip in ips:
+                return f"process {address.pid} ({address.command}) has the address configured"
+        named = [found for found in self.results.read() if found.namespace and found.container_id == container_id]
+        mounted = mounted_by_sandbox(named, self.namespaces()) if named else {}
+        return f"its network namespace is still mounted: {mounted[container_id]}" if mounted else ""
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Return where network namespaces are mounted."""
+        return mount_table.read_namespaces(self.proc, self.processes.runtimes())
+
+    def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Mapping[ReservationKey, ProbeResult]:
+        """Look for whoever has an address without a process. Of all addresses at once: it may take some seconds.
+
+        Where an address cannot be asked, a namespace of which nobody knows the sandbox may have it.
+        """
+        found = self.send(reservations, send)
+        if all(result.asked for result in found.values()):
+            return found
+        namespace = of_nobody(self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER))
+        if not namespace:
+            return found
+        return {key: result if result.asked else _doubtful(result, namespace) for key, result in found.items()}
+
+
+def _doubtful(result: ProbeResult, namespace: str) -> ProbeResult:
+    why = f"{result.why}, and a network namespace is mounted whose sandbox is not known: {namespace}"
+    return ProbeResult(why, Reason.PROBE_UNANSWERED, asked=False)

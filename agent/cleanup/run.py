@@ -1,0 +1,261 @@
+"""The session of one cleaner: what it may release, what it remembers from sync to sync, and what it does in one.
+
+A dry run and the cleaner that releases are two classes, not a flag. Where cleanup is off, there is no session.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import ClassVar, Final
+
+from agent.cleanup import guards, restore
+from agent.cleanup.guards import GuardContext, RuntimeHistory
+from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
+from agent.cleanup.recheck import Recheck
+from agent.cleanup.signals import interrupted
+from agent.cleanup.summary import summarize
+from agent.cleanup.unlink import NodeFiles, describe_error, release
+from agent.model.release import (
+    Blocker,
+    Cleaning,
+    Limits,
+    Outcome,
+    ProbeResult,
+    Reason,
+    Refusal,
+    ReleaseRequest,
+    Verdict,
+)
+from agent.model.report import Report
+from agent.model.snapshot import Reservation, ReservationKey, Snapshot, known_or
+from agent.sources.source_error import SourceError
+
+HOUR: Final = timedelta(hours=1)
+PAUSE: Final = timedelta(minutes=10)
+"""A leak whose release failed is left alone for so long: it must neither hold up others nor be probed in every sync."""
+MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
+"""No release begins later than this after its snapshot: the node goes on meanwhile."""
+_PROBED_AT_ONCE: Final = 100
+"""Sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3, 1024)."""
+_MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
+"""Refusals of the probe and the recheck that do not pass by themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How many addresses may be released, each with its setting. None: no limit."""
+
+    per_sync: tuple[str, int] | None = None
+    per_hour: tuple[str, int] | None = None
+
+    def spent(self, journal: Journal, now: datetime, by: str) -> dict[str, int]:
+        """Return what earlier syncs used, by setting. The journal keeps the hourly part across restarts."""
+        return {} if self.per_hour is None else {self.per_hour[0]: journal.released_since(now - HOUR, by)}
+
+    def left(self, spent: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        allowances = filter(None, (self.per_sync, self.per_hour))
+        return tuple((setting, limit - spent.get(setting, 0)) for setting, limit in allowances)
+
+
+@dataclass
+class DryRun:
+    """Reports what would be released, and changes nothing."""
+
+    applied: ClassVar[bool] = False
+    limits: Limits
+    budget: Budget
+    by: str
+    """Who releases, `clean` or `run`."""
+    journal: JournalStore
+    recheck: Recheck
+    files: NodeFiles
+    blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: ()
+    """Returns why nothing could be released here."""
+    _read: Journal = field(default=Journal(), init=False)
+    """The journal as it was before the snapshot."""
+    _read_at: datetime | None = field(default=None, init=False)
+    _unreadable: str = field(default="", init=False)
+    _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
+    _reappeared: Entry | None = field(default=None, init=False)
+    """The release whose container reappeared, until the journal has recorded that."""
+    _paused: dict[Reservation, timedelta] = field(default_factory=dict, init=False)
+    """The uptime until which a leak is left alone."""
+
+    def before_snapshot(self, now: datetime) -> None:
+        """Read the journal. What was released up to now must not be in the snapshot that follows."""
+        self._reappeared = None  # it is not recorded here, so that nobody could resume
+        self._read_journal(now)
+
+    def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
+        """`snapshots`: those behind the report that were not passed before."""
+        for snapshot in snapshots:
+            self._history = self._history.after(snapshot)
+            if not self.halted:
+                self._reappeared = self._find_reappeared(snapshot)
+        self._record_halt()
+        context = self.context(report)
+        decisions = guards.decide(context)
+        outcomes = self._outcomes([request for request, refusals in decisions if not refusals], context.snapshot)
+        outcomes += [Outcome(request, Verdict.REFUSED, refusals) for request, refusals in decisions if refusals]
+        blockers = () if self.applied else self.blockers(context)
+        return summarize(context, outcomes, self._read, applied=self.applied, blockers=blockers)
+
+    def _record_halt(self) -> None: ...
+
+    def _outcomes(self, requests: Sequence[ReleaseRequest], _snapshot: Snapshot) -> list[Outcome]:
+        """Return what comes of the requests that passed every guard."""
+        known: Mapping[ReservationKey, ProbeResult] = {}
+        with suppress(SourceError):  # --apply reports it
+            known = self.recheck.probe(_reservations(requests), send=False)
+        return [_objected(request, known) or _would_release(request, known) for request in requests]
+
+    def context(self, report: Report) -> GuardContext:
+        """Return what the guards may know of this sync."""
+        snapshot = report.assessment.snapshot
+        spent = self.budget.spent(self._read, self._read_at or snapshot.taken_at, self.by)
+        return GuardContext(
+            report=report,
+            runtime_history=self._history,
+            limits=replace(self.limits, allowances=self.budget.left(spent)),
+            spent=spent,
+            halted=self.halted,
+            journal_trouble=self._unreadable or self.journal.trouble(),
+            journal_damage=self._read.damage,
+            paused={leak for leak, until in self._paused.items() if snapshot.uptime < until},
+        )
+
+    @property
+    def halted(self) -> str:
+        """Why cleanup halted; empty if it did not."""
+        halted = next(iter(self._read.halted()), self._reappeared)
+        return halted.reappearance if halted else ""
+
+    def _read_journal(self, now: datetime) -> None:
+        self._read_at = now
+        try:
+            self._read, self._unreadable = self.journal.read(), ""
+        except SourceError as error:
+            self._unreadable = str(error)
+
+    def _find_reappeared(self, snapshot: Snapshot) -> Entry | None:
+        """Return the release of a container that the runtime or the kubelet has a record of.
+
+        A reservation alone is none: a plugin that outlives its sandbox can write one, and it is a leak like any other.
+        """
+        recorded = {container.id for container in known_or(snapshot.containers, ())}
+        recorded.update(checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ()))
+        found = [entry for container_id, entry in self._read.released_from().items() if container_id in recorded]
+        if found:
+            with suppress(SourceError):  # if it cannot be read again, what was read before the snapshot counts
+                # The container may have been restored meanwhile, and even released once more.
+                released = self.journal.read().released_from()
+                found = [entry for entry in found if released.get(entry.container_id) == entry]
+        return found[0] if found else None
+
+
+@dataclass(kw_only=True)
+class Apply(DryRun):
+    """Releases what passes every guard."""
+
+    applied: ClassVar[bool] = True
+    now: Callable[[], datetime]
+    lock_timeout: float
+    """Seconds to wait for another cleaner."""
+    heartbeat: Callable[[], None] = lambda: None
+    """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
+
+    def before_snapshot(self, now: datetime) -> None:
+        """Read the journal, and recover what was interrupted."""
+        self._read_journal(now)
+        if self._read.unfinished() and not self._unreadable:
+            with suppress(Busy, OSError, SourceError), self.journal.exclusive(0):
+                # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
+                restore.recover_all(self.files, self.journal, self.now())
+            self._read_journal(now)
+
+    def _record_halt(self) -> None:
+        """Let a halt outlive this process, until `nodeleak resume`."""
+        if self._reappeared:
+            with suppress(Busy, OSError, SourceError), self.journal.exclusive(self.lock_timeout):
+                if entry := self.journal.read().named(self._reappeared.name):
+                    halting = replace(entry, halted=self.now(), resumed=None)
+                    self.journal.update(halting, self.now())
+                    entries = (halting if entry.name == halting.name else entry for entry in self._read.entries)
+                    self._read, self._reappeared = replace(self._read, entries=tuple(entries)), None
+
+    def _outcomes(self, requests: Sequence[ReleaseRequest], snapshot: Snapshot) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        while batch := requests[len(outcomes) : len(outcomes) + _PROBED_AT_ONCE]:
+            outcomes += self._release_batch(batch, snapshot.taken_at)
+        self._paused = {leak: until for leak, until in self._paused.items() if snapshot.uptime < until}
+        for outcome in outcomes:
+            may_last = any(refusal.reason in _MAY_LAST for refusal in outcome.refusals)
+            if may_last or outcome.verdict is Verdict.FAILED:
+                self._paused |= dict.fromkeys(outcome.request.reservations, snapshot.uptime + PAUSE)
+        return outcomes
+
+    def _release_batch(self, requests: Sequence[ReleaseRequest], taken_at: datetime) -> list[Outcome]:
+        if end := self._not_begun(requests[0], taken_at):
+            return [replace(end, request=request) for request in requests]
+        try:
+            # Outside every lock, because it takes some seconds.
+            probed = self.recheck.probe(_reservations(requests))
+        except SourceError as error:
+            return [Outcome(request, Verdict.FAILED, why=str(error)) for request in requests]
+        self.heartbeat()
+        outcomes: list[Outcome] = []
+        try:
+            with self.journal.exclusive(self.lock_timeout):
+                active = self.journal.read().active_since(self._read)
+                for request in requests:
+                    begun = self._not_begun(request, taken_at, active) or _objected(request, probed)
+                    outcomes.append(begun or _still_locked(request, outcomes) or self._release(request, probed))
+                    self.heartbeat()
+        except (Busy, OSError, SourceError) as error:
+            outcomes += [_not_journaled(request, error) for request in requests[len(outcomes) :]]
+        return outcomes
+
+    def _not_begun(self, request: ReleaseRequest, taken_at: datetime, active: Collection[str] = ()) -> Outcome | None:
+        """Begin no release after a signal, too long after the snapshot, or of what the journal shows in motion."""
+        if interrupted():
+            return Outcome(request, Verdict.INTERRUPTED, why="interrupted by a signal before this release began")
+        if abs(self.now() - taken_at) > MAX_SNAPSHOT_AGE:
+            why = f"its snapshot is older than {MAX_SNAPSHOT_AGE.total_seconds():.0f} s: run cleanup again"
+            return Outcome(request, Verdict.REFUSED, (Refusal(Reason.SNAPSHOT_EXPIRED, why),))
+        if request.container_id in active:
+            return Outcome(request, Verdict.CHANGED, why="the sandbox was restored, or released, since the snapshot")
+        return None
+
+    def _release(self, request: ReleaseRequest, probed: Mapping[ReservationKey, ProbeResult]) -> Outcome:
+        evidence = [probed[leak.key].why for leak in request.reservations if probed[leak.key].asked]
+        return release(request, evidence, self.recheck, self.files, self.journal, by=self.by, at=self.now())
+
+
+def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
+    return [leak for request in requests for leak in request.reservations]
+
+
+def _objected(request: ReleaseRequest, probed: Mapping[ReservationKey, ProbeResult]) -> Outcome | None:
+    results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
+    refusals = tuple(Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection)
+    return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
+
+
+def _would_release(request: ReleaseRequest, known: Mapping[ReservationKey, ProbeResult]) -> Outcome:
+    why = "; ".join(known[leak.key].why for leak in request.reservations if leak.key in known)
+    return Outcome(request, Verdict.WOULD_RELEASE, why=why)
+
+
+def _still_locked(request: ReleaseRequest, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """A lock is waited for once per sync, so that 118 leaks do not wait 118 times."""
+    busy = [outcome for outcome in outcomes if outcome.verdict is Verdict.BUSY]
+    same = (outcome for outcome in busy if {*outcome.request.directories}.intersection(request.directories))
+    found = next(same, None)
+    return found and Outcome(request, Verdict.BUSY, why=found.why)
+
+
+def _not_journaled(request: ReleaseRequest, error: Exception) -> Outcome:
+    if isinstance(error, Busy):
+        return Outcome(request, Verdict.BUSY, why=str(error))
+    return Outcome(request, Verdict.REFUSED, (Refusal(Reason.JOURNAL_UNWRITABLE, describe_error(error)),))

@@ -1,0 +1,131 @@
+"""What is said of a cleanup: why nothing can be released here, what there is besides the outcomes. Decides nothing."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from agent.checks.addresses import failing_plugin, host_ports
+from agent.cleanup.guards import GuardContext, release_requests
+from agent.cleanup.journal import Journal
+from agent.model.assessment import Assessment
+from agent.model.ranges import free
+from agent.model.release import BlockedBy, Blocker, Cleaning, Outcome, PassedOver, Verdict
+from agent.model.report import Report
+from agent.model.setting_values import AUTO
+from agent.model.snapshot import Known, NotRequested, Reservation, ReservationKey, Unavailable
+from agent.sources.os_error import describe_os_error
+
+
+def summarize(
+    context: GuardContext,
+    outcomes: Sequence[Outcome],
+    journal: Journal,
+    *,
+    applied: bool,
+    blockers: tuple[Blocker, ...] = (),
+) -> Cleaning:
+    """Summarize a sync."""
+    snapshot, report = context.snapshot, context.report
+    unfinished = "is unfinished, the next cleanup or restore recovers it"
+    return Cleaning(
+        node=snapshot.node_name,
+        taken_at=snapshot.taken_at,
+        applied=applied,
+        outcomes=tuple(outcomes),
+        passed_over=tuple(_passed_over(report.assessment, context.limits.only)),
+        unavailable=snapshot.unavailable_about_addresses(),
+        halted=context.halted,
+        blockers=blockers,
+        free_before={network.name: network.free for network in report.networks},
+        free_after=dict(_free_after(report, _released(outcomes))),
+        causes=report.leak_causes,
+        warnings=(
+            *(f"journal: {damage}" for damage in journal.damage),
+            *(f"journal: entry {entry.name} {unfinished}" for entry in journal.unfinished()),
+            *(() if context.limits.unattended else _to_mend(report, _released(outcomes))),
+        ),
+    )
+
+
+def find_blockers(
+    context: GuardContext, check_writable: Callable[[str], None], *, no_network: str, journal_full: str
+) -> Iterator[Blocker]:
+    """Yield why nothing can be released here, or in one network, whatever is leaked. Nothing is changed.
+
+    host-local's locks are not tried: that could create their file, and delay an ADD.
+    `check_writable`: raises OSError if nothing can be removed from a directory.
+    `no_network`: why no network may be cleaned. `journal_full`: until when. Each is empty if it does not apply.
+    """
+    if context.halted:
+        yield Blocker(BlockedBy.HALTED, f"cleanup halted: {context.halted}")
+    if no_network:
+        yield Blocker(BlockedBy.NO_CLEANUP_NETWORK, no_network)
+    yield from _unwritable(context, check_writable)
+    if context.journal_trouble:
+        why = f"{context.journal_trouble}: nothing is released without a journal, which is in --state-dir"
+        yield Blocker(BlockedBy.JOURNAL_UNWRITABLE, f"cannot use the journal: {why}")
+    elif journal_full:
+        yield Blocker(BlockedBy.JOURNAL_FULL, journal_full)
+
+
+def _unwritable(context: GuardContext, check_writable: Callable[[str], None]) -> Iterator[Blocker]:
+    allowed = [
+        store
+        for store in context.snapshot.reservations
+        if isinstance(store.reading, Known) and not store.absent and context.limits.networks & {AUTO, store.network}
+    ]
+    failed: dict[str, str] = {}
+    for store in allowed:
+        try:
+            check_writable(store.directory)
+        except OSError as error:
+            failed[store.network] = f"cannot change {error.filename}: {describe_os_error(error)}"
+    for network, why in failed.items():
+        yield Blocker(BlockedBy.NETWORK_UNWRITABLE, why, "" if len(failed) == len(allowed) else network)
+
+
+def _passed_over(assessment: Assessment, only: frozenset[str] | None) -> Iterator[PassedOver]:
+    """Yield the addresses that were requested by name and have nothing to release, with the reason."""
+    requested = {ip for request in release_requests(assessment, only) for ip in request.ips}
+    for ip in sorted((only or set()) - requested):
+        found = [entry for entry in assessment.reservations if entry.name == ip]
+        for classified in found:
+            state = classified.state.value.replace("_", " ")
+            yield PassedOver(ip, f"{state}: {classified.why}", classified.network)
+        if not found:
+            yield PassedOver(ip, _not_found(assessment))
+
+
+def _not_found(assessment: Assessment) -> str:
+    stores = assessment.snapshot.reservations
+    if unread := [store.network for store in stores if isinstance(store.reading, Unavailable)]:
+        return f"not known: cannot read network {', '.join(unread)}"
+    unused = [store.network for store in stores if isinstance(store.reading, NotRequested)]
+    return f"not reserved (network {', '.join(unused)} is not in use)" if unused else "not reserved"
+
+
+def _released(outcomes: Iterable[Outcome]) -> list[Reservation]:
+    """Return what was, or in a dry run would be, released."""
+    done = {Verdict.RELEASED, Verdict.WOULD_RELEASE}
+    requests = [outcome.request for outcome in outcomes if outcome.verdict in done]
+    return [reservation for request in requests for reservation in request.reservations]
+
+
+def _free_after(report: Report, released: Iterable[Reservation]) -> Iterator[tuple[str, int | None]]:
+    """Yield for how many sandboxes each network has addresses now; None: that is not known."""
+    gone = {reservation.key for reservation in released}
+    for network in report.networks:
+        if network.ranges is None or network.free is None:
+            yield network.name, None
+            continue
+        names = (entry.name for entry in report.assessment.of(network.name) if entry.blocks)
+        yield network.name, free(network.ranges, (ip for ip in names if ReservationKey(network.name, ip) not in gone))
+
+
+def _to_mend(report: Report, released: Sequence[Reservation]) -> Iterator[str]:
+    """Yield what takes addresses again, and which rules are left. The daemon refuses both, where they are known."""
+    for tracked in report.findings:
+        if tracked.finding.detector == failing_plugin.NAME:
+            yield tracked.finding.message
+    ports = host_ports.forwarded(report.assessment, released)
+    for unknown in (False, True):
+        if found := {leak.ip: known for leak, known in ports.items() if known != () and (known is None) == unknown}:
+            yield f"{host_ports.describe_rules(found)}; they would lead to the next pod"

@@ -1,0 +1,396 @@
+"""The release of one sandbox, from top to bottom: recheck, read, journal, lock, compare, unlink. And the link back.
+
+THE ONLY MODULE THAT CHANGES FILES OF HOST-LOCAL AND LIBCNI; a lint rule keeps the calls out of all others. They work
+relative to an open directory, and follow no link in it. A reservation is removed and put back only through a
+`LockedNetwork`: under host-local's own locks, `flock` on the directory (host-local <= 0.6) and on the file `lock` in it
+(>= 0.7). host-local has no other locks. Two other files are created: that `lock` where it is missing, and
+`.nodeleak-restoring` where no file can be without a name.
+"""
+
+import errno
+import fcntl
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import tenacity
+
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalFull, JournalStore, new_entry
+from agent.cleanup.recheck import Recheck
+from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.snapshot import Reservation
+from agent.sources.host import cni_cache
+from agent.sources.source_error import SourceError
+
+_MAX_BYTES: Final = 256 * 1024
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOCK_MODE: Final = 0o750
+"""host-local's own for its lock file (alexflint/go-filemutex). host-local <= 0.6 has no such file: it is created."""
+_READ_ONLY: Final = (
+    "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
+    "or apply deploy/overlays/cleanup-exec with your image"
+)
+_DATA_DIR: Final = "read-only mount: to release from this dataDir, mount it writable, as deploy/overlays/data-dir does"
+_TEMPORARY: Final = "../.nodeleak-restoring"
+"""A temporary name, where a file needs one. It is beside the directories of the networks, where nobody reads it."""
+_NO_FILE: Final = FileImage(RESERVATION, "", "", b"", 0, 0, 0, 0, 0)
+"""Stands for anything that is not a regular file. It equals no file that was assessed."""
+
+
+class LockHeld(Exception):
+    """Another process holds a lock of host-local, or has just replaced it."""
+
+    def __init__(self) -> None:
+        super().__init__("another process holds host-local's lock")
+
+
+class _RaceLost(Exception):
+    """A file is no longer the one that was assessed. Nothing was touched."""
+
+    def __init__(self, verdict: Verdict, why: str) -> None:
+        super().__init__(why)
+        self.verdict = verdict
+
+
+def release(
+    request: ReleaseRequest,
+    evidence: Sequence[str],
+    recheck: Recheck,
+    files: "NodeFiles",
+    journal: JournalStore,
+    *,
+    by: str,
+    at: datetime,
+) -> Outcome:
+    """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here."""
+    try:
+        answers = recheck.ask(request)
+        if isinstance(answers, Refusal):
+            return Outcome(request, Verdict.REFUSED, (answers,))
+        with files.opened(request.directories) as networks:
+            images = [_read_assessed(reservation, networks) for reservation in request.reservations]
+        cached = files.cached(request)
+        start = files.clock()
+        with files.locked(request.directories):
+            waited = files.clock() - start  # a lock that is held for hours must not fill the journal
+    except (_RaceLost, LockHeld, SourceError, OSError) as error:
+        return Outcome(request, _verdict(error), why=describe_error(error))
+    entry = new_entry(request, (*images, *cached), by, at)
+    try:
+        # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
+        journal.begin(entry, (*answers, *evidence))
+    except OSError as error:
+        reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
+        return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
+    return _release_journaled(request, entry, waited, files, journal)
+
+
+def _verdict(error: Exception) -> Verdict:
+    if isinstance(error, _RaceLost):
+        return error.verdict
+    return Verdict.BUSY if isinstance(error, LockHeld) else Verdict.FAILED
+
+
+def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork"]) -> FileImage:
+    """Return the file of a reservation, byte for byte, if it is still the one that the guards have judged."""
+    image = networks[reservation.directory].read(reservation.ip)
+    if image is None:
+        raise _RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
+    judged = reservation.inode, reservation.size, reservation.mtime_ns
+    words = [word.encode() for word in (reservation.container_id, reservation.ifname) if word]
+    if (image.inode, len(image.content), image.mtime_ns) != judged or image.content.split() != words:
+        raise _RaceLost(Verdict.CHANGED, f"{reservation.ip} is not the file that was assessed")
+    return image
+
+
+def _release_journaled(
+    request: ReleaseRequest, entry: Entry, waited: float, files: "NodeFiles", journal: JournalStore
+) -> Outcome:
+    outcome, start = Outcome(request, Verdict.FAILED, entry=entry.name), files.clock()
+    try:
+        with files.locked(request.directories) as networks:
+            locked = files.clock()
+            verdict, why = _compare_and_unlink(entry.reservations, networks)
+            outcome = replace(outcome, waited=waited + locked - start, held=files.clock() - locked)
+    except LockHeld as held:
+        verdict, why = Verdict.BUSY, str(held)
+    except OSError as error:
+        why = f"{describe_error(error)}: the sandbox may be partly released; the next cleanup or restore recovers it"
+        return replace(outcome, why=why)
+    if verdict is Verdict.RELEASED:
+        why = files.unlink_cached(entry)
+    return replace(outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), entry.at, why))
+
+
+def record(journal: JournalStore, entry: Entry, at: datetime, why: str) -> str:
+    """Record the outcome. Return why it is so, and if it cannot be recorded: then the entry is unfinished."""
+    try:
+        journal.update(entry, at)
+    except OSError as error:
+        unrecorded = f"the journal does not record the outcome: {describe_error(error)}"
+        return f"{why}; {unrecorded}" if why else unrecorded
+    return why
+
+
+def _compare_and_unlink(images: Sequence[FileImage], networks: Mapping[str, "LockedNetwork"]) -> tuple[Verdict, str]:
+    """Under the locks nothing is asked, nothing is waited for, and only the directories are written.
+
+    Raises OSError if a part of the sandbox was removed, and could not be put back.
+    """
+    for image in images:
+        if (now := networks[image.directory].read(image.name)) is None:
+            return Verdict.GONE, f"{image.name} was released by another process"
+        if now != image:
+            return Verdict.CHANGED, f"{image.name} is not the file that was journaled"
+    removed: list[FileImage] = []
+    try:
+        for image in images:
+            with suppress(FileNotFoundError):  # removed by a process that does not take the lock
+                networks[image.directory].unlink(image.name)
+                removed.append(image)
+    except OSError as error:
+        for image in removed:
+            networks[image.directory].link(image)
+        return Verdict.FAILED, describe_error(error)
+    return (Verdict.RELEASED, "") if removed else (Verdict.GONE, "released by a process that does not take the lock")
+
+
+class OpenNetwork:
+    """A network's directory (`Reservation.directory`), open for reading. Each operation raises OSError."""
+
+    def __init__(self, directory: str, handle: int) -> None:
+        self.directory, self.handle = directory, handle
+
+    def read(self, name: str) -> FileImage | None:
+        """Return the file that has this name now; None if nothing has it."""
+        data_dir, network = posixpath.split(self.directory)
+        image = _read(self.handle, RESERVATION, network, name)
+        return image and replace(image, data_dir=data_dir)
+
+    def addresses_of(self, container_id: str) -> list[str]:
+        """Return the addresses that are reserved for a sandbox now."""
+        images = filter(None, map(self.read, os.listdir(self.handle)))
+        return [image.name for image in images if image.content.split()[:1] == [container_id.encode()]]
+
+
+class LockedNetwork(OpenNetwork):
+    """A network's directory whose locks are held: only here a reservation is removed or put back."""
+
+    def unlink(self, name: str) -> None:
+        os.unlink(name, dir_fd=self.handle)
+
+    def link(self, image: FileImage) -> None:
+        """Put the file back as it was, at once, if nothing has its name."""
+        _link(image, self.handle)
+
+
+@dataclass
+class NodeFiles:
+    """The directories of host-local and libcni on this node."""
+
+    networks_dir: Path
+    cache_dirs: tuple[Path, ...]
+    lock_timeout: float
+    """Seconds to wait for the locks of one sandbox's directories."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    mounted: Callable[[Path], Path] = lambda path: path
+    """Where a path of the node is for this process."""
+
+    @contextmanager
+    def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
+        """Open the directories of networks for reading. Raises OSError."""
+        with ExitStack() as stack:
+            opened = {name: stack.enter_context(_opened(self._path(name), os.O_NOFOLLOW)) for name in directories}
+            yield {directory: OpenNetwork(directory, handle) for directory, handle in opened.items()}
+
+    @contextmanager
+    def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
+        """Hold host-local's locks. Raises LockHeld after the timeout, and OSError, also if nothing can be removed."""
+        # host-local blocks in the kernel. The agent must not: behind a lock that is never released it would hang.
+        tries = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self.lock_timeout),
+            wait=tenacity.wait_random(0.001, 0.005),
+            retry=tenacity.retry_if_exception_type(LockHeld),
+            reraise=True,
+        )
+        networks, locks = tries(self._try_locks, sorted(directories))
+        with locks:
+            yield networks
+        # A power cut must not bring back what the journal calls released. Not under the lock: a disk can be slow.
+        for path in map(self._path, networks):
+            with suppress(OSError), _opened(path) as handle:
+                os.fsync(handle)
+
+    def _try_locks(self, directories: Sequence[str]) -> tuple[Mapping[str, LockedNetwork], ExitStack]:
+        with ExitStack() as stack:
+            networks = {directory: stack.enter_context(self._locked(directory)) for directory in directories}
+            return networks, stack.pop_all()
+
+    @contextmanager
+    def _locked(self, directory: str) -> Iterator[LockedNetwork]:
+        """Hold both locks of a network's directory; raises LockHeld if one is not available now."""
+        self.check_writable(directory)
+        path = self._path(directory)
+        with _opened(path, os.O_NOFOLLOW) as handle:
+            _flock(handle)
+            lock = os.open("lock", _READ | os.O_CREAT, _LOCK_MODE, dir_fd=handle)
+            try:
+                if not stat.S_ISREG(os.fstat(lock).st_mode):
+                    raise OSError(errno.EINVAL, "not a regular file, as host-local's lock is", "lock")
+                _flock(lock)
+                # If what is locked was replaced, the next host-local locks the new one and does not wait.
+                if not (_is_still("lock", lock, handle) and _is_still(path, handle)):
+                    raise LockHeld
+                yield LockedNetwork(directory, handle)
+            finally:
+                os.close(lock)
+
+    def check_writable(self, directory: str) -> None:
+        """Check that files can be removed from a directory, without changing it. Raises OSError."""
+        path = self._path(directory)
+        with _opened(path, os.O_NOFOLLOW) as handle:
+            if os.fstatvfs(handle).f_flag & os.ST_RDONLY:
+                in_data_dir = not (self.networks_dir / directory).is_relative_to(self.networks_dir)
+                raise OSError(errno.EROFS, _DATA_DIR if in_data_dir else _READ_ONLY, str(path))
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=handle, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def _path(self, directory: str) -> Path:
+        path = self.networks_dir / directory
+        return path if path.is_relative_to(self.networks_dir) else self.mounted(path)
+
+    def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
+        """Find libcni's results for the sandbox, without those that the runtime needs. Raises OSError."""
+        found: dict[tuple[str, str], FileImage] = {}
+        for cache in self.cache_dirs if request.container_id else ():
+            with suppress(FileNotFoundError), _opened(cache) as directory:
+                for reservation in request.reservations:
+                    for name, network, ifname in cni_cache.names_of(reservation):
+                        image = _read(directory, str(cache), network, name)
+                        if image is None or not cni_cache.belongs(image.content, reservation, network, ifname):
+                            continue
+                        if not (request.keeps_results and cni_cache.is_deleted_by_id(image.content)):
+                            found[image.place, name] = image
+        return tuple(found.values())
+
+    def unlink_cached(self, entry: Entry) -> str:
+        """Remove the results of a release, if they are unchanged. Return what is left, which is not a failure."""
+
+        def unlink(image: FileImage, directory: int) -> None:
+            if _read(directory, image.place, image.network, image.name) == image:
+                os.unlink(image.name, dir_fd=directory)
+
+        return self._each_cached(entry, unlink, "left in libcni's cache")
+
+    def link_cached(self, entry: Entry) -> str:
+        """Put the results of a release back. Return what could not be put back."""
+        return self._each_cached(entry, _link, "not restored to libcni's cache")
+
+    def _each_cached(self, entry: Entry, change: Callable[[FileImage, int], None], failed: str) -> str:
+        errors = []
+        for image in (image for image in entry.files if image.place != RESERVATION):
+            try:
+                if Path(image.place) not in self.cache_dirs:  # a journal can contain anything
+                    raise PermissionError(errno.EPERM, "not a configured directory of libcni's cache", image.place)
+                with _opened(Path(image.place)) as directory:
+                    change(image, directory)
+            except OSError as error:
+                errors.append(f"{failed}: {describe_error(error)}")
+        return "; ".join(errors)
+
+
+@contextmanager
+def _opened(path: Path, flags: int = 0) -> Iterator[int]:
+    handle = os.open(path, _DIRECTORY | flags)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _flock(handle: int) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise LockHeld from error
+
+
+def _is_still(path: Path | str, handle: int, directory: int | None = None) -> bool:
+    """Return whether a path still leads to what is open."""
+    try:
+        return os.path.samestat(os.stat(path, dir_fd=directory, follow_symlinks=False), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _read(directory: int, place: str, network: str, name: str) -> FileImage | None:
+    """Return a regular file; None if nothing has the name."""
+    try:
+        handle = os.open(name, _READ, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
+            return _NO_FILE
+        raise
+    try:
+        found = os.fstat(handle)
+        is_file = stat.S_ISREG(found.st_mode) and found.st_size <= _MAX_BYTES
+        content = os.read(handle, _MAX_BYTES + 1) if is_file else b""
+    finally:
+        os.close(handle)
+    owner, times = (found.st_uid, found.st_gid), (found.st_ino, found.st_mtime_ns)
+    image = FileImage(place, network, name, content, stat.S_IMODE(found.st_mode), *owner, *times)
+    return image if is_file else _NO_FILE
+
+
+def _link(image: FileImage, directory: int) -> None:
+    """Create a file that gets its name when it is complete: host-local reads every file that it finds."""
+    try:
+        handle, temporary = _new_file(directory)
+        try:
+            with os.fdopen(handle, "wb", closefd=False) as file:
+                file.write(image.content)
+            os.fchown(handle, image.uid, image.gid)
+            os.fchmod(handle, image.mode)
+            os.utime(handle, ns=(image.mtime_ns, image.mtime_ns))
+            os.fsync(handle)
+            source = temporary or f"/proc/self/fd/{handle}"
+            os.link(source, image.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
+        finally:
+            os.close(handle)
+            if temporary:
+                with suppress(OSError):  # the file is in place
+                    os.unlink(temporary, dir_fd=directory)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, image.name) from error
+
+
+def _new_file(directory: int) -> tuple[int, str]:
+    """Open a file without a name. Where the file system cannot (NFS), return the temporary name that it has."""
+    try:
+        return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory), ""
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR}:
+            raise
+    # One left by an agent that died may be a second name of a reservation: unlink it, and never write to it.
+    with suppress(FileNotFoundError):
+        os.unlink(_TEMPORARY, dir_fd=directory)
+    handle = os.open(_TEMPORARY, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    return handle, _TEMPORARY
+
+
+def describe_error(error: Exception) -> str:
+    """Return the file and the system's message, if the error has them."""
+    if isinstance(error, OSError) and error.strerror:
+        why = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
+        return f"{error.filename}: {why}" if error.filename else why
+    return str(error)

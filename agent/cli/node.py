@@ -1,0 +1,41 @@
+"""Snapshots of this node, and names of pods that only the daemon remembers.
+
+kubenet, for one, leaves no record of who had a leaked address. The names come from whatever answers on the daemon's
+port: they name, and never prove, veto or release anything.
+"""
+
+from datetime import timedelta
+
+from agent.app import loop
+from agent.app.sources import displayed_name, for_command
+from agent.checks import engine
+from agent.cli.output import progress
+from agent.config import Config
+from agent.model.recording import Recording
+from agent.model.report import Report
+from agent.sources.daemon import DaemonClient
+
+
+def record_node(config: Config) -> Recording:
+    """Take a snapshot of the node, and a second one if a finding has to be confirmed."""
+    sources = for_command(config).snapshot
+    with progress("taking a snapshot of the node"):
+        snapshots = loop.take_snapshots(sources, displayed_name(config), config.grace, config.confirm_after)
+    return Recording(grace=config.grace, confirm_after=timedelta(0), snapshots=snapshots)
+
+
+def assess(recording: Recording, config: Config | None) -> Report:
+    """Assess snapshots. `config`: of the node, whose daemon is asked for names that are missing; None: of no node."""
+    grace, confirm_after = recording.grace, recording.confirm_after
+    report = engine.replay(recording.snapshots, grace=grace, confirm_after=confirm_after)
+    if config is None or not report.unnamed or not (pods := remembered_pods(config)):
+        return report
+    return engine.replay(recording.snapshots, grace=grace, confirm_after=confirm_after, pods=pods)
+
+
+def remembered_pods(config: Config) -> dict[str, str]:
+    """Return the pods that the daemon knows, by container ID; none if it does not answer."""
+    try:
+        return DaemonClient(config.listen).pods()
+    except Exception:  # noqa: BLE001 (no command may fail for a name)
+        return {}

@@ -1,0 +1,232 @@
+"""What 1,000 agents cost a real API server (1.20.2) on this machine, beyond what it costs without them.
+
+Each agent runs the daemon's list and watch, with its default settings, its ServiceAccount and its ClusterRole. etcd
+holds their nodes, with 30 pods each; of all nodes together, the status of 25 pods changes in a second. The cost of an
+agent does not depend on the number of nodes, because it watches only its own. Then the API server is killed and started
+again: by its audit log, these are the lists of all agents, which are spread over 15 s.
+"""
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import processes
+from tests.bench.measure import Figure, footprint
+from tests.bench.surroundings import ROOT
+from tests.control_plane import ControlPlane, missing
+from tests.fakes import apiserver, nodes
+from tests.wire import established
+
+_NODES, _PODS, _IN_A_PROCESS, _UPDATES = 500, 30, 125, 25.0
+_SPREAD, _SETTLE, _STEADY, _RECOVERY = 20.0, 10.0, 120.0, 60.0
+_POD_BYTES = 6_000
+_AGENT = "system:serviceaccount:kube-system:nodeleak"
+_MEMORY = Path("/dev/shm")  # noqa: S108 (a private directory is made in it)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Counters up to `lists`; the others are what there is now."""
+
+    at: float
+    cpu: float
+    """Seconds."""
+    sent: int
+    """Bytes, to all connections: those of the clients and that to etcd."""
+    requests: int
+    """A watch counts when it ends."""
+    lists: Counter[str]
+    watches: int
+    connections: int
+    memory: int
+    """Bytes in use: heap and stacks."""
+
+
+def figures() -> Iterator[Figure]:
+    if absent := missing():
+        yield Figure(f"not measured: it needs {', '.join(absent)} (hack/cluster build)", "-")
+        return
+    names = [f"worker-{number:05}" for number in range(_NODES)]
+    with cluster(names) as plane, _updates(plane, names):
+        time.sleep(_SETTLE)
+        idle = sample(plane)
+        time.sleep(_STEADY / 2)
+        before = sample(plane)
+        with agents(plane, names, _SPREAD):
+            time.sleep(_SETTLE)
+            started = sample(plane)
+            time.sleep(_STEADY)
+            yield from _costs(idle, before, started, sample(plane))
+            plane.kill_api_server()
+            answered = plane.start_api_server(audit=True)
+            time.sleep(_RECOVERY)
+            yield from _restart([at - answered for at in lists(plane.audit_log) if at >= answered])
+
+
+def _costs(idle: Sample, before: Sample, started: Sample, steady: Sample) -> Iterator[Figure]:
+    each = 1000 / _NODES
+
+    def rate(what: str, first: Sample, last: Sample) -> float:
+        return float((getattr(last, what) - getattr(first, what)) / (last.at - first.at))
+
+    def cost(what: str, first: Sample, last: Sample) -> float:
+        """What agents cost per second, beyond what there is without them."""
+        return (rate(what, first, last) - rate(what, idle, before)) * each
+
+    yield Figure("CPU", f"{cost('cpu', started, steady):.3f} cores")
+    yield Figure("requests", f"{cost('requests', started, steady):.0f} each second")
+    yield Figure("sent", f"{cost('sent', started, steady) / 1000:.0f} KB each second")
+    yield Figure("memory in use", f"{(steady.memory - before.memory) * each / 1024**2:.0f} MiB")
+    yield Figure("watches", f"{(steady.watches - before.watches) * each:,.0f}")
+    yield Figure("connections", f"{(steady.connections - before.connections) * each:,.0f}")
+    seconds = started.at - before.at
+    yield Figure("CPU of the start of all agents", f"{cost('cpu', before, started) * seconds:.1f} s")
+    yield Figure("sent at the start of all agents", f"{cost('sent', before, started) * seconds / 1024**2:.0f} MiB")
+
+
+def _restart(times: Sequence[float]) -> Iterator[Figure]:
+    peak = max(Counter(map(int, times)).values(), default=0)
+    yield Figure(f"after a restart of the API server: lists of {_NODES} agents", f"{len(times):,}")
+    yield Figure("after a restart: at most in one second; the last one", f"{peak}; after {max(times, default=0):.0f} s")
+
+
+@contextmanager
+def cluster(names: Sequence[str]) -> Iterator[ControlPlane]:
+    """Run a control plane that holds these nodes and their pods during the block."""
+    with tempfile.TemporaryDirectory(prefix="nodeleak-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
+        plane = ControlPlane(Path(directory))
+        try:
+            plane.start_etcd()
+            plane.store(_objects(names))
+            plane.start_api_server()
+            yield plane
+        finally:
+            plane.stop()
+
+
+def _objects(names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    model = nodes.healthy(datetime.now(UTC), _PODS, "10.244.0.0/24")
+    pods = [apiserver.pod_object(model, sandbox, _POD_BYTES) for sandbox in model.running]
+    node = apiserver.node_object(model)
+    for name in names:
+        yield f"minions/{name}", node | {"metadata": _metadata(node, name)}
+        for number, pod in enumerate(pods):
+            own = f"{name}-{number}"
+            placed = {
+                "metadata": _metadata(pod, own) | {"namespace": "default"},
+                "spec": pod["spec"] | {"nodeName": name},
+            }
+            yield f"pods/default/{own}", pod | placed
+
+
+def _metadata(item: dict[str, Any], name: str) -> dict[str, Any]:
+    kept = {key: value for key, value in item["metadata"].items() if key != "resourceVersion"}
+    return kept | {"name": name, "uid": name}
+
+
+@contextmanager
+def agents(plane: ControlPlane, names: Sequence[str], spread: float) -> Iterator[None]:
+    """Run the agents of these nodes during the block, which begins once all are ready."""
+    kubeconfig = _deployed(plane)
+    with ExitStack() as stack:
+        children = []
+        for first in range(0, len(names), _IN_A_PROCESS):
+            # Elsewhere, clients have cores of their own: here they must not take those of the server.
+            command = ["nice", "-n", "9", sys.executable, "-m", "tests.bench.agents", str(kubeconfig), str(spread)]
+            command += names[first : first + _IN_A_PROCESS]
+            log = stack.enter_context((plane.directory / "agents.log").open("ab"))
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
+            children.append(stack.enter_context(child))
+            stack.callback(processes.stop, child)
+        for child in children:
+            if child.stdout is None or child.stdout.readline() != b"ready\n":
+                raise OSError(f"agents ended before they were ready:\n{(plane.directory / 'agents.log').read_text()}")
+        yield
+
+
+def _deployed(plane: ControlPlane) -> Path:
+    """Create the agents' service account with its deployed rights, and a token as the kubelet requests it."""
+    for item in yaml.safe_load_all((ROOT / "deploy/base/rbac.yaml").read_text()):
+        group = f"/apis/{item['apiVersion']}" if "/" in item["apiVersion"] else "/api/v1/namespaces/kube-system"
+        plane.request("POST", f"{group}/{item['kind'].lower()}s", item)
+    path = "/api/v1/namespaces/kube-system/serviceaccounts/nodeleak/token"
+    wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 36000}}
+    token = json.loads(plane.request("POST", path, wanted))["status"]["token"]
+    return plane.kubeconfig_for(token, "agent.conf")
+
+
+@contextmanager
+def _updates(plane: ControlPlane, names: Sequence[str]) -> Iterator[None]:
+    """Change the statuses of pods at a steady rate during the block."""
+    over = threading.Event()
+
+    def update() -> None:
+        for number in itertools.count():
+            name = f"{names[number % len(names)]}-{number // len(names) % _PODS}"
+            condition = {"type": "Ready", "status": "True", "reason": f"Update{number}"}
+            with contextlib.suppress(OSError):  # it is being restarted
+                kind = "application/strategic-merge-patch+json"
+                body = {"status": {"conditions": [condition]}}
+                plane.request("PATCH", f"/api/v1/namespaces/default/pods/{name}/status", body, kind)
+            if over.wait(1 / _UPDATES):
+                return
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def sample(plane: ControlPlane) -> Sample:
+    """Read what the API server has done and holds, after a garbage collection."""
+    plane.request("GET", "/debug/pprof/heap?gc=1")
+    # Before /metrics is written, which costs CPU too.
+    at, cpu = time.monotonic(), footprint(plane.api_server).cpu_ms / 1000
+    sent = dict(line.split(": ") for line in Path(f"/proc/{plane.api_server}/io").read_text().splitlines())["wchar"]
+    wanted = ("apiserver_request_total{", "apiserver_longrunning_gauge{", "go_memstats_")
+    lines = [line for line in plane.request("GET", "/metrics").decode().splitlines() if line.startswith(wanted)]
+    totals, lists_ = Counter[str](), Counter[str]()
+    for family in text_string_to_metric_families("\n".join([*lines, ""])):
+        for series in family.samples:
+            if series.labels.get("verb") != "PATCH":
+                totals[series.name] += int(series.value)
+            if series.labels.get("verb") == "LIST":
+                lists_[series.labels["resource"]] += int(series.value)
+    return Sample(
+        at,
+        cpu,
+        int(sent),
+        totals["apiserver_request_total"],
+        lists_,
+        totals["apiserver_longrunning_gauge"],
+        len(established(plane.port)),
+        totals["go_memstats_heap_alloc_bytes"] + totals["go_memstats_stack_inuse_bytes"],
+    )
+
+
+def lists(audit_log: Path) -> list[float]:
+    """Return the times of all lists of agents that an audit log has."""
+    events = map(json.loads, audit_log.read_text().splitlines())
+    return [
+        datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+        for event in events
+        if event["verb"] == "list" and event["user"]["username"] == _AGENT
+    ]

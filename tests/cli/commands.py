@@ -1,0 +1,202 @@
+"""A small node in a directory, and commands on it: in this process, or in one of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from agent.cli import main
+from tests.fakes.host import write_sockets
+from tests.wire import ID, Answer, Answers, FakeServer, Request, hang, http, kubeconfig, until
+
+LEAKED = "f" * 64
+AGENT = (sys.executable, "-m", "agent")
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+
+@dataclass
+class SmallNode:
+    """A node in a directory: one pod, one leak, a fake docker, and a process table with a kubelet."""
+
+    home: Path
+    docker: FakeServer
+    options: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        networks, cache, checkpoints = self.home / "networks", self.home / "cache", self.home / "sandbox"
+        for directory in (networks / "kubenet", networks / "cbr0", cache, checkpoints):
+            directory.mkdir(parents=True)
+        for ip, container_id in (("10.244.1.2", ID), ("10.244.1.9", LEAKED)):
+            path = networks / "kubenet" / ip
+            path.write_text(f"{container_id}\r\neth0")
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        (cache / f"kubenet-{ID}-eth0").write_text(json.dumps({"ip4": {"ip": "10.244.1.2/24"}}))
+        (checkpoints / ID).write_text('{"name": "web-0", "namespace": "shop"}')
+        self.proc = self.home / "proc"
+        random = self.proc / "sys/kernel/random"
+        random.mkdir(parents=True)
+        (random / "boot_id").write_text("b-1\n")
+        (self.proc / "stat").write_text("btime 1700000000\n")
+        write_sockets(self.proc)
+        for pid, command in ((7, "dockerd"), (8, "kubelet")):
+            net = self.proc / f"{pid}/task/{pid}/net"
+            net.mkdir(parents=True)
+            (net / "fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
+            (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
+            (self.proc / f"{pid}/mountinfo").touch()
+        # Nothing of the real machine is read: it may have the sockets of a kubelet.
+        self.options = [
+            *("--device-plugins-dir", str(self.home / "device-plugins"), "--state-dir", str(self.home / "state")),
+            *("--cni-networks-dir", str(networks), "--cni-cache-dir", str(cache), "--checkpoint-dir", str(checkpoints)),
+            *("--docker-host", self.docker.url, "--proc", str(self.proc), "--confirm-after", "1ms"),
+        ]
+
+
+CONTAINER = {
+    "Id": ID,
+    "State": "running",
+    "Created": 1_700_000_000,
+    "Labels": {
+        "io.kubernetes.pod.name": "web-0",
+        "io.kubernetes.pod.namespace": "shop",
+        "io.kubernetes.docker.type": "podsandbox",
+    },
+}
+
+
+def engine(request: Request) -> Answer:
+    """A fake docker with one sandbox."""
+    return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps([CONTAINER]))]
+
+
+@contextmanager
+def api_server(directory: Path, answers: Answers) -> Iterator[list[str]]:
+    """Return the options for a fake API server."""
+    with FakeServer(answers) as server:
+        yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
+
+
+@contextmanager
+def hanging_api(directory: Path) -> Iterator[list[str]]:
+    server: FakeServer = FakeServer(lambda _: hang(server))
+    with server:
+        yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
+
+
+def no_objects(_: Request) -> Answer:
+    """An API server without any objects."""
+    return [http('{"metadata":{"resourceVersion":"5"},"items":[]}')]
+
+
+def environment(more: dict[str, str]) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    # The addresses of a node in a directory may be those of real pods on this machine.
+    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "NODELEAK_PROBE": "off", **more}
+
+
+def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **more: str) -> Done:
+    """Run a command to its end: in this process, or in one of its own after a prefix, such as `env`."""
+    start = time.perf_counter()
+    if prefix or arguments[0] == "run":
+        done = subprocess.run(  # noqa: S603 (ours)
+            [*prefix, *AGENT, *arguments], env=environment(more), input=given, capture_output=True, text=True,
+            timeout=30, check=False,
+        )  # fmt: skip
+        code, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        code, out, err = _in_process(arguments, given, environment(more))
+    assert "Traceback" not in err, err
+    return Done(code, out, err, time.perf_counter() - start)
+
+
+def _in_process(arguments: Sequence[str], given: str, environ: Mapping[str, str]) -> tuple[int, str, str]:
+    out, err, stdin, before = StringIO(), StringIO(), sys.stdin, dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.stdin = StringIO(given)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(arguments)
+    finally:
+        sys.stdin = stdin
+        os.environ.clear()
+        os.environ.update(before)
+    return code, out.getvalue(), err.getvalue()
+
+
+class Daemon:
+    """A running daemon, and its log lines so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
+
+    def log_event(self, event: str) -> dict[str, Any]:
+        """Wait for a log line."""
+        until(lambda: event in [one["event"] for one in self.events], f"{event}, but {self.lines}", 20)
+        return next(one for one in self.events if one["event"] == event)
+
+    def handles_sigterm(self) -> bool:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+        return bool(int(caught, 16) & 1 << (signal.SIGTERM - 1))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
+        """Send a signal; return the exit code, and how long it took to end."""
+        start = time.perf_counter()
+        self.process.send_signal(number)
+        code, seconds = self.process.wait(20), time.perf_counter() - start
+        self._reader.join()
+        assert "Traceback" not in "".join(self.lines)
+        return code, seconds
+
+
+@contextmanager
+def running(*arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Daemon]:
+    """Start a daemon, and kill it at the end."""
+    process = subprocess.Popen(  # noqa: S603 (ours)
+        [*prefix, *AGENT, "run", *arguments], env=environment({}), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with process:
+        try:
+            yield Daemon(process)
+        finally:
+            process.kill()
+
+
+def served(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()

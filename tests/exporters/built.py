@@ -1,0 +1,167 @@
+"""Nodes, cleanups and journals that no recording has, for the golden files."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
+from agent.model.devices import TransitionKind
+from agent.model.rejections import RejectionKind
+from agent.model.release import BlockedBy, Blocker, Cleaning, PassedOver, Reason, Refusal, Verdict
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    NetworkStore,
+    Node,
+    NotRequested,
+    Reservation,
+    Snapshot,
+    Unavailable,
+)
+from tests import builders as b
+from tests.builders import NOW, node, reservation, unrecognized
+from tests.exporters import cleanings as c
+from tests.exporters.cleanings import cleaning, outcome, refused
+
+HOUR: Final = timedelta(hours=1)
+LOST: Final = reservation("10.244.1.9")
+EVIL: Final = "<script>alert('x')</script>&\"<b onclick=x>\x1b[2J"
+_UNUSED: Final = NetworkStore("storage", NotRequested("reservations", "the pods use another"))
+_MIXED: Final = ("10.244.1.10", "10.244.0.200", "fd00::10", "fd00::a", "fd00:0:1::1", "10.9.9.9")
+_TRANSITIONS: Final = [b.transition(what, b.KVM, ago=HOUR, socket=b.KVM_SOCKET, exact=False) for what in TransitionKind]
+_REJECTED: Final = [b.refused_pod(f"shop/{refused}", refused=refused) for refused in RejectionKind]
+
+
+def leaks(count: int) -> tuple[Reservation, ...]:
+    return tuple(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 4 + count))
+
+
+def with_range(subnet: str, *ips: str) -> Snapshot:
+    """A network with another range, and leaks in it."""
+    taken = [reservation(ip, f"{n:064x}") for n, ip in enumerate(ips, 4)]
+    return node(*taken, cni_results=[b.cni_result("f" * 64, "", subnet)], node=[])
+
+
+NODES: Final[dict[str, Snapshot]] = {
+    "healthy": node(),
+    "dark": b.dark_node(),
+    "without-api": b.without_api(node(LOST)),
+    "without-containers": b.without(node(*leaks(9), unrecognized("notes")), "containers"),
+    "without-pods-and-node": b.without(node(LOST), "pods", "node"),
+    "one-network-unread": node(LOST, reservation("10.9.0.2", "5" * 64, network="other"), unread_networks=["other"]),
+    "one-network-unused": replace(node(LOST), reservations=(*node(LOST).reservations, _UNUSED)),
+    "range-full": node(
+        *leaks(11), processes=[b.processes(kubelet=HOUR)], node=[Node("worker-1", ("10.244.1.0/28",), 5)]
+    ),
+    "every-state": node(
+        LOST,
+        Checkpoint(b.GONE, "shop/cart"),
+        reservation("10.244.1.10", "8" * 64, age=timedelta(0)),
+        reservation("10.244.1.11", "7" * 64),
+        b.sandbox("7" * 64, "shop/till", "exited"),
+        reservation("10.244.1.12", "6" * 64),
+        Address("10.244.1.12", 7, "java"),
+        b.empty_file("10.244.1.13"),
+        unrecognized("notes"),
+        unrecognized("10.244.1.77", blocks=True),
+        reservation("10.244.1.14", "5" * 64, age=-HOUR),
+    ),
+    "foreign-names": node(
+        LOST,
+        b.cni_result(b.GONE, EVIL, b.CIDR),
+        reservation("10.244.1.10", "8" * 64),
+        Address("10.244.1.10", 7, EVIL),
+        unrecognized(EVIL),
+        device_plugins=b.device_plugins(b.plugin_socket(EVIL), b.registered(EVIL, "d0")),
+    ),
+    "order-of-addresses": node(
+        *(reservation(ip, f"{n:064x}") for n, ip in enumerate(_MIXED, 4)), unrecognized("zebra")
+    ),
+    "outside-the-range": node(*(reservation(f"10.9.9.{n}", f"{n:064x}") for n in range(4, 50))),
+    "range-23": with_range("10.0.0.0/23", "10.0.1.9"),
+    "range-16": with_range("10.0.0.0/16", "10.0.255.9", "10.0.7.9", "10.0.7.10"),
+    "range-v6": with_range("fd00::/64", "fd00::9"),
+    "plugin-late": node(device_plugins=b.late_plugins()),
+    "without-processes": b.without(node(LOST, device_plugins=b.late_plugins()), "processes"),
+    "plugins-many": node(device_plugins=b.device_plugins(*(b.registered(f"a.b/c{n:03}") for n in range(50)))),
+    "plugin-socket-gone": node(
+        device_plugins=b.device_plugins(
+            b.registered(b.KVM),
+            b.transition(TransitionKind.SOCKET_GONE, socket="kubevirt-kvm.sock"),
+            b.plugin_socket("odd.sock"),
+        )
+    ),
+    "every-transition": node(device_plugins=b.device_plugins(*_TRANSITIONS)),
+    "every-rejection": node(*_REJECTED),
+    "history-damaged": node(device_plugins=b.device_plugins(trouble="not JSON")),
+    "clocks-differ": replace(
+        node(*(b.refused_pod(f"shop/render{n}", ago=timedelta(minutes=n)) for n in range(1, 20))),
+        api_skew=timedelta(seconds=90),
+    ),
+}
+
+_NO_POD_LIST: Final = "cannot connect to the API server at https://10.0.0.1: connection refused"
+_AWAY: Final = (Unavailable("pods", _NO_POD_LIST), Unavailable("node", _NO_POD_LIST))
+_COUNTING: Final = [Refusal(Reason.OVER_BUDGET, f"up to it there are {n}", f"--max={n}") for n in range(9)]
+CLEANINGS: Final[dict[str, Cleaning]] = {
+    "released": cleaning(c.released()),
+    "released with two addresses, left in a cache": cleaning(c.released(*c.DUAL, why="left in libcni's cache: /x")),
+    "dry run": cleaning(outcome(Verdict.WOULD_RELEASE), applied=False),
+    "refused by two guards, one of which has no setting": cleaning(refused(c.CANDIDATE, c.UNMANAGED)),
+    "refused, and both can be overridden": cleaning(refused(c.CANDIDATE, c.BUDGET)),
+    "one reason for many": cleaning(*(refused(c.BUDGET, of=(lost,)) for lost in c.many(5)), applied=False),
+    "reasons that count": cleaning(*(refused(no, of=(lost,)) for no, lost in zip(_COUNTING, c.many(9), strict=True))),
+    "busy and failed": cleaning(
+        *(outcome(Verdict.BUSY, lost, why="another cleaner is at work") for lost in c.many(4)),
+        outcome(Verdict.FAILED, why="unlink: \x1b[2J", entry=c.ENTRY, waited=0.2),
+    ),
+    "an empty file": cleaning(refused(c.CANDIDATE, of=(b.empty_file("10.244.1.9"),))),
+    "nothing": cleaning(free_before={"kubenet": 253}, free_after={"kubenet": 253}),
+    "requested, with nothing to release": cleaning(
+        applied=False,
+        passed_over=(
+            PassedOver("10.244.1.2", "in use: its container is running", "kubenet"),
+            PassedOver("10.9.9.9", "no"),
+        ),
+    ),
+    "blocked everywhere": cleaning(
+        outcome(Verdict.WOULD_RELEASE),
+        applied=False,
+        halted="it is there again",
+        blockers=(Blocker(BlockedBy.NO_CLEANUP_NETWORK, "not set"), Blocker(BlockedBy.HALTED, "it is there again")),
+    ),
+    "blocked in one network": cleaning(
+        outcome(Verdict.WOULD_RELEASE),
+        applied=False,
+        blockers=(Blocker(BlockedBy.NETWORK_UNWRITABLE, "cannot change /storage", "storage"),),
+    ),
+    "sources unavailable": cleaning(
+        refused(
+            Refusal(Reason.SOURCE_UNAVAILABLE, f"pods: {_NO_POD_LIST}; node: {_NO_POD_LIST}"),
+            Refusal(Reason.NOT_CONFIRMED, f"its state is unknown: pods: {_NO_POD_LIST}"),
+        ),
+        unavailable=_AWAY,
+        free_before={"kubenet": None, "storage": 4},
+        free_after={"kubenet": None, "storage": 4},
+        warnings=("journal: line 3",),
+    ),
+    "one address lacks a source": cleaning(refused(Refusal(Reason.SOURCE_UNAVAILABLE, "addresses: not read"))),
+}
+
+_TEXT: Final = FileImage(
+    RESERVATION, "kubenet", "10.244.1.9", f"{b.GONE}\r\neth0".encode(), 0o600, 1, 2, 7, 1_700_000_000_000_001
+)
+_BINARY: Final = FileImage("/var/lib/cni/results", "kubenet", "x", b"\xff\x00", 0o644, 0, 0, 8, 0)
+RELEASED: Final = Entry(c.ENTRY, NOW - HOUR, "run", b.GONE, "shop/cart", (_TEXT, _BINARY), Verdict.RELEASED)
+JOURNAL: Final = Journal(
+    (
+        RELEASED,
+        replace(RELEASED, by="clean", pod="", restored=NOW),
+        replace(RELEASED, verdict=None, container_id=""),
+        replace(RELEASED, verdict=Verdict.FAILED, why="unlink: permission denied \x1b[2J"),
+        replace(RELEASED, restoring=NOW),
+        replace(RELEASED, halted=NOW),
+        replace(RELEASED, halted=NOW, resumed=NOW),
+    ),
+    ("line 3: no",),
+)

@@ -1,1 +1,0 @@
-"""The stress test on a real node of today: pods come and go by its kubelet, and kubelet and runtime are killed."""
