@@ -33,7 +33,10 @@ from agent.sources.source_error import SourceError
 
 HOUR: Final = timedelta(hours=1)
 PAUSE: Final = timedelta(minutes=10)
-"""A leak whose release failed is left alone for so long: it must neither hold up others nor be probed in every sync."""
+"""A leak that the probe or the recheck refused is left alone for so long: it must neither hold up others nor be probed
+in every sync."""
+RETRY: Final = timedelta(minutes=1)
+"""One whose release failed: the runtime had just been restarted, perhaps."""
 MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
 """No release begins later than this after its snapshot: the node goes on meanwhile."""
 _PROBED_AT_ONCE: Final = 100
@@ -191,8 +194,8 @@ class Apply(DryRun):
         self._paused = {leak: until for leak, until in self._paused.items() if snapshot.uptime < until}
         for outcome in outcomes:
             may_last = any(refusal.reason in _MAY_LAST for refusal in outcome.refusals)
-            if may_last or outcome.verdict is Verdict.FAILED:
-                self._paused |= dict.fromkeys(outcome.request.reservations, snapshot.uptime + PAUSE)
+            if pause := PAUSE if may_last else RETRY if outcome.verdict is Verdict.FAILED else None:
+                self._paused |= dict.fromkeys(outcome.request.reservations, snapshot.uptime + pause)
         return outcomes
 
     def _release_batch(self, requests: Sequence[ReleaseRequest], taken_at: datetime) -> list[Outcome]:

@@ -257,6 +257,17 @@ def test_a_failed_release_is_paused_and_the_next_leak_of_the_address_is_not() ->
     assert verdicts_of(daemon.sync(after)) == [(first.ip, Verdict.RELEASED)]
 
 
+def test_a_failed_release_is_tried_again_after_a_minute() -> None:
+    (leak,) = leaks(1)
+    daemon = Daemon()
+    daemon.sync(leak)
+    daemon.files.broken = {leak.ip}
+    assert daemon.sync(leak).failed
+    daemon.files.broken = set()
+    outcomes = [verdicts_of(daemon.sync(leak)) for _ in range(5)]  # of 15 s
+    assert outcomes.index([(leak.ip, Verdict.RELEASED)]) == 3
+
+
 # Other cleaners, and restorations
 
 
