@@ -17,7 +17,7 @@ DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
 """From `clean --apply` to unlink."""
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_802, 4_300),
+    "agent/sources: lines": (5_803, 4_300),
     "agent/exporters: lines": (2_993, 2_400),
     "agent/checks: lines": (3_625, 2_100),
     "agent/model: lines": (2_690, 1_500),
@@ -26,12 +26,12 @@ BUDGETS: Final = {
     "agent/cli: lines": (1_375, 950),
     "agent/kube_events: lines": (599, 400),
     "agent/app, state and others: lines": (1_485, 1_050),
-    "agent: lines": (22_012, 15_000),
+    "agent: lines": (22_013, 15_000),
     "agent: modules": (195, 150),
     "the destroying path: lines": (1_730, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (12, 10),
-    "tests: lines": (52_507, 40_000),
+    "tests: lines": (52_517, 40_000),
     "names that tests import from agent": (449, 250),
     "words in *.md": (27_000, 30_000),
     "words in README.md": (1_300, 1_300),

@@ -106,8 +106,9 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
 
 def _is_failing(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether it may be that of an attachment whose ADD never succeeds, so that libcni caches no result."""
-    newest = max((reservation.mtime_ns for reservation in known_or(store.reading, ())), default=0)
-    return newest > _since(snapshot) and _waits(snapshot)
+    done = {result.container_id for result in _results(store, snapshot)}
+    failed = (found.mtime_ns for found in known_or(store.reading, ()) if found.container_id not in done)
+    return max(failed, default=0) > _since(snapshot) and _waits(snapshot)
 
 
 def _undecided(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkStore:

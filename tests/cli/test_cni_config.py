@@ -248,6 +248,16 @@ def test_a_further_network_whose_add_fails_is_judged_while_a_pod_waits(tmp_path:
             assert (found["would_release"], found["refused"]) == (0, len(expected)), "no configuration names it"
 
 
+def test_a_network_of_before_is_not_judged_while_a_pod_waits_for_something_else(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, pending=(("shop", "web-1"),))) as stand:
+        leave_over(stand.host.networks / "before", ["10.99.0.7"])
+        os.utime(stand.host.networks / "before/10.99.0.7", ((NOW - timedelta(minutes=10)).timestamp(),) * 2)
+        result = json.loads(next(stand.host.cache.glob("cbr0-*-eth0")).read_text())
+        result |= {"containerId": f"{0:064x}", "networkName": "before"}  # its ADD succeeded
+        (stand.host.cache / f"before-{0:064x}-eth0").write_text(json.dumps(result))
+        assert leaks(stand.scan()) == []
+
+
 @pytest.mark.parametrize("api", ["on", "off"])
 def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, api: str) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
