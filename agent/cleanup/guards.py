@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_address
+from posixpath import normpath
 from typing import Final
 
 from agent.checks import runtime as runtimes
@@ -22,6 +23,7 @@ from agent.model.report import Report
 from agent.model.runtime import CRI_O
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import (
+    DEFAULT_DATA_DIR,
     InsufficientData,
     Known,
     NotRequested,
@@ -134,13 +136,11 @@ class GuardContext:
     @cached_property
     def unread(self) -> Mapping[str, str]:
         """The directory of an address of a sandbox that is not read: of an attachment with its own dataDir."""
-        read = {store.network for store in self.snapshot.reservations}
+        read = {store.directory for store in self.snapshot.reservations if isinstance(store.reading, Known)}
         results = known_or(self.snapshot.cni_results, ())
-        return {
-            result.container_id: f"{result.data_dir}/{result.network}"
-            for result in results
-            if result.data_dir and result.network not in read
-        }
+        named = ((result.container_id, f"{normpath(result.data_dir)}/{result.network}") for result in results)
+        elsewhere = ("./", f"{DEFAULT_DATA_DIR}/")  # not named, or --cni-networks-dir has it
+        return {sandbox: path for sandbox, path in named if path not in read and not path.startswith(elsewhere)}
 
     @cached_property
     def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:

@@ -375,7 +375,7 @@ def _link(image: FileImage, directory: int) -> None:
 
 
 def _new_file(directory: int) -> tuple[int, str]:
-    """Open a file without a name. Where the file system cannot (NFS), return the temporary name that it has."""
+    """Open a file without a name, or else (overlayfs before Linux 6.1) with the temporary name that is returned."""
     try:
         return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory), ""
     except OSError as error:

@@ -153,6 +153,10 @@ class LeftOver:
     """How many of its IDs are those of pods, as far as libcni's cache knows."""
 
 
+DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"
+"""host-local's `dataDir` where a configuration names none."""
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkStore:
     """One network's directory."""

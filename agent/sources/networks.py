@@ -71,7 +71,9 @@ def _configured(store: NetworkStore, network: RuntimeNetwork, snapshot: Snapshot
 
 def _missing(store: NetworkStore, snapshot: Snapshot, plugins: str) -> NetworkStore:
     """Return an empty store if host-local may not have made its directory yet."""
-    if plugins and not _allocated(store, snapshot):
+    # A plugin without `ipam` gives libcni a result as well, whoever allocates the address: Cilium, Amazon VPC, OVN.
+    by_ipam = any(result.plugin for result in _results(store, snapshot))
+    if plugins and not by_ipam:
         why = f"network {store.network} ({plugins}) has no directory of host-local"
         return _not_in_use(store, why, snapshot)
     unavailable = isinstance(snapshot.containers, Unavailable)

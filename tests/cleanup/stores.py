@@ -421,7 +421,7 @@ def refuse(event: str, errno: int, *, when: Callable[[tuple[Any, ...]], bool]) -
 
 
 def without_nameless_files() -> None:
-    """Let every file system of this process be one without O_TMPFILE, as NFS is."""
+    """Let every file system of this process be one without O_TMPFILE, as overlayfs was before Linux 6.1."""
     nameless = os.O_TMPFILE & ~os.O_DIRECTORY
     refuse("open", 95, when=lambda arguments: bool(arguments[2] & nameless))
 

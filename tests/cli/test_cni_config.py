@@ -272,13 +272,29 @@ def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, ap
 
 
 @pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
-@pytest.mark.parametrize("enabled", ["false", False])
-def test_a_disabled_plugin_of_a_chain_is_no_gap(tmp_path: Path, runtime: str, enabled: object) -> None:
-    chain = ({"type": "aws-cni"}, EGRESS | {"enabled": enabled}, {"type": "portmap"})
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ({"type": "aws-cni"}, EGRESS, {"type": "portmap"}),
+        ({"type": "aws-cni"}, EGRESS | {"enabled": False}),
+        ({"type": "cilium-cni"},),
+    ],
+    ids=["eks", "boolean", "cilium"],
+)
+def test_a_network_without_host_local_is_no_gap(
+    tmp_path: Path, runtime: str, chain: tuple[dict[str, Any], ...]
+) -> None:
     loaded = cri.cniconfig(*chain, name="aws-cni") if runtime == CONTAINERD else ""
     with standing(tmp_path, on(runtime), loaded) as stand:
         reconfigure(stand, "aws-cni", *chain)
         shutil.rmtree(stand.host.networks / "cbr0")
+        for path in stand.host.cache.glob("cbr0-*"):  # libcni has a result of each pod
+            result = json.loads(path.read_text()) | {"networkName": "aws-cni"}
+            result["config"] = base64.b64encode(json.dumps({"name": "aws-cni", "plugins": chain}).encode()).decode()
+            path.with_name(path.name.replace("cbr0", "aws-cni")).write_text(json.dumps(result))
+            path.unlink()
+        document = stand.scan()
+        assert (subjects(document), document["unavailable"]) == ([], [])
         forget_results(stand)
         document = stand.scan()
         assert (subjects(document), document["unavailable"]) == ([], [])

@@ -1,8 +1,8 @@
-"""Pods wait because host-local has no free address, and no network that nodeleak checks is full.
+"""Pods wait because host-local has no free address, and no network that nodeleak checks explains it.
 
 Means: a pod of this node waits, and its last Event, not older than six minutes, says `no IP addresses available in
-range set`; but every network that was checked has free addresses. nodeleak looks at the wrong directory, or not at all
-of them.
+range set`; but of the networks that were checked, none has this range, or the one that has it has free addresses.
+nodeleak looks at the wrong directory, or not at all of them.
 Do: do not trust an OK about addresses here. Compare the range in the message with the CNI configuration of the node
 (/etc/cni/net.d, or the runtime's own directory), and with the networks and directories of `nodeleak scan`. If its
 network is there and not in use, such as one of Multus, set --network=auto,NAME; if its directory is another one, set
@@ -31,10 +31,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         snapshot.sandbox_failures.known()
     waiting = {failure.exhausted: failure for failure in _recent(snapshot) if failure.exhausted}
     left = {network: _free(assessment, network) for network in _used(snapshot)} if waiting else {}
-    if 0 in left.values():
-        return
     for ranges, failure in waiting.items():
         network = next((network for network in left if _matches(assessment, network, ranges)), "")
+        if left.get(network) == 0:
+            continue
         contradicted = (
             "and no network that was checked has this range: its network was not read"
             if left.get(network) is None

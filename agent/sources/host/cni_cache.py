@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from agent.model.assessment import KUBENET
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Damage, DamagedResult, PortMapping, Reservation
-from agent.sources.host.cni_config import ranges_of
+from agent.sources.host.cni_config import is_disabled, ranges_of
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError
 
@@ -127,10 +127,11 @@ def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: st
 
 
 def _plugins(config: Any) -> list[dict[str, Any]]:
-    """Return the plugins of a configuration, which is one of them or has a list of them."""
+    """Return the plugins of a configuration that are not disabled. It is one of them or has a list of them."""
     try:
         tree = json.loads(base64.b64decode(config))
-        return [plugin for plugin in tree.get("plugins") or [tree] if isinstance(plugin, dict)]
+        plugins = (plugin for plugin in tree.get("plugins") or [tree] if isinstance(plugin, dict))
+        return [plugin for plugin in plugins if not is_disabled(plugin)]
     except (TypeError, ValueError, AttributeError, RecursionError):
         return []
 

@@ -102,7 +102,7 @@ def networks_of(configuration: Configuration, files: Files, depth: int = 0) -> I
     """
     name = configuration.get("name")
     try:
-        plugins = [plugin for plugin in configuration.get("plugins") or [configuration] if not _is_disabled(plugin)]
+        plugins = [plugin for plugin in configuration.get("plugins") or [configuration] if not is_disabled(plugin)]
         delegates = [delegate for plugin in plugins for delegate in _delegates(plugin, files)]
         if delegates and depth < _DEEPEST:
             for delegate in delegates:
@@ -114,7 +114,8 @@ def networks_of(configuration: Configuration, files: Files, depth: int = 0) -> I
         raise SourceError(f"cannot parse {where}: {truncate(repr(error))}") from error
 
 
-def _is_disabled(plugin: Configuration) -> bool:
+def is_disabled(plugin: Configuration) -> bool:
+    """Return whether a plugin of a chain does nothing, and neither does its `ipam`."""
     return str(plugin.get("enabled", "")).lower() == "false"  # EKS writes a string
 
 

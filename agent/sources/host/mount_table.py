@@ -1,6 +1,7 @@
 """Reads the mount table of the node's first process, and of this one. Changes nothing, and needs no capability."""
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +11,13 @@ from agent.sources.host.files import LARGEST_TABLE, read_file
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError
 
-_LINE: Final = re.compile(r"[^ ]+ [^ ]+ [^ ]+ (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*")
+_LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*")
 """Of proc_pid_mountinfo(5)."""
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 """How the kernel writes a space, or a line's end."""
 _DELETED: Final = "//deleted"
+_SHARED: Final = re.compile(r"nfs4?|ceph|cifs|smb3|glusterfs|lustre|ocfs2|gfs2|fuse\.(?!fuse-overlayfs).+")
+"""Types of file systems that several nodes can have at once."""
 
 
 class MountEntry(NamedTuple):
@@ -24,9 +27,11 @@ class MountEntry(NamedTuple):
     """The mount point, without symbolic links."""
     kind: str
     """The type of the file system."""
+    device: str
+    """Of its file system: `major:minor`."""
 
 
-def read_mount_table(proc: Path, process: object = 1) -> tuple[MountEntry, ...]:
+def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ...]:
     """Return every mount; raises SourceError."""
     table = proc / f"{process}/mountinfo"
     try:
@@ -36,7 +41,9 @@ def read_mount_table(proc: Path, process: object = 1) -> tuple[MountEntry, ...]:
     lines = content.decode(errors="replace").split("\n")
     return tuple(
         # A mount outlives the file below it, which then is marked so.
-        MountEntry(matched["root"], _unescaped(matched["point"]).removesuffix(_DELETED), matched["kind"])
+        MountEntry(
+            matched["root"], _unescaped(matched["point"]).removesuffix(_DELETED), matched["kind"], matched["device"]
+        )
         for matched in filter(None, map(_LINE.fullmatch, lines))
     )
 
@@ -56,6 +63,17 @@ def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
     entries = (entry for process in (1, *runtimes) for entry in read_mount_table(proc, process))
     mounted = (entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:["))
     return tuple(dict.fromkeys(mounted))
+
+
+def shared_storage(path: Path, own: Path = Path("/proc/self")) -> str:
+    """Return the type of the file system of a directory if other nodes may have it as well; empty: they do not.
+
+    Raises OSError and SourceError. `own`: this process.
+    """
+    device = path.stat().st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    kinds = (entry.kind for entry in read_mount_table(own.parent, own.name) if entry.device == name)
+    return next(filter(_SHARED.fullmatch, kinds), "")
 
 
 def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -> bool:

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import Known, NetworkStore, Reading, Unavailable, known_or
+from agent.model.snapshot import DEFAULT_DATA_DIR, Known, NetworkStore, Reading, Unavailable, known_or
+from agent.sources.host.mount_table import shared_storage
 from agent.sources.host.reservations import is_directory, network_names, read_reservations
 from agent.sources.os_error import cannot_read
+from agent.sources.source_error import SourceError
 
-DEFAULT_DATA_DIR: Final = Path("/var/lib/cni/networks")
-"""host-local's `dataDir` where a configuration names none."""
 _SETTINGS: Final = "settings"
 _RUNTIME: Final = "runtime"
 
@@ -39,13 +39,14 @@ def read_all(
     mounted: Callable[[Path], Path],
     most: int = 16384,
     is_missing: Callable[[Path], bool] = lambda _: False,
+    shared: Callable[[Path], str] = shared_storage,
 ) -> tuple[NetworkStore, ...]:
     """Read each directory once; names in the settings win.
 
     If the directories cannot be listed, those that settings or the runtime name are read, and a store of the name
     `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `most`: how
     many files are read of all together. `is_missing`: whether what does not exist for this process is known not to
-    exist on the node.
+    exist on the node. `shared`: the type of its file system, if other nodes may have the directory as well.
     """
     names, unlisted = list[str](), ""
     try:
@@ -62,7 +63,7 @@ def read_all(
     files = 0
     for directory in found.values():
         store = read_reservations(directory.above, directory.network, most, files)
-        stores.append(_placed(store, directory, networks_dir, is_missing))
+        stores.append(_placed(_own(store, directory, shared), directory, networks_dir, is_missing))
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
     if unlisted:
         reading = Unavailable("reservations", unlisted)
@@ -82,7 +83,7 @@ def _directories(
         return
     for network in networks:
         data_dir = Path(network.data_dir or DEFAULT_DATA_DIR)
-        above = networks_dir if data_dir == DEFAULT_DATA_DIR else mounted(data_dir)
+        above = networks_dir if data_dir == Path(DEFAULT_DATA_DIR) else mounted(data_dir)
         yield _Directory(network.name, above, networks_dir if above == networks_dir else data_dir, _RUNTIME)
     yield from (_Directory(name, networks_dir, networks_dir) for name in names)
 
@@ -90,6 +91,20 @@ def _directories(
 def _is_absent(directory: _Directory, is_missing: Callable[[Path], bool]) -> bool:
     path = directory.above / directory.network
     return not is_directory(path) and is_missing(path)
+
+
+def _own(store: NetworkStore, directory: _Directory, shared: Callable[[Path], str]) -> NetworkStore:
+    """Return the store if the reservations in it are of this node's pods only: no record says which of them are."""
+    if not isinstance(store.reading, Known):
+        return store
+    path = directory.above / directory.network
+    try:
+        kind = shared(path)
+    except (OSError, SourceError) as error:
+        why = f"it is unknown whether other nodes share {path}: {error}"
+    else:
+        why = kind and f"{path} is on {kind}, which other nodes may share: it is unknown which reservations are theirs"
+    return replace(store, reading=Unavailable("reservations", why), unrecognized=()) if why else store
 
 
 def _placed(

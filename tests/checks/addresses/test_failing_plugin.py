@@ -169,6 +169,14 @@ def test_pods_that_find_the_range_full_contradict_an_ok_where_no_network_is_in_u
     assert "and no network that was checked has this range" in finding.message
 
 
+def test_a_full_network_explains_no_exhaustion_of_another_range() -> None:
+    taken = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 15)]
+    full = node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))])
+    assert findings_of(unexplained_exhaustion, saying(full, waits("10.244.1.1-10.244.1.14"))) == []
+    (finding,) = findings_of(unexplained_exhaustion, saying(full, waits("10.9.0.1-10.9.0.254")))
+    assert "and no network that was checked has this range" in finding.message
+
+
 class Server:
     def __init__(self, answer: bytes | Exception) -> None:
         self.answer, self.asked = answer, list[tuple[str, Any]]()

@@ -1,12 +1,13 @@
 """The mount tables of the node and of this process: mounted network namespaces, and what is missing on the node."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from agent.model.index import mounted_by_sandbox
 from agent.sources.host.cni_cache import CniResults
-from agent.sources.host.mount_table import is_missing_on_node, read_namespaces
+from agent.sources.host.mount_table import is_missing_on_node, read_namespaces, shared_storage
 from agent.sources.source_error import SourceError
 from tests.builders import CIDR, GONE, WEB_ID, cni_result
 from tests.network import network
@@ -70,6 +71,19 @@ def test_a_real_namespace_is_listed_until_it_is_deleted(tmp_path: Path) -> None:
         assert set(read_namespaces(tmp_path, ())) - set(others) == {"/run/netns/cni-9"}
         net.ip("netns delete cni-9")
         assert read_namespaces(tmp_path, ()) == others
+
+
+def test_storage_that_other_nodes_may_have_is_told_by_its_type(tmp_path: Path) -> None:
+    device = tmp_path.stat().st_dev
+    line = f"42 27 {os.major(device)}:{os.minor(device)} / /anywhere rw,relatime shared:1 - {{}} server:/export rw\n"
+    (tmp_path / "70").mkdir()
+    for kind, shared in {"nfs4": True, "ceph": True, "fuse.glusterfs": True, "ext4": False, "tmpfs": False}.items():
+        (tmp_path / "70/mountinfo").write_text(line.format(kind) + "43 27 0:9999 / /other rw - nfs server:/ rw\n")
+        assert shared_storage(tmp_path, tmp_path / "70") == (kind if shared else "")
+    (tmp_path / "70/mountinfo").unlink()
+    with pytest.raises(SourceError, match="cannot read"):
+        shared_storage(tmp_path, tmp_path / "70")
+    assert shared_storage(tmp_path) == "", "this machine's own table"
 
 
 # What is missing on the node

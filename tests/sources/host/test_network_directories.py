@@ -18,6 +18,7 @@ from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Unavailable
 from agent.sources.host.cni_config import with_subnet
 from agent.sources.host.network_directories import read_all
+from agent.sources.source_error import SourceError
 from tests.builders import GRACE, NOW, OLD, node
 from tests.wire import as_nobody
 
@@ -131,6 +132,22 @@ def test_of_two_data_directories_one_that_is_known_to_be_missing_is_not_read(tmp
     assert directories() == [(f"{tmp_path}/a", False)]
     (tmp_path / "b/x").rmdir()
     assert directories("b") == [(f"{tmp_path}/a", True)]
+
+
+def test_a_directory_that_other_nodes_may_share_is_a_gap(tmp_path: Path) -> None:
+    """A runtime does not list the sandboxes of other nodes, and all of their addresses would look leaked."""
+
+    def silent(_: Path) -> str:
+        raise SourceError("cannot read the mount table")
+
+    def why(shared: Callable[[Path], str]) -> str:
+        (store,) = read_all(["cbr0"], SILENT, tmp_path / "networks", lambda path: path, shared=shared)
+        return "" if isinstance(store.reading, Known) else store.reading.why
+
+    where = tmp_path / "networks/cbr0"
+    assert why(lambda _: "") == ""
+    assert why(lambda _: "nfs4").startswith(f"{where} is on nfs4, which other nodes may share")
+    assert why(silent) == f"it is unknown whether other nodes share {where}: cannot read the mount table"
 
 
 def test_on_the_node_itself_no_mount_can_be_missing_before_the_first_pod(tmp_path: Path) -> None:
