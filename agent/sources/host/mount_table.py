@@ -16,7 +16,7 @@ _LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<po
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 """How the kernel writes a space, or a line's end."""
 _DELETED: Final = "//deleted"
-_SHARED: Final = re.compile(r"nfs4?|ceph|cifs|smb3|glusterfs|lustre|ocfs2|gfs2|fuse\.(?!fuse-overlayfs).+")
+_SHARED: Final = re.compile(r"nfs4?|ceph|cifs|smb3|glusterfs|lustre|ocfs2|gfs2|fuse(\.(?!fuse-overlayfs).+)?")
 """Types of file systems that several nodes can have at once."""
 
 

@@ -77,7 +77,15 @@ def test_storage_that_other_nodes_may_have_is_told_by_its_type(tmp_path: Path) -
     device = tmp_path.stat().st_dev
     line = f"42 27 {os.major(device)}:{os.minor(device)} / /anywhere rw,relatime shared:1 - {{}} server:/export rw\n"
     (tmp_path / "70").mkdir()
-    for kind, shared in {"nfs4": True, "ceph": True, "fuse.glusterfs": True, "ext4": False, "tmpfs": False}.items():
+    for kind, shared in {
+        "nfs4": True,
+        "ceph": True,
+        "fuse": True,
+        "fuse.glusterfs": True,
+        "fuseblk": False,
+        "ext4": False,
+        "tmpfs": False,
+    }.items():
         (tmp_path / "70/mountinfo").write_text(line.format(kind) + "43 27 0:9999 / /other rw - nfs server:/ rw\n")
         assert shared_storage(tmp_path, tmp_path / "70") == (kind if shared else "")
     (tmp_path / "70/mountinfo").unlink()
