@@ -379,7 +379,7 @@ def running(connect: Callable[[], Api]) -> Iterator[Reflector[str]]:
         yield reflector
     finally:
         stop.set()
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive()
 
 
