@@ -122,14 +122,15 @@ def mounted_by_sandbox(results: Iterable[CniResult], mounted: Iterable[str]) -> 
 def of_nobody(results: Iterable[CniResult], mounted: Iterable[str], *, docker_runs: bool) -> str:
     """Return a mounted namespace of which no result tells whose it is; empty: there is none.
 
-    docker itself removes, when it starts, those of its own that belong to no container.
+    docker itself removes, when it starts, those of its own that belong to no container. Its `default` is the node's.
     """
     named = {_name(result.namespace) for result in results if result.namespace}
-    unknown = (path for path in mounted if _name(path) not in named)
-    return next((path for path in unknown if not (docker_runs and _DOCKER.search(path))), "")
+    explained = _DOCKER if docker_runs else _NODES_OWN
+    return next((path for path in mounted if _name(path) not in named and not explained.search(path)), "")
 
 
 _DOCKER: Final = re.compile(r"/docker[^/]*/netns/")
+_NODES_OWN: Final = re.compile(r"/docker[^/]*/netns/default$")
 
 
 def _name(path: str) -> str:

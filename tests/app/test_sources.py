@@ -205,6 +205,8 @@ def test_a_namespace_of_docker_is_explained_only_while_docker_runs(
     assert recheck.probe([lost])[lost.key].objection is None
     (tmp_path / "proc/7/stat").write_text(f"7 (containerd) S {'0 ' * 18}50 0\n")
     assert recheck.probe([lost])[lost.key].objection == Reason.PROBE_UNANSWERED
+    pinned(tmp_path, "/run/docker/netns/default")
+    assert recheck.probe([lost])[lost.key].objection is None, "the node's own, which docker has left mounted"
 
 
 def test_without_processes_addresses_are_never_treated_as_free(sources: Recheck) -> None:
