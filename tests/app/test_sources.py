@@ -205,7 +205,8 @@ def test_a_namespace_of_docker_is_explained_only_while_docker_runs(
     assert recheck.probe([lost])[lost.key].objection is None
     (tmp_path / "proc/7/stat").write_text(f"7 (containerd) S {'0 ' * 18}50 0\n")
     assert recheck.probe([lost])[lost.key].objection == Reason.PROBE_UNANSWERED
-    pinned(tmp_path, "/run/docker/netns/default")
+    table = "1 0 0:4 net:[4026531992] /run/docker/netns/default rw - nsfs nsfs rw\n"
+    (tmp_path / "proc/1/mountinfo").write_text(table)
     assert recheck.probe([lost])[lost.key].objection is None, "the node's own, which docker has left mounted"
 
 
