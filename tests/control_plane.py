@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from http.client import HTTPSConnection
 from itertools import islice
 from pathlib import Path
@@ -100,7 +101,8 @@ class ControlPlane:
         # It accepts connections seconds before it answers on them.
         self._until(API_SERVER.name, self._answers)
         answered_at = time.time()
-        self._until(API_SERVER.name, lambda: self.request("GET", "/readyz"))
+        for path in ("/readyz", "/api/v1/namespaces/default"):  # it is ready before it has made the namespace
+            self._until(API_SERVER.name, partial(self.request, "GET", path))
         return answered_at
 
     def kill_api_server(self) -> None:

@@ -31,7 +31,7 @@ BUDGETS: Final = {
     "the destroying path: lines": (1_730, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (12, 10),
-    "tests: lines": (52_586, 40_000),
+    "tests: lines": (52_588, 40_000),
     "names that tests import from agent": (450, 250),
     "words in *.md": (27_000, 30_000),
     "words in README.md": (1_300, 1_300),
