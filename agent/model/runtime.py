@@ -56,6 +56,8 @@ class RuntimeNetwork:
     """Empty: the IPAM plugin's default."""
     ranges: tuple[tuple[WrittenRange, ...], ...] = ()
     """The sets of ranges: a sandbox gets one address from each."""
+    later: tuple[str, ...] = ()
+    """Those of later files: CRI-O and docker use the next file if a plugin of the first is not installed."""
 
     @property
     def may_use_host_local(self) -> bool:

@@ -101,6 +101,9 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
         return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
     if _is_failing(store, snapshot):
         return store
+    if first := _skipped(store, snapshot):
+        why = f"pods wait, and the runtime skips network {first}, which comes first, if a plugin of it is not installed"
+        return _undecided(store, why, snapshot)
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
     why = f"the pods of this node get their addresses from network {names}"
     return _not_in_use(store, why if names else "the kubelet uses no CNI network", snapshot)
@@ -111,6 +114,25 @@ def _is_failing(store: NetworkStore, snapshot: Snapshot) -> bool:
     done = {result.container_id for result in _results(store, snapshot)}
     failed = (found.mtime_ns for found in known_or(store.reading, ()) if found.container_id not in done)
     return max(failed, default=0) > _since(snapshot) and _waits(snapshot)
+
+
+def _skipped(store: NetworkStore, snapshot: Snapshot) -> str:
+    """Return the network of the first file if pods that wait may use this one instead: it had the last address."""
+    first = next((network for network in known_or(snapshot.networks, ()) if store.network in network.later), None)
+    if first is None or not _waits(snapshot) or _last(store) <= _last_of(first.name, snapshot):
+        return ""
+    return first.name
+
+
+def _last_of(network: str, snapshot: Snapshot) -> int:
+    """Return when a network last had an address or a result, in nanoseconds; 0: never."""
+    stores = [_last(store) for store in snapshot.reservations if store.network == network]
+    results = [result.mtime_ns for result in known_or(snapshot.cni_results, ()) if result.network == network]
+    return max(stores + results, default=0)
+
+
+def _last(store: NetworkStore) -> int:
+    return max((reservation.mtime_ns for reservation in known_or(store.reading, ())), default=0)
 
 
 def _undecided(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkStore:

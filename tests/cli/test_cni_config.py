@@ -258,6 +258,23 @@ def test_a_network_of_before_is_not_judged_while_a_pod_waits_for_something_else(
         assert leaks(stand.scan()) == []
 
 
+def test_a_first_file_that_the_runtime_may_have_skipped_is_not_believed_while_a_pod_waits(tmp_path: Path) -> None:
+    for name, waiting in (("a", ()), ("b", (("shop", "web-1"),))):
+        with standing(tmp_path / name, on(CRI_O, running=(), pending=waiting)) as stand:
+            forget_results(stand)
+            leave_over(stand.host.networks / "cbr0", every_address())
+            configure(stand.host.net_d / "05-weave.conflist", "weave", {"type": "weave-net"})
+            document = stand.scan(code=UNAVAILABLE if waiting else DONE)
+            missing = [one["why"] for one in document["unavailable"]]
+            assert ["skips network weave" in why for why in missing] == [True] * len(waiting), missing
+            assert verdicts(stand)["would_release"] == 0
+            leave_over(stand.host.networks / "weave", ["10.32.0.1"])
+            yesterday = (NOW - timedelta(days=1)).timestamp()
+            os.utime(stand.host.networks / "weave/10.32.0.1", (yesterday, yesterday))  # it had the last address
+            # The range of weave is not known, but nobody doubts that it is used.
+            assert not [one for one in stand.scan(code=UNAVAILABLE)["unavailable"] if "skips" in one["why"]]
+
+
 @pytest.mark.parametrize("api", ["on", "off"])
 def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, api: str) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:

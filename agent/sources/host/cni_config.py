@@ -92,7 +92,9 @@ def _checked(tree: Configuration, single: str) -> Configuration:
 
 def default_networks(files: Mapping[str, Configuration]) -> tuple[RuntimeNetwork, ...]:
     """Return the networks of the default configuration, the first one."""
-    return tuple(networks_of(next(iter(files.values())), lambda: files))
+    first, *others = files.values()
+    later = tuple(file["name"] for file in others if file["name"] != first["name"])
+    return tuple(replace(network, later=later) for network in networks_of(first, lambda: files))
 
 
 def networks_of(configuration: Configuration, files: Files, depth: int = 0) -> Iterator[RuntimeNetwork]:
