@@ -75,7 +75,7 @@ def node_sources(
     last = LastNetworks(partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config))
     host = {
         "networks": lambda _: last.read(),
-        "reservations": _reservations(config, is_missing),
+        "reservations": _reservations(config, is_missing, results),
         "checkpoints": lambda snapshot: checkpoints.read(
             known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
         ),
@@ -204,10 +204,20 @@ def _networks(
         return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
 
 
-def _reservations(config: Config, is_missing: Callable[[Path], bool]) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
+def _reservations(
+    config: Config, is_missing: Callable[[Path], bool], results: CniResults
+) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
     mounted = partial(mounted_path, run_dir=config.run_dir)
     where = config.cni_networks_dir, mounted, config.max_reservations, is_missing
-    return lambda snapshot: network_directories.read_all(config.network, snapshot.networks, *where)
+
+    def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:
+        try:
+            cached = results.read()
+        except SourceError:  # which is told when it is read for its own sake
+            cached = ()
+        return network_directories.read_all(config.network, snapshot.networks, *where, cached=cached)
+
+    return read
 
 
 def _device_plugins(

@@ -222,6 +222,27 @@ def test_a_further_network_is_judged_by_its_cached_results_of_pods(tmp_path: Pat
         assert states == {"10.99.0.3": "unknown", "10.99.0.4": "leaked", "10.99.0.5": "leaked"}
 
 
+def test_the_directory_of_an_attachment_that_only_its_results_name_is_read(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O)) as stand:
+        reserve_further(stand, 4, stand.host.cache)
+        (path,) = stand.host.cache.glob("storage-*-net1")
+        host_local = {"type": "host-local", "dataDir": "/run/storage-ipam", "ranges": [[{"subnet": "10.99.0.0/24"}]]}
+        plugins = [BRIDGE | {"ipam": host_local}]
+        config = base64.b64encode(json.dumps({"name": "storage", "plugins": plugins}).encode()).decode()
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))
+        (run := tmp_path / "run").mkdir()
+        shutil.move(stand.host.networks / "storage", tmp_path / "aside")
+        where = f"--run-dir={run}"
+        gaps = [one["why"] for one in stand.scan(where, code=UNAVAILABLE)["unavailable"]]
+        assert len([why for why in gaps if "storage has the dataDir /run/storage-ipam, which must be" in why]) == 1, (
+            gaps
+        )
+        shutil.move(tmp_path / "aside", run / "storage-ipam/storage")
+        assert subjects(stand.scan(where)) == ["leaked_reservation storage/10.99.0.4"]
+        options = ("--settle=0s", "--ip=10.99.0.4", "--cleanup-network=storage", where)
+        assert stand.clean(*options)["verdicts"]["would_release"] == 1
+
+
 def test_the_results_of_multus_are_read_by_default(tmp_path: Path) -> None:
     needs(os.geteuid() == 0, "root, to mount directories")
     with standing(tmp_path, on(CRI_O)) as stand:

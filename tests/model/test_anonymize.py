@@ -277,7 +277,9 @@ def test_the_controllers_that_decide_an_outcome_are_kept() -> None:
 
 def test_networks_of_the_runtime_keep_what_decides_their_ranges() -> None:
     sets = tuple((WrittenRange(one),) for one in ("usePodCidr", "usePodCidrIPv6", "10.9.1.1/24"))
-    named = RuntimeNetwork("secret-net", ("flannel", "secret-plugin"), "host-local", "/secret/dir", sets, ("secret-later",))
+    named = RuntimeNetwork(
+        "secret-net", ("flannel", "secret-plugin"), "host-local", "/secret/dir", sets, ("secret-later",)
+    )
     (hidden,) = anonymous(recorded(node(networks=[named]))).snapshots
     (network,) = hidden.networks.known()
     assert (network.ipam, network.plugins[0]) == ("host-local", "flannel")

@@ -3,14 +3,15 @@
 Whose a found directory is, is decided later (`networks.py`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from posixpath import normpath
 from typing import Final, NamedTuple
 
 from agent.model.runtime import RuntimeNetwork
 from agent.model.setting_values import AUTO
-from agent.model.snapshot import DEFAULT_DATA_DIR, Known, NetworkStore, Reading, Unavailable, known_or
+from agent.model.snapshot import DEFAULT_DATA_DIR, CniResult, Known, NetworkStore, Reading, Unavailable, known_or
 from agent.sources.host.mount_table import shared_storage
 from agent.sources.host.reservations import is_directory, network_names, read_reservations
 from agent.sources.os_error import cannot_read
@@ -18,6 +19,7 @@ from agent.sources.source_error import SourceError
 
 _SETTINGS: Final = "settings"
 _RUNTIME: Final = "runtime"
+_CACHE: Final = "libcni's cache"
 
 
 class _Directory(NamedTuple):
@@ -40,13 +42,15 @@ def read_all(
     most: int = 16384,
     is_missing: Callable[[Path], bool] = lambda _: False,
     shared: Callable[[Path], str] = shared_storage,
+    cached: Iterable[CniResult] = (),
 ) -> tuple[NetworkStore, ...]:
     """Read each directory once; names in the settings win.
 
     If the directories cannot be listed, those that settings or the runtime name are read, and a store of the name
     `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `most`: how
     many files are read of all together. `is_missing`: whether what does not exist for this process is known not to
-    exist on the node. `shared`: the type of its file system, if other nodes may have the directory as well.
+    exist on the node. `shared`: the type of its file system, if other nodes may have the directory too. `cached`: the
+    results of further networks (Multus), whose directories nothing else may name.
     """
     names, unlisted = list[str](), ""
     try:
@@ -54,7 +58,8 @@ def read_all(
     except OSError as error:
         unlisted = cannot_read(networks_dir, error)
     found: dict[str, _Directory] = {}
-    for directory in _directories(settings, known_or(networks, ()), networks_dir, mounted, names):
+    further = [one for one in _further(settings, cached, mounted) if not _is_absent(one, is_missing)]
+    for directory in (*_directories(settings, known_or(networks, ()), networks_dir, mounted, names), *further):
         first = found.setdefault(directory.network, directory)
         if first.named == directory.named == _RUNTIME and first != directory and not _is_absent(directory, is_missing):
             other = first._replace(other=str(directory.data_dir))
@@ -86,6 +91,15 @@ def _directories(
         above = networks_dir if data_dir == Path(DEFAULT_DATA_DIR) else mounted(data_dir)
         yield _Directory(network.name, above, networks_dir if above == networks_dir else data_dir, _RUNTIME)
     yield from (_Directory(name, networks_dir, networks_dir) for name in names)
+
+
+def _further(
+    settings: Sequence[str], cached: Iterable[CniResult], mounted: Callable[[Path], Path]
+) -> Iterator[_Directory]:
+    named = {(result.network, normpath(result.data_dir)) for result in cached if result.data_dir.startswith("/")}
+    for network, data_dir in sorted(named) if AUTO in settings else ():
+        if data_dir != DEFAULT_DATA_DIR and "/" not in network:
+            yield _Directory(network, mounted(Path(data_dir)), Path(data_dir), _CACHE)
 
 
 def _is_absent(directory: _Directory, is_missing: Callable[[Path], bool]) -> bool:
@@ -123,7 +137,7 @@ def _placed(
             return replace(store, reading=Known(placed))
         case Unavailable(missing=True) if directory.named == _RUNTIME and is_missing(directory.above / store.network):
             return replace(store, absent=True)
-        case Unavailable(missing=True) if directory.named == _RUNTIME and elsewhere:
+        case Unavailable(missing=True) if directory.named and elsewhere:
             mount = f"network {store.network} has the dataDir {data_dir}, which must be mounted"
             why = f"{directory.above} does not exist: {mount}"
             return replace(store, reading=Unavailable("reservations", why, missing=True))
