@@ -21,8 +21,8 @@ class RateLimiter:
 
     def __init__(self) -> None:
         self._bucket = TokenBucket(BURST, TOKEN_INTERVAL)
-        self._sent: dict[str, tuple[timedelta, bool]] = {}
-        """When, and whether as critical."""
+        self._sent: dict[str, tuple[timedelta, tuple[bool, str]]] = {}
+        """When, and how severe: whether critical, and the type (`Normal` sorts before `Warning`)."""
         self._waiting: frozenset[str] = frozenset()
 
     def due(self, specs: Iterable[EventSpec], now: timedelta) -> tuple[list[EventSpec], int]:
@@ -35,7 +35,7 @@ class RateLimiter:
         wanted = sorted((spec for spec in specs if self._is_due(spec, now)), key=self._priority)
         tokens = self._bucket.take(len(wanted))
         due, rest = wanted[:tokens], wanted[tokens:]
-        self._sent |= {spec.name: (now, spec.critical) for spec in due}
+        self._sent |= {spec.name: (now, (spec.critical, spec.type)) for spec in due}
         over_limit = sum(not spec.lasting or spec.name not in self._waiting for spec in rest)
         self._waiting = frozenset(spec.name for spec in rest if spec.lasting)
         return due, over_limit
@@ -49,6 +49,6 @@ class RateLimiter:
         return spec.lasting and not spec.critical, self._last_sent(spec) or timedelta.min
 
     def _last_sent(self, spec: EventSpec) -> timedelta | None:
-        """Return when it was sent; None if never, or not yet as critical."""
-        at, as_critical = self._sent.get(spec.name, (None, True))
-        return at if as_critical or not spec.critical else None
+        """Return when it was sent; None if never, or if it is more severe now."""
+        at, severity = self._sent.get(spec.name, (None, (False, "")))
+        return at if severity >= (spec.critical, spec.type) else None

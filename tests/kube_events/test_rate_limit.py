@@ -30,12 +30,14 @@ def test_a_lasting_event_is_sent_at_once_and_again_after_five_minutes() -> None:
     assert sent == [0, 20, 40]
 
 
-def test_an_event_that_has_become_critical_does_not_wait() -> None:
-    limiter, worse = RateLimiter(), replace(about(1), critical=True)
-    assert limiter.due([about(1)], UPTIME)[0]
-    assert limiter.due([worse], UPTIME + INTERVAL)[0] == [worse]
-    assert limiter.due([worse], UPTIME + INTERVAL * 2) == ([], 0)
-    assert limiter.due([about(1)], UPTIME + INTERVAL * 3) == ([], 0)
+def test_an_event_that_has_become_more_severe_does_not_wait() -> None:
+    info, warning, critical = replace(about(1), type="Normal"), about(1), replace(about(1), critical=True)
+    for before, worse in ((info, warning), (warning, critical), (info, critical)):
+        limiter = RateLimiter()
+        assert limiter.due([before], UPTIME)[0] == [before]
+        assert limiter.due([worse], UPTIME + INTERVAL)[0] == [worse]
+        assert limiter.due([worse], UPTIME + INTERVAL * 2) == ([], 0)
+        assert limiter.due([before], UPTIME + INTERVAL * 3) == ([], 0)
 
 
 def test_a_less_severe_event_does_not_replace_one_that_is_critical_again() -> None:
