@@ -11,8 +11,9 @@ from typing import Final
 from tests.containerd.failure import CannotRun
 
 CACHE: Final = Path(os.environ.get("NODELEAK_CONTAINERD_CACHE", "/var/cache/nodeleak-cluster/containerd"))
-SUITES: Final = {"1.6": "bookworm", "1.7": "trixie", "2": "sid"}
-VERSIONS: Final = tuple(SUITES)
+PACKAGED: Final = {"1.6": ("bookworm", "1.6.20"), "1.7": ("trixie", "1.7.24"), "2": ("sid", "2.1.9")}
+"""The suite of each version, and the release that the tests were tried with: sid's changes."""
+VERSIONS: Final = tuple(PACKAGED)
 _PROGRAMS: Final = ("containerd", "ctr", "containerd-shim-runc-v2")
 _KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _TIMEOUT: Final = 300.0
@@ -38,14 +39,14 @@ class Packages:
 
 def unpacked(family: str) -> Packages:
     """Return the packages of a version, downloaded if they are not in the cache; raises CannotRun."""
-    suite = SUITES[family]
-    packages = Packages(family, CACHE / suite)
+    suite, release = PACKAGED[family]
+    packages = Packages(family, CACHE / f"{suite}-{release}")
     if not all((packages.binaries / name).exists() for name in _PROGRAMS):
-        _fetch(suite, packages)
+        _fetch(suite, release, packages)
     return packages
 
 
-def _fetch(suite: str, packages: Packages) -> None:
+def _fetch(suite: str, release: str, packages: Packages) -> None:
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise CannotRun("apt-get and dpkg-deb, to unpack containerd of Debian")
     private = CACHE / f"apt-{suite}"
@@ -61,12 +62,19 @@ def _fetch(suite: str, packages: Packages) -> None:
     _run(*apt, "update")
     _run(*apt, "download", "containerd", at=private)
     (package,) = private.glob("containerd_*.deb")
+    check_release(suite, release, _run("dpkg-deb", "--field", str(package), "Version").strip())
     unpacking = packages.directory.with_suffix(".new")
     shutil.rmtree(unpacking, ignore_errors=True)
     _run("dpkg-deb", "-x", str(package), str(unpacking))
     shutil.rmtree(packages.directory, ignore_errors=True)
     unpacking.rename(packages.directory)
     shutil.rmtree(private)
+
+
+def check_release(suite: str, release: str, version: str) -> None:
+    """Accept every package of this release: of a stable suite, it gets security fixes. Raises CannotRun."""
+    if not re.match(rf"{re.escape(release)}(?![.\d])", version):
+        raise CannotRun(f"containerd {release}, and {suite} has {version} now: try it, and write it into {__name__}")
 
 
 def mirror(configuration: Path = Path("/etc/apt")) -> str:
