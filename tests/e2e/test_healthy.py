@@ -61,5 +61,10 @@ def test_without_the_api_server_a_scan_has_the_same_result(cluster: Cluster, pod
     assert alone.unavailable == set()
 
 
+def test_the_api_server_survives_a_person_who_asks_for_indented_json(cluster: Cluster) -> None:
+    assert '"name": "default"' in cluster.kubectl("get", "--raw", "/api/v1/namespaces/default?pretty=1")
+    assert cluster.kubectl("get", "--raw", "/healthz") == "ok"
+
+
 def _rounds(daemon: Daemon, number: int) -> None:
     assert daemon.metrics().total("sync_seconds_count") >= number
