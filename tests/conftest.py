@@ -29,12 +29,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line what could not run on this machine."""
-    reasons = (report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
-    missing = Counter(reason.partition("DID NOT RUN: ")[2] for reason in reasons if "DID NOT RUN: " in reason)
-    if missing:
-        texts = "; ".join(f"{reason} ({count})" for reason, count in missing.most_common())
-        terminalreporter.write_line(f"DID NOT RUN: {missing.total()} tests: {texts}", red=True, bold=True)
+    """Say in one line what could not run on this machine (`needs`), and in another what need not (`only_with`)."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
+    for why, loud in (("DID NOT RUN: ", True), ("only with ", False)):
+        missing = Counter(reason.partition(why)[2] for reason in reasons if why in reason)
+        if missing:
+            texts = "; ".join(f"{reason} ({count})" for reason, count in missing.most_common())
+            terminalreporter.write_line(f"{why}{missing.total()} tests: {texts}", red=loud, bold=loud)
 
 
 # A shell ignores SIGINT in a job that it starts in the background, and so would every process that a test starts.

@@ -30,7 +30,7 @@ def needs(met: bool, what: str) -> None:
 
 
 def only_with(met: bool, what: str) -> None:
-    """Skip a test of what this machine does not have and need not have, such as a newer version or kernel."""
+    """Skip a test of what this machine, node or run need not have: another runtime, a newer kernel, many minutes."""
     if not met:
         pytest.skip(f"only with {what}")
 

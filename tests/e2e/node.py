@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import pytest
-
 from tests.processes import environment
+from tests.wire import needs
 
 T = TypeVar("T")
 
@@ -141,10 +140,9 @@ class Cluster:
         _cluster("stop", *parts)
 
     def pid(self, part: str) -> int:
-        """Return the pid of a part; skip the test if the cluster did not start it."""
+        """Return the pid of a part, which the cluster has to have started."""
         (line,) = [line.split() for line in _cluster("status").splitlines() if line.startswith(f"{part} ")]
-        if not line[1].isdecimal():
-            pytest.skip(f"DID NOT RUN: it needs a {part} that hack/cluster started, and may stop")
+        needs(line[1].isdecimal(), f"a {part} that hack/cluster started, and may stop")
         return int(line[1])
 
     @contextlib.contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.wire import only_with
+
 from .agent import Daemon, Nodeleak, Report
 from .device_plugin import CHECKPOINT, RESOURCE, DevicePlugin, kubelet_up, plugin_up
 from .node import Cluster, Pods, applied, deployment_of, eventually, forget_resource, pod_with, throughout
@@ -271,10 +273,10 @@ def _late(daemon: Daemon) -> dict[str, Any]:
     return found[RESOURCE]
 
 
-@pytest.mark.skipif("NODELEAK_E2E_SLOW" not in os.environ, reason="DID NOT RUN: six minutes: NODELEAK_E2E_SLOW=1")
 def test_after_five_minutes_the_kubelet_has_dropped_the_resource(
     cluster: Cluster, plugin: DevicePlugin, nodeleak: Nodeleak
 ) -> None:
+    only_with("NODELEAK_E2E_SLOW" in os.environ, "NODELEAK_E2E_SLOW=1, which takes six minutes")
     with nodeleak.running(*OFTEN) as daemon:
         with cluster.stopped("kubelet"):
             plugin.kill()

@@ -26,6 +26,7 @@ from tests.builders import NOW, node, reservation, without
 from tests.exporters import cleanings as c
 from tests.exporters.cleanings import cleaning, refused
 from tests.exporters.daemon import Daemon
+from tests.wire import needs
 
 LOST = reservation("10.244.1.9")
 
@@ -311,9 +312,8 @@ def test_the_text_can_be_parsed_and_holds_each_sample_once(daemon: Daemon) -> No
 
 def test_promtool_accepts_them() -> None:
     promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("DID NOT RUN: it needs promtool (Debian: apt-get install prometheus); nobody checked the metrics")
+    needs(promtool is not None, "promtool (Debian: apt-get install prometheus), to check the metrics")
     checked = subprocess.run(  # noqa: S603 (a program of the machine's own)
-        [promtool, "check", "metrics"], input=everything().scrape(), capture_output=True, text=True, check=False
+        [str(promtool), "check", "metrics"], input=everything().scrape(), capture_output=True, text=True, check=False
     )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

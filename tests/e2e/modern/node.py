@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from agent.sources.source_error import SourceError
 from tests.containerd.client import Kubelet
 from tests.e2e.agent import BOLD, Cleaned, Daemon, Nodeleak, Report
 from tests.e2e.node import Cluster, eventually, host_local, pod_with, reservations, run
 from tests.processes import environment
+from tests.wire import needs
 
 _SCRIPT: Final = Path(__file__).parents[3] / "hack" / "cluster"
 _CANNOT_RUN: Final = 3
@@ -47,8 +46,7 @@ class ModernNode:
             timeout=600,
             check=False,
         )
-        if started.returncode == _CANNOT_RUN:
-            pytest.skip(started.stderr.strip())
+        needs(started.returncode != _CANNOT_RUN, started.stderr.strip())
         assert started.returncode == 0, started.stdout + started.stderr
         env = dict(re.findall(r"^export (\w+)=(.*)$", _cluster(profile, "env"), re.MULTILINE))
         cluster = Cluster(env["NODE_NAME"], Path(env["KUBECONFIG"]), _KUBECONFIG, env["NODE_POD_CIDR"])

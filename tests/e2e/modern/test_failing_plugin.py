@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.agent import BOLD, Daemon
 from tests.e2e.node import eventually, pod_with
+from tests.wire import only_with
 
 from .layouts import LAYOUTS
 from .networks import allowed, configured
@@ -74,8 +75,7 @@ def _broken(node: ModernNode) -> Iterator[None]:
 def test_the_plugin_is_named_before_the_leaks_that_it_makes(
     node: ModernNode, failing: Any, says: str, runtimes: set[str]
 ) -> None:
-    if node.profile not in runtimes:
-        pytest.skip(f"DID NOT RUN: {node.profile} loses no address then")
+    only_with(node.profile in runtimes, "a runtime that loses an address then")
     with allowed(node), configured(node, _PTP):
         with failing(node):
             names = _ask_for(node, _PODS)

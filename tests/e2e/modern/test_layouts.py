@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e.agent import Report
 from tests.e2e.node import eventually
+from tests.wire import only_with
 
 from .layouts import LAYOUTS, MACVLAN, Layout
 from .networks import configured
@@ -68,10 +69,9 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
     names = node.ask_for(2)
     node.ready(names)
     before = set(node.scan().states)
-    if node.profile == "crio":
-        pytest.skip("DID NOT RUN: CRI-O frees at its start what libcni's cache names, and its namespace with it")
-    if node.profile == "cri-dockerd":
-        pytest.skip("DID NOT RUN: docker's namespaces lie in /run/docker, and are lost with its state")
+    # CRI-O frees at its start what libcni's cache names, and its namespace with it. Docker's namespaces lie in
+    # /run/docker, and are lost with its state.
+    only_with(node.profile == "containerd", "a runtime whose namespaces outlive its state")
     node.leak("ghosts")
     node.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
     states = node.scan(*_EAGER).states
@@ -87,8 +87,7 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
 
 def test_addresses_of_macvlan_stay_while_a_namespace_of_an_unknown_sandbox_is_mounted(node: ModernNode) -> None:
     """The node asks on its own link, where nobody answers it: only the configuration tells that this proves nothing."""
-    if node.profile != "containerd":
-        pytest.skip("DID NOT RUN: the namespaces do not outlive the runtime's state here")
+    only_with(node.profile == "containerd", "a runtime whose namespaces outlive its state")
     with configured(node, MACVLAN):
         names = node.ask_for(2)
         node.ready(names)

@@ -4,6 +4,7 @@ import pytest
 
 from tests.e2e.agent import Report
 from tests.e2e.node import eventually
+from tests.wire import only_with
 
 from .layouts import LAYOUTS
 from .networks import configured
@@ -37,8 +38,7 @@ def test_lost_addresses_are_named_and_released(node: ModernNode) -> None:
 
 @pytest.mark.every_runtime
 def test_cri_o_frees_at_its_start_what_libcni_remembers(node: ModernNode) -> None:
-    if node.profile != "crio":
-        pytest.skip("DID NOT RUN: only CRI-O does it")
+    only_with(node.profile == "crio", "CRI-O")
     pods = node.pods(_PODS)
     node.leak("wipe")
     now = node.recreated(pods)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.node import run
 from tests.stress.whole_node import RUNTIMES
+from tests.wire import only_with
 
 from .node import ModernNode
 
@@ -17,8 +18,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def _stress(node: ModernNode, report: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    if node.profile not in RUNTIMES:
-        pytest.skip(f"DID NOT RUN: there is no stress test for {node.profile}")
+    only_with(node.profile in RUNTIMES, f"a stress test for {node.profile}")
     command = (sys.executable, "-m", "tests.stress", f"--profile={node.profile}", f"--report={report}", *options)
     done = run(*command, codes=(0, 1), cwd=_ROOT, seconds=580)
     output = done.stdout + done.stderr
