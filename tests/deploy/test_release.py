@@ -13,6 +13,17 @@ from tests.wire import needs, run
 
 PARTS = ("pyproject.toml", "CHANGELOG.md", "README.md", "deploy", "hack")
 NEW = "9.8.7"
+AS_IN_THE_IMAGE = """
+import importlib.metadata, runpy, sys
+script, *locked = sys.argv[1:]
+found = importlib.metadata.packages_distributions().items()
+packages = {module: {name.lower().replace("_", "-") for name in names} for module, names in found}
+sys.modules |= {module: None for module, names in packages.items() if not names & {"nodeleak", *locked}}
+runpy.run_path(script)
+import h2.connection, jinja2
+used = set().union(*(packages.get(name, set()) for name, module in sys.modules.items() if module))
+print("unused:", *sorted({*locked} - used))
+"""
 
 
 def git(checkout: Path, *words: str) -> None:
@@ -75,6 +86,11 @@ def test_the_image_installs_the_tested_versions_by_their_hashes() -> None:
         assert all("--hash=sha256:" in pin for pin in pins)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {re.split(r"[<>=]", package)[0] for package in project["dependencies"]} <= pinned("requirements.txt").keys()
+
+
+def test_the_image_needs_all_that_it_installs_and_nothing_else() -> None:
+    out = run(sys.executable, "-c", AS_IN_THE_IMAGE, str(ROOT / "hack/smoke.py"), *pinned("requirements.txt"))
+    assert out.splitlines()[-1] == "unused: tzdata", "run hack/lock again; tzdata is the data of python-dateutil"
 
 
 def test_the_linter_accepts_the_dockerfile() -> None:
