@@ -1,12 +1,12 @@
 # Two stages: the first has the build tools, the second only what runs. `hack/image` builds it without a registry.
 #
-# PYTHON_IMAGE  any Debian-like image with python3 >= 3.11. Use a digest for reproducible builds:
-#               --build-arg PYTHON_IMAGE=python:3.13-slim@sha256:…
+# PYTHON_IMAGE  a Debian-like image with the Python that the tests run with. For a build that can be repeated, name its
+#               digest: --build-arg PYTHON_IMAGE=python:3.11-slim@sha256:… (hack/release accepts nothing else)
 # BUILD_IMAGE   the same Python, with what your package index needs: a certificate authority, a pip.conf
 # COMMIT        the commit that `nodeleak --version` prints
 # VERSION       for the image's label
 # SOURCE_DATE_EPOCH  the time of the files in the wheel, and with BuildKit of the image: hack/release sets it
-ARG PYTHON_IMAGE=python:3.13-slim
+ARG PYTHON_IMAGE=python:3.11-slim
 ARG BUILD_IMAGE=${PYTHON_IMAGE}
 
 FROM ${BUILD_IMAGE} AS build

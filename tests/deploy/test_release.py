@@ -88,6 +88,15 @@ def test_the_image_installs_the_tested_versions_by_their_hashes() -> None:
     assert {re.split(r"[<>=]", package)[0] for package in project["dependencies"]} <= pinned("requirements.txt").keys()
 
 
+def test_the_image_has_the_python_that_is_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    python = project["project"]["requires-python"].removeprefix(">=")
+    assert project["tool"]["ruff"]["target-version"] == f"py{python.replace('.', '')}"
+    for name in ("Dockerfile", "hack/image", "hack/release", "docs/release.md"):
+        named = set(re.findall(r"\bpython:(\d[\d.]*)", (ROOT / name).read_text()))
+        assert named == {python}, name
+
+
 def test_the_image_needs_all_that_it_installs_and_nothing_else() -> None:
     out = run(sys.executable, "-c", AS_IN_THE_IMAGE, str(ROOT / "hack/smoke.py"), *pinned("requirements.txt"))
     assert out.splitlines()[-1] == "unused: tzdata", "run hack/lock again; tzdata is the data of python-dateutil"
