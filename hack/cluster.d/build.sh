@@ -11,10 +11,21 @@ command -v kubectl >/dev/null || PACKAGES+=(kubernetes-client)
 SOURCE=$CACHE/src # while building
 GO_LEGACY=/usr/lib/go-1.19/bin/go # Debian's: a newer one, which may be the first in PATH, cannot build these sources
 
+# How the binaries are made, without comments and spaces
+recipe() {
+  {
+    declare -p VERSION GO_LEGACY
+    declare -f fetch_source go_build generate_openapi build_binary
+    cat "$HERE/reflect2.patch"
+  } | sha256sum
+}
+
+# Those of another recipe are missing, too.
 missing_binaries() {
-  local binary
+  local binary made
+  made=$(cat "$CACHE/bin/recipe" 2>/dev/null || true)
   for binary in "${BINARIES[@]}"; do
-    [ -x "$CACHE/bin/$binary" ] || echo "$binary"
+    if [ ! -x "$CACHE/bin/$binary" ] || [ "$made" != "$(recipe)" ]; then echo "$binary"; fi
   done
 }
 
@@ -36,6 +47,7 @@ cmd_build() {
   if [ -n "$binaries" ]; then
     step "$CACHE/log/openapi.log" "generate the OpenAPI definitions" generate_openapi
     for binary in $binaries; do step "$CACHE/log/$binary.log" "build $binary" build_binary "$binary"; done
+    recipe >"$CACHE/bin/recipe"
   fi
   rm -rf "$SOURCE"
   say "built: Kubernetes $VERSION in $CACHE/bin"
