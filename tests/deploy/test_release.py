@@ -1,11 +1,13 @@
 """hack/release and the image: one version everywhere, and the tested packages in the image."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 from tests.deploy.manifests import ROOT
@@ -100,6 +102,16 @@ def test_the_image_has_the_python_that_is_tested() -> None:
 def test_the_image_needs_all_that_it_installs_and_nothing_else() -> None:
     out = run(sys.executable, "-c", AS_IN_THE_IMAGE, str(ROOT / "hack/smoke.py"), *pinned("requirements.txt"))
     assert out.splitlines()[-1] == "unused: tzdata", "run hack/lock again; tzdata is the data of python-dateutil"
+
+
+def test_the_sbom_names_what_the_base_image_has() -> None:
+    needs(shutil.which("dpkg-query") is not None, "a Debian")
+    agent = {"bom-ref": "1", "name": "h2", "type": "library"}
+    made = json.loads(run(sys.executable, str(ROOT / "hack/sbom.py"), given=json.dumps({"components": [agent]})))
+    kinds = Counter(one.get("purl", "").partition("/")[0] for one in made["components"])
+    assert (kinds[""], kinds["pkg:generic"]) == (2, 1), "the agent's, the system and Python"
+    assert min(kinds["pkg:pypi"], kinds["pkg:deb"]) > 5
+    assert len({one["bom-ref"] for one in made["components"]}) == len(made["components"])
 
 
 def test_the_linter_accepts_the_dockerfile() -> None:
