@@ -3,7 +3,6 @@
 The API server's own counters cannot tell our requests from the kubelet's. `kubectl proxy` takes TLS off on its way.
 """
 
-import json
 import re
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from threading import Lock, Thread
 from urllib.parse import parse_qs, urlsplit
 
 from tests.processes import environment
+from tests.wire import kubeconfig
 
 from .node import Cluster
 
@@ -84,7 +84,7 @@ def _pass_on(source: socket.socket, sink: socket.socket, listener: Relay | None)
 
 
 @contextmanager
-def relay_to_the_api_server(cluster: Cluster, kubeconfig: Path) -> Iterator[Relay]:
+def relay_to_the_api_server(cluster: Cluster, config: Path) -> Iterator[Relay]:
     """Start a relay and write a kubeconfig that uses it."""
     command = ["kubectl", f"--kubeconfig={cluster.kubelet}", "proxy", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as proxy:  # noqa: S603 (spelled out above)
@@ -93,22 +93,9 @@ def relay_to_the_api_server(cluster: Cluster, kubeconfig: Path) -> Iterator[Rela
             port = int(proxy.stdout.readline().decode().strip().rpartition(":")[2])
             with Relay(("127.0.0.1", port)) as relay:
                 Thread(target=relay.serve_forever, daemon=True).start()
-                kubeconfig.write_text(_kubeconfig(f"http://127.0.0.1:{relay.server_address[1]}"))
+                kubeconfig(config, f"http://127.0.0.1:{relay.server_address[1]}")
                 yield relay
                 relay.shutdown()
                 relay.cut()
         finally:
             proxy.terminate()
-
-
-def _kubeconfig(url: str) -> str:
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "relay", "cluster": {"server": url}}],
-            "users": [{"name": "nobody", "user": {}}],
-            "contexts": [{"name": "relay", "context": {"cluster": "relay", "user": "nobody"}}],
-            "current-context": "relay",
-        }
-    )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.nodes import FakeNode, PodSandbox
+from tests.wire import kubeconfig
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _RUNTIME, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000
@@ -147,18 +148,7 @@ def write_sockets(proc: Path, *listening: str) -> None:
 
 def write_kubeconfig(host: Host, server: str) -> None:
     host.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-    host.kubeconfig.write_text(
-        json.dumps(  # which is YAML too
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "fake",
-                "clusters": [{"name": "fake", "cluster": {"server": server}}],
-                "users": [{"name": "fake", "user": {}}],
-                "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
-            }
-        )
-    )
+    kubeconfig(host.kubeconfig, server)
 
 
 def _write(path: Path, text: str, when: datetime) -> None:
