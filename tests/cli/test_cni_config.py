@@ -194,8 +194,11 @@ def test_a_multus_whose_delegates_are_elsewhere_is_a_gap(tmp_path: Path) -> None
         assert "clusterNetwork other is in no file: name the network with --network" in why["networks"]
 
 
-def reserve_further(stand: Stand, number: int, cache: Path, pod: str = "web-0") -> None:
-    """Leave an old reservation of a further network with its cached result; `pod`: empty: it is no pod's."""
+def reserve_further(stand: Stand, number: int, cache: Path, pod: str = "web-0", namespace: str = "") -> None:
+    """Leave an old reservation of a further network with its cached result.
+
+    `pod`: empty: it is no pod's. `namespace`: where that of the pod was mounted; empty: the result names none.
+    """
     container_id, ip = f"{number:064x}", f"10.99.0.{number}"
     store = stand.host.networks / "storage"
     leave_over(store, [ip])
@@ -204,7 +207,7 @@ def reserve_further(stand: Stand, number: int, cache: Path, pod: str = "web-0") 
     cached = {
         "kind": "cniCacheV1", "containerId": container_id, "networkName": "storage", "ifName": "net1",
         "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", pod]] if pod else None,
-        "result": {"ips": [{"address": f"{ip}/24"}]},
+        "result": {"ips": [{"address": f"{ip}/24"}], "interfaces": [{"name": "net1", "sandbox": namespace}]},
     }  # fmt: skip
     (cache / f"storage-{container_id}-net1").write_text(json.dumps(cached))
 
@@ -249,11 +252,21 @@ def test_the_results_of_multus_are_read_by_default(tmp_path: Path) -> None:
         stand.host.cache.rename(stand.host.networks.parent / "results")
         (multus := stand.host.networks.parent / "multus/results").mkdir(parents=True)
         reserve_further(stand, 5, multus)
+        reserve_further(stand, 6, multus, namespace="/var/run/netns/cni-6")
+        mounted = "1 0 0:4 net:[4026532281] /run/netns/cni-6 rw - nsfs nsfs rw\n"
+        (stand.host.proc / "1/mountinfo").write_text(mounted)
         mounting = "mount -t tmpfs none /var/lib && mkdir /var/lib/cni && mount --bind $0 /var/lib/cni && exec $*"
         prefix = ("unshare", "--mount", "sh", "-c", mounting, str(stand.host.networks.parent))
         options = [option for option in stand.options("off") if not option.startswith("--cni-cache-dir=")]
         done = nodeleak("scan", "-o", "json", *options, prefix=prefix)
-        assert subjects(json.loads(done.out)) == ["leaked_reservation storage/10.99.0.5"], done
+        document = json.loads(done.out)
+        assert leaks(document) == ["leaked_reservation storage/10.99.0.5"], done
+        states = {one["ip"]: one["state"] for one in document["reservations"] if one["network"] == "storage"}
+        assert states["10.99.0.6"] == "unmanaged", done
+        more = ("--ip=10.99.0.6", "--cleanup-network=storage", "--settle=0s")
+        done = nodeleak("clean", "-o", "json", *more, *options, prefix=prefix)
+        (release,) = json.loads(done.out)["addresses"]
+        assert release["refusals"][0]["reason"] == "address_in_use", done
 
 
 def test_a_further_network_whose_add_fails_is_judged_while_a_pod_waits(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import pytest
 
 from agent.model.registration import Registration
+from agent.model.runtime import ContainerRuntime
 from agent.model.snapshot import (
     Checkpoint,
     Container,
@@ -218,7 +219,7 @@ def test_a_missing_checkpoint_directory_is_empty_only_where_nothing_could_have_o
     ):
         seen = checked(containers=containers, reservations=stores, checkpoints=NO_DIRECTORY, pods=NO_API)
         assert seen.checkpoints == expected
-    closed = Unavailable("checkpoints", "/var/lib/dockershim/sandbox: Permission denied")
+    closed = Unavailable("checkpoints", "cannot read /x does not exist: permission denied", missing=False)
     assert checked(containers=NOTHING, reservations=empty, checkpoints=closed, pods=NO_API).checkpoints == closed
 
 
@@ -237,6 +238,15 @@ def test_a_checkpoint_directory_without_running_sandboxes_is_unavailable() -> No
 def test_without_docker_missing_checkpoints_are_not_requested_and_existing_ones_stay() -> None:
     elsewhere = {"node": CONTAINERD, "runtimes": ONLY_DOCKER}
     assert isinstance(checked(checkpoints=NO_DIRECTORY, **elsewhere).checkpoints, NotRequested)
+
+
+def test_what_is_missing_is_told_by_a_field_and_not_by_words() -> None:
+    """On a node without docker, whose kubelet names no runtime."""
+    containerd = Known((ContainerRuntime("containerd", "1.7.24", SOCKET),))
+    elsewhere = {"node": NO_NODE, "processes": Known(replace(processes(), runtime="")), "runtimes": containerd}
+    closed = Unavailable("checkpoints", "cannot read /x does not exist: permission denied", missing=False)
+    assert checked(checkpoints=closed, **elsewhere).checkpoints == closed
+    assert isinstance(checked(checkpoints=replace(closed, missing=True), **elsewhere).checkpoints, NotRequested)
 
 
 def test_without_a_network_a_missing_cni_cache_is_empty() -> None:

@@ -23,6 +23,8 @@ from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError
 
 _LOOPBACK: Final = "lo"
+_LARGEST: Final = 4 * 1024 * 1024
+"""Bytes: CRI-O writes all annotations of the pod into a result, 256 KiB that Go may escape to six times as much."""
 _NAME: Final = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
 """Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous."""
 _DELEGATES: Final = frozenset({"delegates", "clusterNetwork"})
@@ -83,11 +85,11 @@ class CniResults:
             if version in self._parsed:
                 parsed[version] = self._parsed[version]
             elif stat.S_ISREG(found.st_mode):
-                content, mtime_ns = read_file(name, directory)
+                content, mtime_ns = read_file(name, directory, largest=_LARGEST)
                 parsed[version] = parse_result(content, network, container_id, ifname, mtime_ns)
         except FileNotFoundError:
             return
-        except SourceError:  # CRI-O writes all annotations of the pod into it
+        except SourceError:
             parsed[version] = DamagedResult(network, container_id, ifname, Damage.TOO_LARGE)
 
 

@@ -92,15 +92,20 @@ class ProcessTable:
             plugins=tuple(PluginProcess(plugin.pid, plugin.command, _started(plugin, booted)) for plugin in at_work),
         )
 
+    def running(self, runtimes: Collection[str]) -> Collection[str]:
+        """Return those of these runtimes that run at this moment, after one search at most; raises SourceError."""
+        found = _runtimes_of(filter(self._runs, self._known))
+        if not found.issuperset(runtimes):
+            try:
+                self._search()
+            except SourceError as error:
+                names = " or ".join(sorted(runtimes))
+                raise SourceError(f"{names} was not asked, because it is unknown whether it runs: {error}") from error
+            found = _runtimes_of(self._known)
+        return found.intersection(runtimes)
+
     def runs(self, runtime: str) -> bool:
-        """Tell whether a runtime runs at this moment; raises SourceError."""
-        if any(process.command in _RUNTIMES[runtime] and self._runs(process) for process in self._known):
-            return True
-        try:
-            self._search()
-        except SourceError as error:
-            raise SourceError(f"{runtime} was not asked, because it is unknown whether it runs: {error}") from error
-        return any(process.command in _RUNTIMES[runtime] for process in self._known)
+        return bool(self.running([runtime]))
 
     def runtimes(self) -> tuple[int, ...]:
         """Search for the processes of all runtimes; raises SourceError if this is not the node's process table."""
@@ -115,7 +120,7 @@ class ProcessTable:
 
     def require_any(self) -> None:
         """Raise SourceError unless any runtime runs at this moment."""
-        if not any(map(self.runs, _RUNTIMES)):
+        if not self.running(_RUNTIMES):
             names = " or ".join(sorted(_ANY_RUNTIME))
             raise SourceError(f"no container runtime runs on this node (no {names} in {self._proc}), so none was asked")
 
@@ -193,6 +198,11 @@ class ProcessTable:
     def _youngest(self, names: frozenset[str]) -> _Process | None:
         found = (process for process in self._known if process.command in names)
         return max(found, key=lambda process: process.start, default=None)
+
+
+def _runtimes_of(processes: Iterable[_Process]) -> set[str]:
+    commands = {process.command for process in processes}
+    return {runtime for runtime, names in _RUNTIMES.items() if names & commands}
 
 
 def _first(runtimes: Collection[str]) -> str | None:

@@ -24,7 +24,9 @@ from agent.sources.host.cni_config import (
     networks_of,
     read_directory,
 )
+from agent.sources.host.mount_table import is_missing_on_node
 from agent.sources.host.processes import ProcessTable
+from agent.sources.host.reservations import is_directory
 from agent.sources.host.unix_sockets import read_sockets
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, Runtime
 from agent.sources.source_error import SourceError
@@ -46,7 +48,7 @@ _NONE_SERVES: Final = "no container runtime serves CRI at its socket (check --cr
 
 
 class NodeRuntimes:
-    """The runtimes of this node. They are found anew at each question: a node may change to another one."""
+    """The runtimes of this node. They are found anew for each snapshot and recheck: a node may change to another."""
 
     def __init__(
         self,
@@ -69,6 +71,8 @@ class NodeRuntimes:
         self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
         self.asked: tuple[ContainerRuntime, ...] = ()
         """Those that were asked for the last list, whether they answered or not."""
+        self._found: Sequence[Runtime] = ()
+        """Those that were found for the networks of this snapshot, whose containers are still to be listed."""
         self._late: Late | None = None
         """Why the networks of this snapshot are not known, if the runtime did not answer: it is waited for once."""
 
@@ -77,7 +81,8 @@ class NodeRuntimes:
         reserved = {held.container_id for store in snapshot.reservations for held in known_or(store.reading, ())}
         found: list[Container] = []
         self.asked = ()
-        for runtime in self._runtimes():
+        runtimes, self._found = self._found or self._runtimes(), ()
+        for runtime in runtimes:
             others, chosen = self.asked, Path(runtime.expected.endpoint) == self._endpoint
             self.asked = (*others, replace(runtime.expected, chosen=chosen))
             if self._late:
@@ -121,8 +126,8 @@ class NodeRuntimes:
         The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
         `config_dir`: overrides the directory that the runtime names.
         """
-        self._late = None
-        runtimes = self._runtimes()
+        self._late, self._found = None, ()
+        runtimes = self._found = self._runtimes()
         certain = len(runtimes) == 1 or bool(self._named())
         try:
             status = (self._ask(runtimes[0], lambda runtime: runtime.networks()) if certain else None) or CniStatus()
@@ -131,10 +136,20 @@ class NodeRuntimes:
             raise
         directory = config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
-            return _loaded(status.loaded, status.others, directory)
+            others = chain.from_iterable(self._of_class(other) for other in status.others)
+            return (*_loaded(status.loaded, directory), *others)
         if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
             return self._docker_networks(directory, certain=certain)
         return default_networks(read_directory(directory))
+
+    def _of_class(self, directory: Path) -> Sequence[RuntimeNetwork]:
+        """Return the networks of a runtime class with a directory of its own: without a file, it can start no pod."""
+        try:
+            return default_networks(read_directory(directory))
+        except NotConfigured:
+            if is_directory(directory) or is_missing_on_node(directory, self._proc):
+                return ()
+            raise
 
     def _docker_networks(self, directory: Path, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
         """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
@@ -195,26 +210,22 @@ class NodeRuntimes:
 
     def _served(self, sockets: Iterable[Path]) -> frozenset[Path]:
         """Return those that are listened on, and whose runtime runs."""
-        spellings = {socket: {bytes(socket), b"/var" + bytes(socket)} for socket in sockets}
+        spellings = {path: {bytes(path), b"/var" + bytes(path)} for path in sockets}
         listening = read_sockets(self._proc, chain.from_iterable(spellings.values())).listening
-        return frozenset(socket for socket, names in spellings.items() if names & listening and self._may_run(socket))
-
-    def _may_run(self, socket: Path) -> bool:
-        """Whether its runtime runs: systemd may listen in its place, and start it for a question."""
-        runtime = RUNTIME_OF_SOCKET.get(socket.name)
-        return runtime is None or self._processes.runs(runtime)
+        found = {path: RUNTIME_OF_SOCKET.get(path.name) for path, names in spellings.items() if names & listening}
+        # Systemd may listen in the place of a runtime, and start it for a question.
+        running = self._processes.running(set(filter(None, found.values())))
+        return frozenset(path for path, runtime in found.items() if runtime is None or runtime in running)
 
     def _runs_docker(self, served: Collection[Path]) -> bool:
         return self._processes.runs(DOCKER) if self._docker_socket is None else self._docker_socket in served
 
 
-def _loaded(networks: Iterable[Configuration], others: Iterable[Path], directory: Path) -> tuple[RuntimeNetwork, ...]:
-    """Return the networks that a runtime has loaded from a directory, and those of its runtime classes."""
+def _loaded(networks: Iterable[Configuration], directory: Path) -> tuple[RuntimeNetwork, ...]:
+    """Return the networks that a runtime has loaded from a directory."""
     read = partial(read_directory, directory)
     found = tuple(chain.from_iterable(networks_of(network, read) for network in networks))
-    if not found:  # it cannot read the first file, perhaps
-        found = default_networks(read())
-    return (*found, *chain.from_iterable(default_networks(read_directory(other)) for other in others))
+    return found or default_networks(read())  # it cannot read the first file, perhaps
 
 
 def _require(socket: Path, served: Collection[Path]) -> None:

