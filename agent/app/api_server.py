@@ -10,7 +10,7 @@ from agent.app import loop
 from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.volumes import lost_volumes
 from agent.config import Config, UsageError, option, variable
-from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Snapshot, Unavailable
+from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Snapshot
 from agent.model.volumes import Attachments
 from agent.model.watches import Watch
 from agent.sources.collector import Reader, Sources
@@ -40,10 +40,7 @@ def asked_once(config: Config) -> Sources:
     request_version = cache(api.request_version)
 
     def listed(resource: "Resource[_T]") -> Reading[tuple[_T, ...]]:
-        try:
-            items = list_once(api, resource)
-        except SourceError as error:
-            return Unavailable(resource.name, str(error))
+        items = list_once(api, resource)
         request_version()
         return Known(items)
 
@@ -140,10 +137,8 @@ class _ApiServer:
         failures = SandboxFailuresSource(self.inquire, loop.clock)
         autoscaler = AutoscalerClient(self._config.node, self.inquire, loop.clock)
 
-        def read_attachments(snapshot: Snapshot) -> Reading[Attachments]:
-            request = lost_volumes.request(snapshot)
-            if request is None:
-                return NotRequested("attachments", "no pod waits for a volume that is missing")
+        def read_attachments(snapshot: Snapshot) -> Attachments:
+            request = lost_volumes.request(snapshot) or lost_volumes.Request((), ())
             return attachments.read(request.volumes, request.pods)
 
         return Sources(

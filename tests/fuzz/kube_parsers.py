@@ -63,8 +63,7 @@ class _Objects:
 
 def _attachments(content: bytes) -> Any:
     source = AttachmentsSource(inquirer(_Objects(content).get), "worker-1", lambda: 0.0)
-    found = source.read([DISK, CLOUD_DISK], [waiting_pod()])
-    return found.value if isinstance(found, Known) else None
+    return source.read([DISK, CLOUD_DISK], [waiting_pod()])
 
 
 def _autoscaler(content: bytes) -> Any:

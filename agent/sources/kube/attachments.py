@@ -12,44 +12,30 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from agent.checks.volumes.lost_volumes import same
-from agent.model.snapshot import Known, Pod, Reading, Unavailable
-from agent.model.text import truncate
+from agent.model.snapshot import Pod
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube import volume_names
+from agent.sources.kube.cached_request import CachedRequest
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, Get, Inquire, Query
-from agent.sources.source_error import SourceError
-from agent.sources.ttl_cache import TTLCache
 
 MAX_REQUESTS: Final = 64
 """Requests for one snapshot."""
 KEPT_FOR: Final = 60.0
-"""Seconds for which an answer, or a failure, is kept: each request may take long."""
+"""Seconds."""
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 """A valid object name. Pods and claims may contain any volume name: `../../secrets/key` would be another path."""
 
 
 class AttachmentsSource:
-    """Asks the API server of one node, and keeps the answer, or the failure, for a minute."""
+    """Asks the API server of one node, at most once a minute about the same."""
 
     def __init__(self, inquire: Inquire, node: str, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, never jumping."""
-        self._inquire, self._node = inquire, node
-        self._cache = TTLCache[Attachments](clock, KEPT_FOR)
+        self._node, self._cached = node, CachedRequest[Attachments](inquire, clock, KEPT_FOR)
 
-    def read(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Reading[Attachments]:
-        """`volumes`: those that are missing; `pods`: those that wait."""
+    def read(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
+        """Raises SourceError. `volumes`: those that are missing; `pods`: those that wait."""
         subjects = frozenset((*volumes, *(pod.uid for pod in pods)))
-        try:
-            return Known(self._cache.get(lambda: self._ask(volumes, pods), subjects))
-        except SourceError as error:
-            return Unavailable("attachments", str(error))
-
-    def _ask(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
-        try:
-            with self._inquire() as get:
-                return _Inquiry(get, self._node).attachments(volumes, pods)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise SourceError(f"API server: malformed volume object ({truncate(repr(error))})") from error
+        return self._cached.get(lambda get: _Inquiry(get, self._node).attachments(volumes, pods), subjects)
 
 
 class _Inquiry:

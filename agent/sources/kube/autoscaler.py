@@ -13,12 +13,12 @@ from typing import Final
 
 from agent.model.registration import Autoscaler, Registration, evidence_of_cloud, evidence_of_node
 from agent.model.setting_values import Expected
-from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
+from agent.model.snapshot import Known, Node, NotRequested, Reading
 from agent.model.text import truncate
-from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, Inquire
+from agent.sources.kube.cached_request import CachedRequest
+from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, Get, Inquire
 from agent.sources.kube.node import NODES_PATH
 from agent.sources.source_error import SourceError
-from agent.sources.ttl_cache import TTLCache
 
 STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
@@ -34,58 +34,42 @@ class AutoscalerClient:
     """Asks one API server about the cluster of one node."""
 
     def __init__(self, node_name: str, inquire: Inquire, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, never jumping."""
-        self._name, self._inquire = node_name, inquire
-        self._others = TTLCache[Autoscaler](clock, NODES_AGAIN, FAILED_AGAIN)
-        self._status = TTLCache[Autoscaler](clock, STATUS_AGAIN, FAILED_AGAIN)
+        self._name = node_name
+        self._others = CachedRequest[Autoscaler](inquire, clock, NODES_AGAIN, FAILED_AGAIN)
+        self._status = CachedRequest[Autoscaler](inquire, clock, STATUS_AGAIN, FAILED_AGAIN)
 
-    def read(self, node: Reading[Node | None], registration: Reading[Registration]) -> Reading[Autoscaler]:
-        """Ask what there is a reason to ask."""
-        match _cloud_known(self._name, node, registration):
-            case NotRequested() as reason:
-                return reason
-            case True:
-                return Known(self._with_status(Autoscaler()))
-            case False:
-                others = self._read_others()
-                if isinstance(others, Known) and others.value.others_with_id:
-                    return Known(self._with_status(others.value))
-                return others
-
-    def _read_others(self) -> Reading[Autoscaler]:
+    def read(self, node: Reading[Node | None], registration: Reading[Registration]) -> Autoscaler | NotRequested:
+        """Ask what there is a reason to ask; raises SourceError."""
+        known = _cloud_known(self._name, node, registration)
+        if isinstance(known, NotRequested):
+            return known
         try:
-            return Known(self._others.get(self._ask_others))
+            others = Autoscaler() if known else self._others.get(self._read_others)
         except ApiError as error:
-            if error.status in _DENIED:
-                return NotRequested("autoscaler", f"no permission to list nodes, to read their provider IDs ({error})")
-            return Unavailable("autoscaler", str(error))
-        except SourceError as error:
-            return Unavailable("autoscaler", str(error))
+            if error.status not in _DENIED:
+                raise
+            return NotRequested("autoscaler", f"no permission to list nodes, to read their provider IDs ({error})")
+        return self._with_status(others) if known or others.others_with_id else others
 
     def _with_status(self, others: Autoscaler) -> Autoscaler:
         try:
-            found = self._status.get(self._ask_status)
+            found = self._status.get(_read_status)
         except SourceError as error:
             found = Autoscaler(why=_why_no_status(error))
         return replace(found, others=others.others, others_with_id=others.others_with_id)
 
-    def _ask_others(self) -> Autoscaler:
-        with self._inquire() as get:
-            body = get(NODES_PATH, (("limit", "50"),))
-        try:
-            items = json.loads(body)["items"] or []
-            ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise SourceError(f"API server: incomplete node object ({truncate(repr(error))})") from error
+    def _read_others(self, get: Get) -> Autoscaler:
+        items = json.loads(get(NODES_PATH, (("limit", "50"),)))["items"] or []
+        ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
         return Autoscaler(others=len(ids), others_with_id=sum(ids))
 
-    def _ask_status(self) -> Autoscaler:
-        with self._inquire() as get:
-            body = get(STATUS, ())
-        try:
-            return status(json.loads(body)["data"]["status"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return Autoscaler(why=f"{_CONFIGMAP} has no status")
+
+def _read_status(get: Get) -> Autoscaler:
+    body = get(STATUS, ())
+    try:
+        return status(json.loads(body)["data"]["status"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return Autoscaler(why=f"{_CONFIGMAP} has no status")
 
 
 def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Registration]) -> NotRequested | bool:

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 from agent.model.text import truncate
 from agent.sources.collector import Moment
 from agent.sources.kube.credentials import client_for
-from agent.sources.kube.fields import resource_version
+from agent.sources.kube.fields import parsing, resource_version
 from agent.sources.kube.server import ServerInfo, parse_version
 from agent.sources.os_error import why_not_connected
 from agent.sources.source_error import SourceError
@@ -41,6 +41,7 @@ _LIMIT: Final = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule."""
 _BETWEEN: Final = frozenset(" \t\r\n,")
 """Characters between two objects."""
+_NO_LIST: Final = "the response is not a list of objects"
 _ITEMS: Final = re.compile(r'"items":\s*(?:\[|null)')
 
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
@@ -223,7 +224,7 @@ def parse_list(pieces: Iterable[bytes]) -> tuple[int, str, Iterator[dict[str, An
     Raises SourceError for anything that is not a list of objects, as the iterator may.
     """
     texts, text = iterdecode(pieces, "utf-8"), ""
-    with _as_list():
+    with parsing(_NO_LIST):
         while not (found := _ITEMS.search(text)):
             text = _extended(text, texts, _LONGEST_HEAD)
         metadata = json.loads(f'{text[: found.start()]}"items":[]}}')["metadata"]
@@ -233,18 +234,10 @@ def parse_list(pieces: Iterable[bytes]) -> tuple[int, str, Iterator[dict[str, An
     return version, more, _items(text[found.end() :], texts)
 
 
-@contextmanager
-def _as_list() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SourceError(f"API server: the response is not a list of objects ({truncate(repr(error))})") from error
-
-
 def _items(text: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
     """Parse the objects of an array that has begun, and the end of the list after it."""
     decode, at = json.JSONDecoder().raw_decode, 0
-    with _as_list():
+    with parsing(_NO_LIST):
         while not text.startswith("]", at := _end_of_gap(text, at)):
             try:
                 item, at = decode(text, at)

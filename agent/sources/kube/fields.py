@@ -2,9 +2,13 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
+
+from agent.model.text import truncate
+from agent.sources.source_error import SourceError
 
 RESOURCE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 """A pattern of the form `prefix/name`."""
@@ -19,6 +23,15 @@ _LARGEST_QUANTITY = 2**63 - 1
 _VERSION = re.compile(r"[0-9]{1,20}")
 _YEARS = range(1970, 9000)
 """Nearer to the ends of the calendar, adding a duration overflows."""
+
+
+@contextmanager
+def parsing(what: str, kind: type[SourceError] = SourceError) -> Iterator[None]:
+    """Raise this kind of error if the block finds something else than it expects."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise kind(f"API server: {what} ({truncate(repr(error))})") from error
 
 
 def moment(written: Any) -> datetime | None:

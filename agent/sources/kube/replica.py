@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from agent.model.text import truncate
 from agent.model.watches import Evidence
-from agent.sources.kube.fields import resource_version
+from agent.sources.kube.fields import parsing, resource_version
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -148,11 +148,9 @@ class Replica(Generic[_T]):
             del self._tombstones[next(iter(self._tombstones))]
 
     def _parse(self, item: Mapping[str, Any]) -> _T:
-        try:
-            self.latest = parsed = self.parse(item)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            raise MalformedAnswer(f"API server: incomplete object ({truncate(repr(error))})") from error
-        return parsed
+        with parsing("incomplete object", MalformedAnswer):
+            self.latest = self.parse(item)
+        return self.latest
 
 
 def _uid(item: Mapping[str, Any]) -> str:

@@ -6,15 +6,15 @@ No permission is required: without `list events` the answer is that it is not re
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote
 
-from agent.model.snapshot import Known, NotRequested, Pod, Reading, SandboxFailure, Unavailable
+from agent.model.snapshot import NotRequested, Pod, SandboxFailure
 from agent.model.text import escape, truncate
+from agent.sources.kube.cached_request import CachedRequest
 from agent.sources.kube.client import FORBIDDEN, ApiError, Get, Inquire
 from agent.sources.kube.fields import moment
-from agent.sources.source_error import SourceError
-from agent.sources.ttl_cache import TTLCache
 
 MAX_PODS: Final = 4
 """Pods whose Events are listed, once a minute: those of one node fail for the same reason."""
@@ -35,33 +35,22 @@ _NO_BINARY: Final = re.compile(r'(?P<message>failed to find plugin "(?P<plugin>[
 _NETWORK: Final = re.compile(r'(?:to|from) (?:CNI )?network "([^"\s]{1,253})"')
 _EXHAUSTED: Final = re.compile(r"no IP addresses available in range set: ([0-9A-Fa-f.:,-]{1,400})")
 
-_Failures = Reading[tuple[SandboxFailure, ...]]
-
 
 class SandboxFailuresSource:
-    """Lists the Events of some waiting pods, and keeps the answer, or the failure, for a minute."""
+    """Lists the Events of some waiting pods, at most once a minute."""
 
     def __init__(self, inquire: Inquire, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, never jumping."""
-        self._inquire = inquire
-        self._cache = TTLCache[_Failures](clock, KEPT_FOR)
+        self._cached = CachedRequest[tuple[SandboxFailure, ...]](inquire, clock, KEPT_FOR)
 
-    def read(self, waiting: Sequence[Pod]) -> _Failures:
+    def read(self, waiting: Sequence[Pod]) -> tuple[SandboxFailure, ...] | NotRequested:
+        """Raises SourceError."""
+        pods = waiting[:MAX_PODS]
         try:
-            return self._cache.get(lambda: self._ask(waiting[:MAX_PODS]))
-        except SourceError as error:
-            return Unavailable("sandbox_failures", str(error))
-
-    def _ask(self, pods: Sequence[Pod]) -> _Failures:
-        try:
-            with self._inquire() as get:
-                return Known(tuple(failure for pod in pods for failure in _last_failures(get, pod)))
+            return self._cached.get(lambda get: tuple(chain.from_iterable(_last_failures(get, pod) for pod in pods)))
         except ApiError as error:
             if error.status != FORBIDDEN:
                 raise
             return NotRequested("sandbox_failures", "the account may not list events")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise SourceError(f"API server: malformed event ({truncate(repr(error))})") from error
 
 
 def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:

@@ -197,7 +197,8 @@ def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
     )
     source = SandboxFailuresSource(inquirer(server.get), lambda: now[0])
     pods = [pod(f"shop/web-{n}") for n in range(9)]
-    failures = source.read(pods).known()
+    failures = source.read(pods)
+    assert not isinstance(failures, NotRequested)
     assert {failure.message for failure in failures} == {"new"}
     assert len(server.asked) == 4
     assert server.asked[0] == (
@@ -215,7 +216,9 @@ def test_a_full_range_does_not_hide_what_filled_it() -> None:
     full = {"message": FULL.format("10.244.1.2-10.244.1.254"), "eventTime": "2026-03-26T19:59:00Z"}
     server = Server(json.dumps({"items": [broken, full]}).encode())
     source = SandboxFailuresSource(inquirer(server.get), lambda: 0.0)
-    first, last = source.read([pod("shop/web")]).known()
+    failures = source.read([pod("shop/web")])
+    assert not isinstance(failures, NotRequested)
+    first, last = failures
     assert (first.plugin, last.exhausted) == ("portmap", "10.244.1.2-10.244.1.254")
     (finding,) = findings_of(failing_plugin, saying(treadmill(), first, last))
     assert "plugin portmap fails" in finding.message

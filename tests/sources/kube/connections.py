@@ -7,9 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
 from agent.sources.collector import Moment
 from agent.sources.kube.client import Api, Get, Inquire, Query, Resource
 from agent.sources.kube.server import ServerInfo
+from agent.sources.source_error import SourceError
 from tests.builders import NOW
 
 
@@ -29,6 +31,15 @@ def inquirer(get: Callable[..., bytes]) -> Inquire:
         yield get
 
     return inquire
+
+
+def reading_of(source: str, read: Callable[[], Any]) -> Reading[Any]:
+    """Return what the snapshot has of it."""
+    try:
+        found = read()
+    except SourceError as error:
+        return Unavailable(source, str(error))
+    return found if isinstance(found, NotRequested) else Known(found)
 
 
 def things(path: str = "/api/v1/pods", query: Query = (), field: str = "says") -> Resource[str]:

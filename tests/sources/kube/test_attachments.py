@@ -12,8 +12,9 @@ import pytest
 from agent.model.snapshot import Known, Pod, Unavailable
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube.attachments import MAX_REQUESTS, AttachmentsSource
+from agent.sources.source_error import SourceError
 from tests.builders import CLOUD_DISK, DISK, attachments, waiting_pod
-from tests.sources.kube.connections import connect, inquirer
+from tests.sources.kube.connections import connect, inquirer, reading_of
 from tests.wire import HTML, Answer, FakeServer, Request, http, kubeconfig
 
 NAME: Final = f"csi-{sha256(b'vol-7disk.example.comworker-1').hexdigest()}"
@@ -68,7 +69,8 @@ def ask(tmp_path: Path) -> Ask:
     def asking(*volumes: str, pods: tuple[Pod, ...] = (WAITS,), **objects: Any) -> Any:
         named = {globals()[name]: answer for name, answer in objects.items()}
         with Server(OBJECTS | named).fake as server:
-            read = source(tmp_path, server).read(volumes or (DISK,), pods)
+            asked = source(tmp_path, server)
+            read = reading_of("attachments", lambda: asked.read(volumes or (DISK,), pods))
         return read, [request.path for request in server.requests]
 
     return asking
@@ -188,7 +190,7 @@ def test_the_same_request_is_sent_once_a_minute_and_a_new_one_at_once(tmp_path: 
         asked = []
         for pods in ((WAITS,), (WAITS,), (WAITS, other), (other,), (WAITS,), (WAITS,)):
             before = len(server.requests)
-            assert isinstance(asking.read((DISK,), pods), Known)
+            asking.read((DISK,), pods)
             asked.append(len(server.requests) - before)
     assert [bool(one) for one in asked] == [True, False, True, False, False, True]
 
@@ -199,7 +201,8 @@ def test_a_failed_request_is_retried_after_a_minute_so_that_not_every_sync_waits
         asking = source(tmp_path, server, lambda: float(next(seconds)))
         asked = []
         for _ in range(4):
-            assert isinstance(asking.read((DISK,), (WAITS,)), Unavailable)
+            with pytest.raises(SourceError):
+                asking.read((DISK,), (WAITS,))
             asked.append(len(server.requested(ATTACHMENT)))
     assert asked == [1, 1, 1, 2]
 

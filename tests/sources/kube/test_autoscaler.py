@@ -15,7 +15,7 @@ from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STA
 from agent.sources.kube.client import Query
 from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, last_seen, registration, worker
-from tests.sources.kube.connections import connect, inquirer
+from tests.sources.kube.connections import connect, inquirer, reading_of
 from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
 
 # As a cluster-autoscaler before 1.30 wrote it, and one since, of whose groups of nodes one is left each.
@@ -154,7 +154,7 @@ class Asked:
         return json.dumps(answer).encode()
 
     def read(self, node: Reading[Node | None] = NO_ID, known: Reading[Registration] = UNKNOWN) -> Reading[Autoscaler]:
-        return self.cluster.read(node, known)
+        return reading_of("autoscaler", lambda: self.cluster.read(node, known))
 
     @property
     def paths(self) -> list[str]:
@@ -242,7 +242,8 @@ def read_with(tmp_path: Path) -> Read:
         server: FakeServer = FakeServer(answers)
         with server:
             api = connect(kubeconfig(tmp_path / "kubeconfig", server.url), 0.3)
-            return AutoscalerClient("worker-1", inquirer(api.get), lambda: 0.0).read(NO_ID, UNKNOWN)
+            cluster = AutoscalerClient("worker-1", inquirer(api.get), lambda: 0.0)
+            return reading_of("autoscaler", lambda: cluster.read(NO_ID, UNKNOWN))
 
     return reading
 
@@ -250,8 +251,8 @@ def read_with(tmp_path: Path) -> Read:
 def test_an_invalid_node_list_is_never_treated_as_bare_metal(read_with: Read) -> None:
     for nodes, why in (
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
-        (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "incomplete node object"),
-        (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "incomplete node object"),
+        (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "malformed object"),
+        (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "malformed object"),
         (http("{}", "500 Internal Server Error"), "500"),
         (b"", "timed out"),
     ):

@@ -2,8 +2,10 @@
 
 import pytest
 
+from agent.sources.kube.cached_request import CachedRequest
+from agent.sources.kube.client import Get
 from agent.sources.source_error import SourceError
-from agent.sources.ttl_cache import TTLCache
+from tests.sources.kube.connections import inquirer
 
 
 class Server:
@@ -11,16 +13,19 @@ class Server:
 
     def __init__(self) -> None:
         self.now, self.calls, self.down = 0.0, 0, False
-        self.cache = TTLCache[int](lambda: self.now, 60, failure_seconds=10)
+        self._cached = CachedRequest[bytes](inquirer(self._answer), lambda: self.now, 60, failure_seconds=10)
 
-    def get(self, *about: str) -> int:
-        return self.cache.get(self._ask, frozenset(about))
+    def get(self, *subjects: str) -> int:
+        def read(get: Get) -> bytes:
+            return get("/", ())
 
-    def _ask(self) -> int:
+        return int(self._cached.get(read, frozenset(subjects)))
+
+    def _answer(self, *_: object) -> bytes:
         self.calls += 1
         if self.down:
             raise SourceError("down")
-        return self.calls
+        return str(self.calls).encode()
 
 
 def test_an_answer_is_kept_until_it_expires() -> None:
