@@ -3,10 +3,10 @@
 import os
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from agent.app import api_server, cleaning, loop
 from agent.app.build import commit
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """The label `mode` of `nodeleak_mode_info`, by the setting --cleanup."""
-
-
-class Logger(Protocol):
-    """What the daemon uses of structlog."""
-
-    def warning(self, event: str, *args: Any, **fields: Any) -> Any: ...
+Warn = Callable[..., None]
+"""Logs an event with its fields."""
 
 
 def run_daemon(config: Config) -> int:
@@ -49,8 +45,8 @@ def run_daemon(config: Config) -> int:
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
     http = http_exporter(config, registry, heartbeat, _status(config, heartbeat))
-    queue, cluster_exporters = _cluster_exporters(config, registry, log)
-    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log), history]
+    queue, cluster_exporters = _cluster_exporters(config, registry, log.warning)
+    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log.warning), history]
     exporters += [http, *cluster_exporters]
     _start_threads(watches, queue if cluster_exporters else None, stop)
     http.start()
@@ -59,7 +55,7 @@ def run_daemon(config: Config) -> int:
     try:
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
-        _run_loop(config, sources, exporters, cleaner, heartbeat, stop)
+        loop.run_loop(config, sources.snapshot, displayed_name(config), exporters, cleaner, heartbeat, stop)
     finally:
         stop.set()
         queue.stop()
@@ -120,7 +116,7 @@ def http_exporter(
 
 
 def _exporters(
-    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", log: Logger
+    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", warn: Warn
 ) -> Sequence[loop.Exporter]:
     from agent.cleanup.journal import JournalStore
     from agent.exporters.metrics import MetricsExporter
@@ -129,18 +125,18 @@ def _exporters(
     return (
         MetricsExporter(
             registry,
-            (one for one in config.network if one != AUTO),
+            (network for network in config.network if network != AUTO),
             MODES[config.cleanup],
             watches,
             commit=commit() or "unknown",
             journal_size=JournalStore(config.state_dir).size,
         ),
-        LastSeenExporter(config.state_dir, lambda why: log.warning("registration.write_failed", why=why)),
+        LastSeenExporter(config.state_dir, lambda why: warn("registration.write_failed", why=why)),
     )
 
 
 def _cluster_exporters(
-    config: Config, registry: "CollectorRegistry", log: Logger
+    config: Config, registry: "CollectorRegistry", warn: Warn
 ) -> tuple["DeliveryQueue", Sequence[loop.Exporter]]:
     """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
     from agent.kube_events.condition import ConditionExporter
@@ -148,11 +144,12 @@ def _cluster_exporters(
     from agent.kube_events.events import EventExporter
     from agent.kube_events.writer import Writer
 
-    def warn(what: str, cause: str, why: str) -> None:
-        log.warning("delivery.failed", what=what, cause=cause, why=why)
-
     writer = Writer(config.kubeconfig, config.api_timeout.total_seconds())
-    queue = DeliveryQueue(writer, DeliveryMetrics(registry), warn)
+    queue = DeliveryQueue(
+        writer,
+        DeliveryMetrics(registry),
+        lambda what, cause, why: warn("delivery.failed", what=what, cause=cause, why=why),
+    )
     exporters: list[loop.Exporter] = []
     if config.events == "on" and config.api == "on":
         exporters.append(EventExporter(queue))
@@ -166,27 +163,6 @@ def _start_threads(watches: "Sequence[Reflector[Any]]", queue: "DeliveryQueue | 
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if queue is not None:
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
-
-
-def _run_loop(
-    config: Config,
-    sources: NodeSources,
-    exporters: Sequence[loop.Exporter],
-    cleaner: DryRun | None,
-    heartbeat: loop.Heartbeat,
-    stop: threading.Event,
-) -> None:
-    loop.run_loop(
-        sources.snapshot,
-        displayed_name(config),
-        exporters,
-        cleaner,
-        grace=config.grace,
-        confirm_after=config.confirm_after,
-        interval=config.interval,
-        heartbeat=heartbeat,
-        stop=stop,
-    )
 
 
 def _exit_with_thread(failed: threading.ExceptHookArgs) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup.signals import held_signals
+from agent.config import Config
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources.collector import Moment, Sources, take_snapshot
@@ -70,29 +71,26 @@ class Heartbeat:
 
 
 def run_loop(
+    config: Config,
     sources: Sources,
     node: str,
     exporters: Sequence[Exporter],
     cleaner: "DryRun | None",
-    *,
-    grace: timedelta,
-    confirm_after: timedelta,
-    interval: timedelta,
     heartbeat: Heartbeat,
     stop: Event,
 ) -> None:
-    """Take a snapshot, assess it, clean where that is configured, and export, every `interval` until `stop` is set."""
+    """Take a snapshot, assess it, clean where that is configured, and export, every interval until `stop` is set."""
     state: ConfirmationState | None = None
     while not stop.is_set():
         started = clock()
         if cleaner:
             cleaner.before_snapshot(now().wall)
         snapshot = snapshot_node(sources, node)
-        report, state = engine.run(snapshot, state, grace=grace, confirm_after=confirm_after)
+        report, state = engine.run(snapshot, state, grace=config.grace, confirm_after=config.confirm_after)
         with held_signals(deliver=True):  # releases are exported before the process ends
             if cleaner:
                 report = replace(report, cleaning=cleaner.after_snapshot((snapshot,), report))
             for exporter in exporters:
                 exporter.export(report, clock() - started)
         heartbeat.beat()
-        stop.wait(max(0.0, interval.total_seconds() - (clock() - started)))
+        stop.wait(max(0.0, config.interval.total_seconds() - (clock() - started)))

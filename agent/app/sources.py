@@ -72,7 +72,7 @@ def node_sources(
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
-    last = LastNetworks(partial(_networks, lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config))
+    last = LastNetworks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
     host = {
         "networks": lambda _: last.read(),
         "reservations": _reservations(config, is_missing, results),
@@ -175,15 +175,19 @@ def _probe(
 class LastNetworks:
     """The networks of the last snapshot."""
 
-    def __init__(self, read: Callable[[], tuple[RuntimeNetwork, ...] | NotRequested]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[], tuple[RuntimeNetwork, ...]], config: Config) -> None:
+        self._read, self._config = read, config
         self._networks: tuple[RuntimeNetwork, ...] = ()
 
     def read(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
         self._networks = ()
-        found = self._read()
-        self._networks = () if isinstance(found, NotRequested) else found
-        return found
+        try:
+            self._networks = with_subnet(self._read(), self._config.run_dir)
+        except SourceError as error:
+            if AUTO in self._config.network:
+                raise
+            return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
+        return self._networks
 
     def plugins_of(self, network: str, cached: Iterable[CniResult]) -> set[str]:
         """Return what may make the interfaces of a network: the first plugin of its chain, and any that isolates."""
@@ -191,17 +195,6 @@ class LastNetworks:
         for chain in (configured.plugins for configured in self._networks if configured.name == network):
             plugins |= {*chain[:1], *probe.ISOLATING.intersection(chain)}
         return plugins
-
-
-def _networks(
-    read: Callable[[], tuple[RuntimeNetwork, ...]], config: Config
-) -> tuple[RuntimeNetwork, ...] | NotRequested:
-    try:
-        return with_subnet(read(), config.run_dir)
-    except SourceError as error:
-        if AUTO in config.network:
-            raise
-        return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
 
 
 def _reservations(
