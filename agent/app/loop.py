@@ -35,7 +35,7 @@ def snapshot_node(sources: Sources, node: str) -> Snapshot:
 
 
 def take_snapshots(sources: Sources, node: str, grace: timedelta, apart: timedelta) -> tuple[Snapshot, ...]:
-    """Take a snapshot, and a second one `apart` later where there is something to confirm."""
+    """Take a snapshot, and a second snapshot `apart` later where there is something to confirm."""
     first = snapshot_node(sources, node)
     if not engine.needs_second_snapshot(first, grace):
         return (first,)

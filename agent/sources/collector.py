@@ -151,4 +151,4 @@ _WHERE_NEEDED: Final[Mapping[str, Callable[[Snapshot], str]]] = {
     # It may take its time, and nothing that is read before waits for it.
     "autoscaler": lambda _: "",
 }
-"""The sources that only some nodes need, in the order of reading. The function says why one is not requested."""
+"""The sources that only some nodes need, in the order of reading. The function says why a source is not requested."""

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 from agent.checks import runtime as runtimes
 from agent.model.devices import DevicePlugins
 from agent.model.registration import evidence_of_node
-from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     Checkpoint,
     CniResult,
@@ -37,14 +36,15 @@ _THROUGH_PROC: Final = ("addresses", "mounted_namespaces", "mounts")
 
 
 def all_sources(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with every reading that another one contradicts made unavailable."""
+    """Return the snapshot with every reading that another reading contradicts made unavailable."""
     containers = _with_running_pods(runtime(snapshot), snapshot.pods)
+    rejected = _of_another_runtime("networks", snapshot) if isinstance(snapshot.networks, Known) else None
     believed = replace(
         snapshot,
         containers=containers,
         pods=_pods(snapshot),
         checkpoints=_checkpoints_of_docker(snapshot),
-        networks=_networks(snapshot),
+        networks=rejected or snapshot.networks,
     )
     stores = tuple(attributed(store, believed) for store in snapshot.reservations)
     return replace(
@@ -69,16 +69,14 @@ def runtime(snapshot: Snapshot) -> _Containers:
     """Use a list only where it is that of the kubelet's runtime.
 
     A docker beside another runtime lists no pods, so that every address would look leaked. A kubelet or a Node that
-    names another runtime also tells a node without docker from one where docker is stopped for a moment.
+    names another runtime also tells a node without docker from a node where docker is stopped for a moment.
     """
     reading = snapshot.containers
-    if why := runtimes.contradiction(snapshot):
-        return Unavailable("containers", f"it is unknown whose pods run here: {why}")
-    if other := runtimes.not_asked(snapshot):
-        why = f"the runtime of this node is {other}, and it was not asked"
-        if isinstance(snapshot.runtimes, NotRequested):  # only docker was to be asked
-            return NotRequested("containers", why)
-        return Unavailable("containers", f"{why}: if it is stopped, start it; if it runs, set --cri-endpoint")
+    if rejected := _of_another_runtime("containers", snapshot):
+        if isinstance(rejected, Unavailable) or isinstance(snapshot.runtimes, NotRequested):  # only docker was asked
+            return rejected
+        remedy = "if it is stopped, start it; if it runs, set --cri-endpoint"
+        return Unavailable("containers", f"{rejected.why}: {remedy}")
     if not isinstance(reading, Known) or not _any_reserved(snapshot.reservations):
         return reading
     if running_sandboxes(reading) or runtimes.is_named(snapshot):
@@ -89,6 +87,14 @@ def runtime(snapshot: Snapshot) -> _Containers:
         f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
         "Node names its runtime: the pods of this node may belong to another one",
     )
+
+
+def _of_another_runtime(source: str, snapshot: Snapshot) -> Unavailable | NotRequested | None:
+    """Return why a runtime's answer says nothing of the pods of this node; None: it does."""
+    if why := runtimes.contradiction(snapshot):
+        return Unavailable(source, f"it is unknown whose pods run here: {why}")
+    other = runtimes.not_asked(snapshot)
+    return NotRequested(source, f"the runtime of this node is {other}, and it was not asked") if other else None
 
 
 def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
@@ -106,17 +112,6 @@ def _with_running_pods(reading: _Containers, pods: _Pods) -> _Containers:
     return Unavailable(
         "containers", f"the runtime lists {listed} of the {len(running)} pods that run here according to the API server"
     )
-
-
-def _networks(snapshot: Snapshot) -> Reading[tuple[RuntimeNetwork, ...]]:
-    """Use the networks only where they are those of the kubelet's runtime."""
-    if not isinstance(snapshot.networks, Known):
-        return snapshot.networks
-    if why := runtimes.contradiction(snapshot):
-        return Unavailable("networks", f"it is unknown whose pods run here: {why}")
-    if other := runtimes.not_asked(snapshot):
-        return NotRequested("networks", f"the runtime of this node is {other}, and it was not asked")
-    return snapshot.networks
 
 
 def _cni_results(
@@ -142,7 +137,7 @@ def _checkpoints_of_docker(snapshot: Snapshot) -> _Checkpoints:
 
 
 def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
-    """Accept missing checkpoints only where nothing could have one.
+    """Accept missing checkpoints only where nothing could have a checkpoint.
 
     A missing directory means no checkpoints where the runtime has no sandbox and no address is reserved. A directory
     without any of the running sandboxes (left over from another kubelet, or created by a mount) is not the kubelet's.

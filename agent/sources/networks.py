@@ -40,7 +40,7 @@ def cleanable(snapshot: Snapshot) -> frozenset[str]:
 
 
 def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
-    """Return the store as it is if it is the pods', else one that is not requested, or unavailable."""
+    """Return the store as it is if it is the pods', else a store that is not requested, or unavailable."""
     if _PODMAN.fullmatch(store.network):
         return _not_in_use(store, "its addresses are those of podman", snapshot)
     for network in known_or(snapshot.networks, ()):
@@ -117,7 +117,7 @@ def _is_failing(store: NetworkStore, snapshot: Snapshot) -> bool:
 
 
 def _skipped(store: NetworkStore, snapshot: Snapshot) -> str:
-    """Return the network of the first file if pods that wait may use this one instead: it had the last address."""
+    """Return the network of the first file if pods that wait may use this network instead: it had the last address."""
     first = next((network for network in known_or(snapshot.networks, ()) if store.network in network.later), None)
     if first is None or not _waits(snapshot) or _last(store) <= _last_of(first.name, snapshot):
         return ""
@@ -199,7 +199,7 @@ def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
 
 
 def _is_settled(store: NetworkStore, snapshot: Snapshot) -> bool:
-    """Return whether nobody else's addresses are in it, and no pod waits for one."""
+    """Return whether nobody else's addresses are in it, and no pod waits for an address."""
     if not isinstance(snapshot.containers, Known) or not known_or(snapshot.networks, ()):
         return False
     return not (_PODMAN.fullmatch(store.network) or _program(store.unrecognized) or _waits(snapshot))

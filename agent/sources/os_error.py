@@ -28,7 +28,7 @@ def cannot_read(path: object, error: OSError) -> str:
 
 
 def why_not_connected(error: BaseException) -> str:
-    """Return why a client library could not connect; empty where its error is another one.
+    """Return why a client library could not connect; empty where its error is another.
 
     Libraries wrap the operating system's error in their own, as a cause, a context or an argument.
     """

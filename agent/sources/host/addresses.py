@@ -3,8 +3,8 @@
 `/proc/<pid>/task/<tid>/net/fib_trie` and `if_inet6` show a thread's namespace without entering it and without any
 capability. This needs the node's process table (hostPID). A namespace that no thread is in is not seen.
 
-The inodes of these files tell the namespaces apart. The kernel gives those of a namespace that has ended to the next
-one, so one that begins during the reading may be missed. No address depends on it: a sandbox has its namespace before
+The inodes of these files tell the namespaces apart. The kernel gives those of a namespace that has ended to the next,
+which may be missed if it begins during the reading. No address depends on it: a sandbox has its namespace before
 its reservation, and reservations are read before.
 """
 

@@ -52,7 +52,7 @@ class CniResults:
         """The files of the last reading that have no result."""
 
     def read(self) -> tuple[CniResult, ...]:
-        """Read what is cached of all networks; raises SourceError where no directory exists or one is unreadable.
+        """Read what is cached of all networks; raises SourceError where no directory exists, or any is unreadable.
 
         The networks that are not checked show where pods have their addresses from instead.
         """
@@ -129,7 +129,7 @@ def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: st
 
 
 def _plugins(config: Any) -> list[dict[str, Any]]:
-    """Return the plugins of a configuration that are not disabled. It is one of them or has a list of them."""
+    """Return the plugins of a configuration that are not disabled. It is a plugin itself or has a list of them."""
     try:
         tree = json.loads(base64.b64decode(config))
         plugins = (plugin for plugin in tree.get("plugins") or [tree] if isinstance(plugin, dict))

@@ -91,7 +91,7 @@ def _checked(tree: Configuration, single: str) -> Configuration:
 
 
 def default_networks(files: Mapping[str, Configuration]) -> tuple[RuntimeNetwork, ...]:
-    """Return the networks of the default configuration, the first one."""
+    """Return the networks of the default configuration, the first file."""
     first, *others = files.values()
     later = tuple(file["name"] for file in others if file["name"] != first["name"])
     return tuple(replace(network, later=later) for network in networks_of(first, lambda: files))

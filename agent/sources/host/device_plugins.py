@@ -104,7 +104,7 @@ class DeviceCheckpoint(NamedTuple):
 
 
 def _read_checkpoint(directory: int) -> tuple[DeviceCheckpoint, datetime | None]:
-    """Return the checkpoint and when it was written; an empty one and None if there is none."""
+    """Return the checkpoint and when it was written; an empty checkpoint and None if there is none."""
     try:
         content, mtime_ns = read_file(CHECKPOINT, directory)
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _sorted(devices: Iterable[str]) -> tuple[str, ...]:
 
 
 def _list(tree: Any) -> list[Any]:
-    """Return a list; Go writes an empty one as null too."""
+    """Return a list; Go writes an empty list as null too."""
     if tree is None:
         return []
     if not isinstance(tree, list):

@@ -11,7 +11,7 @@ from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError
 
 _DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
-"""How they begin: `cri-dockerd-mke.sock` is one, and docker's own containerd is none."""
+"""How they begin: `cri-dockerd-mke.sock` is docker's, and the socket of docker's own containerd is not."""
 _ENDPOINT: Final = re.compile(
     r"""(?:^[ \t]*|[{,][ \t\r\n]{0,64})["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]+)""",
     re.MULTILINE,
@@ -24,7 +24,7 @@ blank lines quadratic.
 
 
 def flag(name: str, words: Sequence[str]) -> str | None:
-    """Return the value of a flag, which follows as an argument or after `=`; the last one counts."""
+    """Return the value of a flag, which follows as an argument or after `=`; the last value counts."""
     found = None
     for index, word in enumerate(words):
         given, equals, value = word.partition("=")
@@ -34,7 +34,7 @@ def flag(name: str, words: Sequence[str]) -> str | None:
 
 
 def named_runtime(words: Sequence[str], root: Path) -> str:
-    """Return `docker`, or the endpoint of another runtime; empty: neither place names one.
+    """Return `docker`, or the endpoint of another runtime; empty: neither place names a runtime.
 
     `root`: the kubelet's root directory. Without a name it is not docker: a kubelet without any of these flags uses
     containerd (>= 1.24), or docker without a network. With `--container-runtime=docker`, dockershim listens at the

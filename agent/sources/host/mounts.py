@@ -1,4 +1,4 @@
-"""The mounted volumes of those that have to be attached, by the node's mount table. Read only if one is missing.
+"""The mounted volumes of those that have to be attached, by the node's mount table. Read only if a volume is missing.
 
 The path below the kubelet's directory identifies the volume; for CSI, the file `vol_data.json` beside it does.
 """

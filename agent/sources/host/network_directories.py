@@ -58,7 +58,7 @@ def read_all(
     except OSError as error:
         unlisted = cannot_read(networks_dir, error)
     found: dict[str, _Directory] = {}
-    further = [one for one in _further(settings, cached, mounted) if not _is_absent(one, is_missing)]
+    further = [path for path in _further(settings, cached, mounted) if not _is_absent(path, is_missing)]
     for directory in (*_directories(settings, known_or(networks, ()), networks_dir, mounted, names), *further):
         first = found.setdefault(directory.network, directory)
         if first.named == directory.named == _RUNTIME and first != directory and not _is_absent(directory, is_missing):
@@ -124,7 +124,7 @@ def _own(store: NetworkStore, directory: _Directory, shared: Callable[[Path], st
 def _placed(
     store: NetworkStore, directory: _Directory, networks_dir: Path, is_missing: Callable[[Path], bool]
 ) -> NetworkStore:
-    """Return the store with where it lies; one that the runtime names may be missing because it is not mounted."""
+    """Return the store with where it lies. Where the runtime names it, it may be missing because it is not mounted."""
     data_dir = str(directory.data_dir)
     store = replace(store, data_dir=data_dir, discovered=directory.named != _SETTINGS)
     elsewhere = directory.data_dir != networks_dir

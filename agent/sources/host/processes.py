@@ -1,6 +1,6 @@
 """When the node, the kubelet and the runtime started, with which flags, and which CNI plugins run. Read-only.
 
-Of several processes of a kind the youngest counts: an older one (a wrapper, a second engine) must not hide a restart.
+Of several processes of a kind the youngest counts: an older wrapper or a second engine must not hide a restart.
 """
 
 import os
@@ -237,7 +237,7 @@ def _all_processes(proc: Path) -> list[_Process]:
 
 
 def _process(proc: Path, pid: int) -> _Process | None:
-    """Return one process; None: it has ended."""
+    """Return a process; None: it has ended."""
     try:
         # The command may hold any character, parentheses too.
         before, _, after = _read(proc, pid, "stat").rpartition(")")
@@ -249,10 +249,10 @@ def _process(proc: Path, pid: int) -> _Process | None:
 
 
 def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process | None:
-    """Return the process by the plugin's name if it may be one that libcni runs; None: it is not.
+    """Return the process by the plugin's name if libcni may have started it; None: it is not.
 
     It is told by its path, without arguments; that of a script comes after its interpreter. The configuration may have
-    changed since it began, so whatever is in a directory of CNI plugins is one.
+    changed since it began, so whatever is in a directory of CNI plugins is a plugin.
     """
     named = any(name[:_COMMAND_LENGTH] == process.command for name in names)
     if (words := _command_line(proc, process.pid)) is None:

@@ -115,7 +115,7 @@ class RegistrationTracker:
         """Return the name by which the kubelet registers; empty: not known.
 
         Without the flag it is the host's name. A container may see another host name, so the name only counts if it is
-        the expected one.
+        the expected name.
         """
         if flags.get(CLOUD, "") not in NO_CLOUD:
             return ""

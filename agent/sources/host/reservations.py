@@ -45,7 +45,7 @@ _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_reservations(networks_dir: Path, network: str, most: int = 16384, others: int = 0) -> NetworkStore:
-    """Read one network's directory; one that does not exist, or is no directory, is unavailable and not empty.
+    """Read one network's directory; what does not exist, or is no directory, is unavailable and not empty.
 
     `most`: how many files, together with those of the `others` that were read.
     """
@@ -54,7 +54,7 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         reading = Unavailable("reservations", _why_unavailable(directory, error), error.errno == errno.ENOENT)
-        # Whatever else is there, host-local makes this one for the first pod.
+        # Whatever else is there, host-local makes this directory for the first pod.
         absent = reading.missing and any(map(is_directory, (networks_dir, networks_dir.parent)))
         return NetworkStore(network, reading, absent=absent)
     try:
@@ -113,7 +113,7 @@ def network_names(networks_dir: Path) -> list[str]:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether it is known to be one: a disk that fails knows nothing."""
+    """Return whether it is known to be a directory: a disk that fails knows nothing."""
     try:
         return path.is_dir()
     except OSError:

@@ -36,11 +36,11 @@ class Route(NamedTuple):
     local: bool = False
     """It is an address of the node itself."""
     link: str = ""
-    """The interface on whose link the address is; empty: not on a link, or on one without neighbors (a tunnel)."""
+    """The interface on whose link the address is; empty: not on a link, or on a link without neighbors (a tunnel)."""
     alone: bool = False
     """The route is for this address alone, as each pod has one with ptp and Calico."""
     prefix: int = 0
-    """Of the route, in bits; of one that is not known, all bits."""
+    """Of the route, in bits; all bits if it is not known."""
     others: tuple[str, ...] = ()
     """Other interfaces with a route to a network with the address: it may be on their links."""
 

@@ -146,7 +146,7 @@ class Api:
         return response
 
     def _cannot_connect(self, error: Exception) -> str:
-        """Say why there is no connection; empty where the error is another one."""
+        """Say why there is no connection; empty where the error is another."""
         reason = why_not_connected(error)
         return f"cannot connect to the API server at {self._client.configuration.host}: {reason}" if reason else ""
 
@@ -200,7 +200,7 @@ def _lines(response: Any) -> Iterator[bytes]:
 @contextmanager
 def list_all(api: Api, path: str, query: Query) -> Iterator[tuple[int, Iterator[dict[str, Any]]]]:
     """Yield a list's version, and its items as they arrive; raises SourceError, as the iterator may."""
-    # With a limit, a given version means exactly that one and not "this or newer" (KEP-2523); "0" means any.
+    # With a limit, a given version means exactly that version and not "this or newer" (KEP-2523); "0" means any.
     exact = any(name == "resourceVersion" and value not in {"", "0"} for name, value in query)
     with api.read(path, query if exact else (*query, _LIMIT)) as pieces:
         version, more, items = parse_list(pieces)

@@ -48,7 +48,7 @@ def _why_unusable(where: str, error: Exception) -> str:
         # It may be a file that the kubeconfig names.
         other = f"{error.filename}: " if error.filename and str(error.filename) != where else ""
         return f"{other}{describe_os_error(error)}"
-    # The client reports a file that does not exist as an invalid one, and passes over it where it is one of several.
+    # The client reports a file that does not exist as an invalid file, and passes over it where it is one of several.
     exists = any(path and Path(path).expanduser().exists() for path in where.split(os.pathsep))
     return truncate(str(error)) if exists else "no such file or directory"
 

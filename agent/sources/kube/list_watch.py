@@ -111,8 +111,8 @@ class Reflector(Generic[_T]):
         self._api: Api | None = None
         self._is_new = True
         """Whether the server's version is still to be requested."""
-        # As client-go: any version first ("0"), then nothing older than the current one, then, if the server refuses,
-        # read through to etcd (""). None: no list is due.
+        # As client-go: any version first ("0"), then nothing older than the current version, then, if the server
+        # refuses, read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"
         self._restored: int | None = None
         """Etcd's revision when it was found to be restored, until everything is listed again."""
@@ -120,7 +120,7 @@ class Reflector(Generic[_T]):
 
     @property
     def regressions(self) -> int:
-        """How often the server sent a version older than one before."""
+        """How often the server sent a version older than before."""
         return self._replica.regressions
 
     @property
@@ -152,7 +152,7 @@ class Reflector(Generic[_T]):
             # An API server that restarts breaks the watches of all nodes, and then calls their versions expired.
             return (0, _SPREAD) if isinstance(error, Restored) else self._backoff
         self.restarts[RestartCause.ENDED] += 1
-        # Watches last for random times, so the wait after one that was not disturbed need not be long.
+        # Watches last for random times, so the wait after a watch that was not disturbed need not be long.
         return (0, self._backoff[0]) if in_due_time else self._backoff
 
     def _list_if_due(self) -> None:

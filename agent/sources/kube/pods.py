@@ -52,7 +52,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         static=_is_mirror(metadata),
         host_ports=() if spec.get("hostNetwork") else tuple(dict.fromkeys(_host_ports(spec))),
     )
-    # A node can have thousands of terminated pods, and only a live one owns addresses or waits for volumes.
+    # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for volumes.
     return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
 
 
@@ -115,7 +115,7 @@ def _starts(status: Mapping[str, Any]) -> Iterator[datetime | None]:
 
 def _controller(metadata: Mapping[str, Any]) -> str:
     for owner in metadata.get("ownerReferences") or ():
-        # The node owns its mirror pods, but replaces none: a rejected one stays rejected.
+        # The node owns its mirror pods, but replaces none: a rejected pod stays rejected.
         if owner.get("controller") is True and owner["kind"] != "Node":
             return f"{owner['kind']}/{owner['name']}"
     return ""

@@ -21,13 +21,13 @@ from agent.sources.source_error import SourceError
 _T = TypeVar("_T")
 
 UNWATCHABLE = frozenset({410, 504})
-"""The status codes of a server that no longer has the requested version, and of one that does not have it yet."""
+"""The status codes of a server that no longer has the requested version, or does not have it yet."""
 
 MAX_TOMBSTONES: Final = 1000
 """How many deleted uids are remembered, the latest ones: versions alone reject nearly every old event."""
 
 OnEvidence: TypeAlias = Callable[[Evidence, int, int], None]
-"""Called with evidence against the server: the version received before, and the older one received after it."""
+"""Called with evidence against the server: the version received before, and the older version received after it."""
 
 
 class Expired(SourceError):

@@ -54,7 +54,7 @@ class SandboxFailuresSource:
 
 
 def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:
-    """Yield the last failure; before one that says that the range is full, the last one with another cause."""
+    """Yield the last failure; if that says that the range is full, the last failure with another cause before it."""
     path = f"/api/v1/namespaces/{quote(pod.name.partition('/')[0], safe='')}/events"
     selector = f"involvedObject.uid={pod.uid},reason=FailedCreatePodSandBox"
     items = json.loads(get(path, (("fieldSelector", selector), ("limit", "500")))).get("items") or []
@@ -88,7 +88,7 @@ def read_failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:
 
 
 def _plugin(words: str) -> re.Match[str] | None:
-    """Return which plugin failed, by its match: of Multus, the one that it called."""
+    """Return which plugin failed, by its match: of Multus, the plugin that it called."""
     found = _PLUGIN.search(words)
     if found and found["plugin"].startswith("multus"):
         return _plugin(found["message"]) or found

@@ -40,7 +40,7 @@ class ServerInfo:
         try:
             skew = parsedate_to_datetime(date) + _DATE_RESOLUTION / 2 - (sent + round_trip / 2)
         except (ValueError, TypeError, OverflowError):
-            # Not a date, or one without a zone, from an odd proxy: reading pods does not depend on it.
+            # Not a date, or a date without a zone, from an odd proxy: reading pods does not depend on it.
             return
         if abs(skew) <= _LARGEST_SKEW:
             self.skew = skew

@@ -19,7 +19,7 @@ class WatchMonitor:
         return self._watches
 
     def record(self, evidence: Evidence, before: int, version: int) -> None:
-        """`before`: the version received before; `version`: the older one received after it."""
+        """`before`: the version received before; `version`: the older version received after it."""
         now = self._now()
         known = {watch.evidence: watch for watch in self._watches}
         earlier = known.get(evidence)

@@ -192,7 +192,7 @@ class _Session:
 
     def _container_records(self, requests: Sequence[bytes]) -> Iterator[Container]:
         namespaces = {item.text(1) for item in DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)}
-        for namespace in (*(namespaces - {_KUBERNETES}), _KUBERNETES):  # the record of a pod is the one to keep
+        for namespace in (*(namespaces - {_KUBERNETES}), _KUBERNETES):  # the record of a pod is kept
             state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
             for item in self._records(_CONTAINERS, namespace, requests):
                 yield _record(item, _CONTAINER_RECORD, state)

@@ -31,7 +31,7 @@ class Docker:
         """`host`: as in DOCKER_HOST; None: taken from the environment, with docker's TLS variables.
 
         `timeout`: seconds for one answer. `require`: raises SourceError unless docker runs: a connection to the socket
-        of a stopped one may start it (systemd's socket activation). Raises SourceError where the host cannot be parsed.
+        of a stopped docker may start it (systemd's socket activation). Raises SourceError if the host cannot be parsed.
         """
         try:
             self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
@@ -90,7 +90,7 @@ class Docker:
             raise SourceError(f"docker: cannot parse the response ({truncate(repr(error))})") from error
 
     def _cannot_connect(self, error: Exception) -> str:
-        """Say why there is no connection; empty where the error is another one."""
+        """Say why there is no connection; empty where the error is another."""
         if not (reason := why_not_connected(error)):
             return ""
         host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)

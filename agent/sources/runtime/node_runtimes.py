@@ -1,7 +1,7 @@
 """Asks the container runtimes of this node: docker, and those that speak CRI.
 
-Evidence decides which ones there are: what the kubelet names, which sockets are listened on, which processes run. All
-of them are asked, because any may own a reservation; one that should answer and does not makes the list unavailable.
+Evidence decides which there are: what the kubelet names, which sockets are listened on, which processes run. All are
+asked, because any may own a reservation; a runtime that should answer and does not makes the list unavailable.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -63,7 +63,7 @@ class NodeRuntimes:
     ) -> None:
         """`connect`: gets an endpoint, and a function that raises SourceError if nobody serves it.
 
-        `choice`: `auto`, `docker` or `cri`. `endpoint`: the only one for CRI. `docker_socket`: None where docker is
+        `choice`: `auto`, `docker` or `cri`. `endpoint`: the only endpoint of CRI. `docker_socket`: None where docker is
         asked elsewhere.
         """
         self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
@@ -77,7 +77,7 @@ class NodeRuntimes:
         """Why the networks of this snapshot are not known, if the runtime did not answer: it is waited for once."""
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
-        """List the containers of all runtimes; raises SourceError if one of them fails."""
+        """List the containers of all runtimes; raises SourceError if any of them fails."""
         reserved = {held.container_id for store in snapshot.reservations for held in known_or(store.reading, ())}
         found: list[Container] = []
         self.asked = ()
@@ -103,7 +103,7 @@ class NodeRuntimes:
         return not self.asked or any(runtime.name == DOCKER for runtime in self.asked)
 
     def has(self, container_id: str) -> bool:
-        """Return whether one of the runtimes has it; raises SourceError if one of them fails.
+        """Return whether any runtime has it; raises SourceError if any of them fails.
 
         One that was asked for the last list has to be asked again: the others cannot deny what is in it.
         """

@@ -1,6 +1,6 @@
 """Decodes the part of protobuf's wire format that the agent needs, and encodes the little that it asks with.
 
-A message here is its fields by number: whoever reads one knows their names and types.
+A message here is its fields by number: whoever reads a message knows their names and types.
 """
 
 from typing import Any, Final
