@@ -28,7 +28,7 @@ from agent.model.snapshot import (
 )
 from agent.model.state_files import StoredHistory
 from agent.model.volumes import Mount
-from agent.sources.collector import Sources, has_unowned
+from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline
 from agent.sources.host import addresses, mounts, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
@@ -84,7 +84,7 @@ def node_sources(
         "cni_results": lambda _: results.read(),
         # The search is expensive, and its result matters where something may be released. After the reservations: a
         # plugin that has ended by now has given its address to somebody whom `addresses` finds.
-        "processes": lambda snapshot: processes.read(complete=has_unowned(snapshot), plugins=_plugins(snapshot)),
+        "processes": lambda snapshot: processes.read(complete=bool(unowned(snapshot)), plugins=_plugins(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
         "mounted_namespaces": lambda _: read_namespaces(config.proc, processes.runtimes()),

@@ -101,13 +101,11 @@ def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], f
     return replace(snapshot, timings=(*snapshot.timings, Timing(name, clock() - start)), **read)
 
 
-def has_unowned(snapshot: Snapshot) -> bool:
-    """Return whether a reservation has no owner by the containers and checkpoints that were read."""
-    return bool(_unowned(snapshot))
+def unowned(snapshot: Snapshot) -> frozenset[str]:
+    """Return the container IDs of reservations without an owner by the containers and checkpoints that were read.
 
-
-def _unowned(snapshot: Snapshot) -> frozenset[str]:
-    """Return the container IDs of those reservations; empty for an empty file."""
+    An empty file has an empty ID.
+    """
     if not isinstance(snapshot.containers, Known):
         return frozenset()
     reserved = (known_or(store.reading, ()) for store in snapshot.reservations)
@@ -120,11 +118,11 @@ def _addresses_not_needed(snapshot: Snapshot) -> str:
     """A healthy node never pays for looking into network namespaces."""
     if not isinstance(snapshot.containers, Known):
         return "network namespaces were not read, because the list of containers is missing"
-    return "" if has_unowned(snapshot) else "no reservation is known to be without an owner"
+    return "" if unowned(snapshot) else "no reservation is known to be without an owner"
 
 
 def _namespaces_not_needed(snapshot: Snapshot) -> str:
-    if not named_sandboxes(known_or(snapshot.cni_results, ())).isdisjoint(_unowned(snapshot)):
+    if not named_sandboxes(known_or(snapshot.cni_results, ())).isdisjoint(unowned(snapshot)):
         return ""
     return "libcni's cache names no mounted network namespace of a sandbox without an owner"
 

@@ -122,7 +122,9 @@ def parse_checkpoint(content: bytes) -> DeviceCheckpoint:
         data = tree["Data"]
         registered = {} if data["RegisteredDevices"] is None else data["RegisteredDevices"]
         return DeviceCheckpoint(
-            tuple(Registered(_text(resource), _devices(listed)) for resource, listed in sorted(registered.items())),
+            tuple(
+                Registered(_text(resource), _devices(_list(listed))) for resource, listed in sorted(registered.items())
+            ),
             tuple(map(_allocation, _list(data["PodDeviceEntries"]))),
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -133,17 +135,13 @@ def _allocation(entry: Mapping[str, Any]) -> Allocation:
     """Parse an entry. Its devices are a list up to kubelet 1.19, and a list for each NUMA node since 1.20."""
     listed = entry["DeviceIDs"]
     lists = listed.values() if isinstance(listed, dict) else [listed]
-    devices = _sorted(device for devices in lists for device in _devices(devices))
+    devices = _devices(chain.from_iterable(map(_list, lists)))
     return Allocation(_text(entry["PodUID"]), _text(entry["ContainerName"]), _text(entry["ResourceName"]), devices)
 
 
-def _devices(tree: Any) -> tuple[str, ...]:
-    return _sorted(map(_text, _list(tree)))
-
-
-def _sorted(devices: Iterable[str]) -> tuple[str, ...]:
+def _devices(listed: Iterable[Any]) -> tuple[str, ...]:
     """Sort devices: the kubelet writes its sets in random order."""
-    return tuple(sorted(devices))
+    return tuple(sorted(map(_text, listed)))
 
 
 def _list(tree: Any) -> list[Any]:

@@ -39,8 +39,8 @@ _WHOLE_ANSWER: Final = 3
 """Times the timeout of a read: for the whole of an answer that is no watch. A list of thousands of pods is slow."""
 _LIMIT: Final = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule."""
-_BETWEEN: Final = frozenset(" \t\r\n,")
-"""Characters between two objects."""
+_GAP: Final = re.compile(r"[ \t\r\n,]*")
+"""Between two objects."""
 _NO_LIST: Final = "the response is not a list of objects"
 _ITEMS: Final = re.compile(r'"items":\s*(?:\[|null)')
 
@@ -238,7 +238,7 @@ def _items(text: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
     """Parse the objects of an array that has begun, and the end of the list after it."""
     decode, at = json.JSONDecoder().raw_decode, 0
     with parsing(_NO_LIST):
-        while not text.startswith("]", at := _end_of_gap(text, at)):
+        while (gap := _GAP.match(text, at)) and not text.startswith("]", at := gap.end()):
             try:
                 item, at = decode(text, at)
             except json.JSONDecodeError:
@@ -249,12 +249,6 @@ def _items(text: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
             yield item
         if "".join("".join((text[at:], *texts)).split()) != "]}":
             raise ValueError("it does not end with its objects")
-
-
-def _end_of_gap(text: str, at: int) -> int:
-    while text[at : at + 1] in _BETWEEN:
-        at += 1
-    return at
 
 
 def _extended(text: str, texts: Iterator[str], longest: int) -> str:

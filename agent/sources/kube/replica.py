@@ -101,14 +101,12 @@ class Replica(Generic[_T]):
 
         Raises Regressed for an update of a deleted object: only a list read through to etcd can decide.
         """
-        try:
+        with parsing(f"not a watch event: {line[:60]!r}", MalformedAnswer):
             event = json.loads(line)
             kind, item = event["type"], event["object"]
             if kind == "ERROR":
                 raise _error(item)
             version = resource_version(item["metadata"])
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise MalformedAnswer(f"API server: not a watch event ({line[:60]!r})") from error
         if version < self.version:
             self.regressions += 1
         match kind:
@@ -154,10 +152,8 @@ class Replica(Generic[_T]):
 
 
 def _uid(item: Mapping[str, Any]) -> str:
-    try:
+    with parsing("an object without metadata.uid", MalformedAnswer):
         return str(item["metadata"]["uid"])
-    except (KeyError, TypeError, RecursionError) as error:
-        raise MalformedAnswer("API server: an object without metadata.uid") from error
 
 
 def _error(status: Mapping[str, Any]) -> SourceError:

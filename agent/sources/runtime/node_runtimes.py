@@ -88,11 +88,9 @@ class NodeRuntimes:
             if self._late:
                 raise self._late
             identity = self._ask(runtime, lambda runtime: runtime.identify())
-            if identity is None:
-                self.asked = others
-                continue
-            self.asked = (*others, replace(identity, chosen=chosen))
-            found += runtime.containers(reserved.difference(container.id for container in found))
+            self.asked = (*others, replace(identity, chosen=chosen)) if identity else others
+            if identity:
+                found += runtime.containers(reserved.difference(container.id for container in found))
         if not self.asked:
             raise SourceError(_NONE_SERVES)
         return tuple(found)
