@@ -36,7 +36,6 @@ from tests.builders import (
     node,
     node_using,
     processes,
-    refused_pod,
     registration,
     reservation,
     sandbox,
@@ -161,21 +160,6 @@ def test_the_pods_of_a_deleted_node_make_nothing_leaked() -> None:
     assert builders.state(read(RecordedSources(node(ORPHAN))), "10.244.1.9") is State.LEAKED
 
 
-MISSING = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist", missing=True)
-
-
-def test_the_device_plugin_directory_may_be_missing_if_not_needed() -> None:
-    snapshot = read(RecordedSources(node(device_plugins=MISSING)))
-    assert isinstance(snapshot.device_plugins, NotRequested)
-    assert snapshot.unavailable() == ()
-    assert read(RecordedSources(node(refused_pod("shop/gpu"), device_plugins=MISSING))).unavailable() == (
-        Unavailable(
-            "device_plugins",
-            f"{MISSING.why}, but shop/gpu uses devices: check --device-plugins-dir, and that it is mounted",
-        ),
-    )
-
-
 def test_non_address_sources_do_not_affect_addresses() -> None:
     closed: dict[str, Any] = {source: Unavailable(source, "Permission denied") for source in NON_ADDRESS_SOURCES}
     snapshot = replace(read(RecordedSources(node(ORPHAN), broken="checkpoints")), **closed)
@@ -243,15 +227,6 @@ def test_only_missing_volumes_and_waiting_pods_are_queried() -> None:
 def test_the_mount_table_of_a_container_is_rejected() -> None:
     snapshot = read(RecordedSources(ALL_SOURCES_NEEDED, broken="processes"))
     assert snapshot.mounts == Unavailable("mounts", "it broke")
-
-
-def test_volumes_do_not_affect_addresses() -> None:
-    incomplete = replace(
-        ALL_SOURCES_NEEDED, mounts=Unavailable("mounts", "no"), attachments=Unavailable("attachments", "no")
-    )
-    snapshot = read(RecordedSources(incomplete))
-    assert [one.source for one in snapshot.unavailable()] == ["mounts", "attachments"]
-    assert snapshot.unavailable_about_addresses() == ()
 
 
 def test_with_another_runtime_no_address_is_leaked_whatever_docker_lists() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered, TransitionKind
+from agent.model.devices import Allocation, DevicePlugins, Registered, TransitionKind
 from agent.model.state_files import StoredHistory
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.source_error import SourceError
@@ -302,13 +302,3 @@ def test_the_history_up_to_the_last_snapshot_comes_with_it(directory: Path, proc
     for history in (StoredHistory((seen,)), StoredHistory(trouble="not JSON")):
         found = DeviceManager(directory, proc, lambda: history).read()  # noqa: B023
         assert (found.history, found.trouble, len(found.registered)) == (history.transitions, history.trouble, 2)
-
-
-def test_no_handle_is_left_open(manager: DeviceManager, directory: Path) -> None:
-    with bound(directory / "kubelet.sock", directory / "a.sock"):
-        before = len(os.listdir("/proc/self/fd"))
-        replace(directory, BY_NUMA_NODE)
-        assert manager.read().sockets == (PluginSocket("a.sock", MADE, connected=False),)
-        replace(directory, b"{")
-        error_of(manager)
-        assert len(os.listdir("/proc/self/fd")) == before

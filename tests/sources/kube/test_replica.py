@@ -59,26 +59,11 @@ def test_a_deletion_with_an_old_version_removes_and_does_not_lower_the_version()
     assert (replica.items(), replica.version, replica.regressions) == (("b",), 10, 1)
 
 
-def test_a_replayed_event_resurrects_nothing() -> None:
-    for kind in ("ADDED", "MODIFIED"):
-        for version in (3, 10):
-            replica = at(10, thing("a", 3, "a"))
-            replica.apply(event("DELETED", thing("a", 3)))
-            replica.apply(event(kind, thing("a", version, "a back from the dead")))
-            assert (replica.items(), replica.version) == ((), 10)
-
-
 def test_an_older_list_from_a_cache_is_rejected_and_counted() -> None:
     replica = at(10, thing("a", 3, "a"))
     with pytest.raises(Regressed, match="it listed version 9 after 10"):
         replica.replace(9, [], consistent=False)
     assert (replica.items(), replica.version, replica.regressions) == (("a",), 10, 1)
-
-
-def test_an_older_list_from_etcd_is_accepted() -> None:
-    replica = at(10, thing("a", 3, "a"))
-    replica.replace(9, [thing("b", 2, "b")], consistent=True)
-    assert (replica.items(), replica.version, replica.regressions) == (("b",), 9, 1)
 
 
 def test_a_watch_error_says_whether_to_list_again() -> None:

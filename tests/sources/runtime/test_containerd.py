@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc  # type: ignore[import-untyped]
 import pytest
 
 from agent.model.runtime import CONTAINERD, RuntimeNetwork, WrittenRange, record_before_address, version_numbers
@@ -181,28 +180,3 @@ def test_it_names_its_network(directory: Path) -> None:
     expected = RuntimeNetwork("pods", ("bridge", "portmap"), "host-local", "/run/pods", ranges)
     loaded = client(directory).networks().loaded or ()
     assert [network for one in loaded for network in networks_of(one, dict)] == [expected]
-
-
-def test_the_client_of_grpc_gets_the_same_answers(directory: Path) -> None:
-    metadata, asked = {"containerd-namespace": "k8s.io"}, b"\x0a\x40" + A.encode()
-    for method, request in (
-        ("/runtime.v1.RuntimeService/Version", b""),
-        ("/runtime.v1alpha2.RuntimeService/Version", b""),
-        ("/runtime.v1.RuntimeService/ListPodSandbox", b""),
-        ("/runtime.v1.RuntimeService/PodSandboxStatus", asked),
-        ("/runtime.v1.RuntimeService/ContainerStatus", asked),
-        ("/runtime.v1.RuntimeService/Missing", b""),
-        ("/containerd.services.namespaces.v1.Namespaces/List", b""),
-        ("/missing.Service/Method", b""),
-    ):
-        with grpc.insecure_channel(f"unix:{directory}/c.sock") as channel:
-            try:
-                expected = channel.unary_unary(method)(request, timeout=10, metadata=list(metadata.items()))
-            except grpc.RpcError as error:
-                expected = (error.code().value[0], error.details())
-        with GrpcConnection(directory / "c.sock", 10.0, time.perf_counter) as connection:
-            try:
-                found: object = connection.call(method, request, metadata)
-            except GrpcError as error:
-                found = (error.code, error.message)
-        assert found == expected
