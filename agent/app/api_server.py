@@ -1,6 +1,6 @@
 """Wires the readers of the API server: none, one list for a command, or watches for the daemon."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -10,9 +10,8 @@ from agent.app import loop
 from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.volumes import lost_volumes
 from agent.config import Config, UsageError, option, variable
-from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Snapshot
+from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.volumes import Attachments
-from agent.model.watches import Watch
 from agent.sources.collector import Reader, Sources
 from agent.sources.source_error import SourceError
 
@@ -45,9 +44,9 @@ def asked_once(config: Config) -> Sources:
         return Known(items)
 
     return server.sources(
-        pods=lambda: listed(pods_of(config.node)),
-        nodes=lambda: listed(own_node(config.node)),
-        watches=lambda: NotRequested("watches", "a single command watches nothing"),
+        pods=lambda _: listed(pods_of(config.node)),
+        node=lambda _: _named(listed(own_node(config.node)), config.node),
+        watches=lambda _: NotRequested("watches", "a single command watches nothing"),
     )
 
 
@@ -67,9 +66,9 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
     pods = Reflector(pods_of(config.node), server.connect, node, loop.clock, stale_after, monitors[0].record)
     nodes = Reflector(node, server.connect, node, loop.clock, stale_after, monitors[1].record)
     sources = server.sources(
-        pods=pods.reading,
-        nodes=nodes.reading,
-        watches=lambda: Known(tuple(watch for monitor in monitors for watch in monitor.watches)),
+        pods=lambda _: pods.reading(),
+        node=lambda _: _named(nodes.reading(), config.node),
+        watches=lambda _: Known(tuple(watch for monitor in monitors for watch in monitor.watches)),
     )
     return replace(sources, latest_node=lambda: nodes.latest), [pods, nodes]
 
@@ -123,12 +122,8 @@ class _ApiServer:
 
             yield get
 
-    def sources(
-        self,
-        pods: Callable[[], Reading[tuple[Pod, ...]]],
-        nodes: Callable[[], Reading[tuple[Node, ...]]],
-        watches: Callable[[], Reading[tuple[Watch, ...]]],
-    ) -> Sources:
+    def sources(self, **readers: Reader) -> Sources:
+        """Add the readers of what is asked for a reason."""
         from agent.sources.kube.attachments import AttachmentsSource
         from agent.sources.kube.autoscaler import AutoscalerClient
         from agent.sources.kube.sandbox_failures import SandboxFailuresSource
@@ -143,9 +138,7 @@ class _ApiServer:
 
         return Sources(
             {
-                "pods": lambda _: pods(),
-                "node": lambda _: _named(nodes(), self._config.node),
-                "watches": lambda _: watches(),
+                **readers,
                 "attachments": read_attachments,
                 "sandbox_failures": lambda snapshot: failures.read(waiting_pods(snapshot)),
                 "autoscaler": lambda snapshot: autoscaler.read(snapshot.node, snapshot.registration),

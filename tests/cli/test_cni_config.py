@@ -436,10 +436,10 @@ def test_no_directory_is_left_over_while_a_pod_waits_for_an_address(tmp_path: Pa
 def test_a_cached_result_that_is_too_large_costs_that_result_only(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
         large = next(path for path in stand.host.cache.iterdir() if path.name.startswith("cbr0-"))
-        large.write_text(large.read_text() + " " * 1_361_000)
+        large.write_text(large.read_text() + " " * 4_200_000)
         leave_over(stand.host.networks / "cbr0", ["10.244.1.98", "10.244.1.99"])
         ghost = f"cbr0-{1:064x}-eth0"  # of the second one
-        (stand.host.cache / ghost).write_text(" " * 1_361_000)
+        (stand.host.cache / ghost).write_text(" " * 4_200_000)
         document = stand.scan()
         assert leaks(document) == ["leaked_reservation cbr0/10.244.1.98"]
         (unknown,) = (one for one in document["reservations"] if one["state"] == "unknown")

@@ -8,7 +8,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,10 +25,6 @@ class _Directory(NamedTuple):
     @property
     def ids(self) -> set[str]:
         return {checkpoint.container_id for checkpoint in self.checkpoints}
-
-    def is_abandoned(self, oldest: float, listed: set[str]) -> bool:
-        """Return whether it is older than every sandbox that runs, and has none that is listed."""
-        return self.newest < oldest and self.ids.isdisjoint(listed)
 
 
 class CheckpointDirectories:
@@ -51,7 +46,7 @@ class CheckpointDirectories:
             directories = ", ".join(map(str, self._directories))
             remedy = "in a pod apply deploy/overlays/docker, elsewhere check --checkpoint-dir"
             raise NotFound(f"none of these exists: {directories} ({remedy})")
-        left_over = _left_over(found, list(filter(attrgetter("sandbox"), containers)), now)
+        left_over = _left_over(found, [container for container in containers if container.sandbox], now)
         self._left_over = frozenset(path / container_id for path in left_over for container_id in found[path].ids)
         in_use = (directory for path, directory in found.items() if path not in left_over)
         return tuple(checkpoint for directory in in_use for checkpoint in directory.checkpoints)
@@ -72,7 +67,9 @@ def _left_over(found: Mapping[Path, _Directory], sandboxes: Sequence[Container],
     oldest, listed = min(created.values(), default=now), {sandbox.id for sandbox in sandboxes}
     if oldest >= now or not any(created.keys() <= directory.ids for directory in found.values()):
         return frozenset()
-    return frozenset(path for path, directory in found.items() if directory.is_abandoned(oldest, listed))
+    return frozenset(
+        path for path, directory in found.items() if directory.newest < oldest and directory.ids.isdisjoint(listed)
+    )
 
 
 def _exists(file: Path) -> bool:

@@ -88,14 +88,7 @@ def _made(name: str, directory: int) -> datetime | None:
     except FileNotFoundError:
         return None
     # Connecting to a socket and listening on it do not change its times.
-    return _moment(found.st_mtime_ns, name) if stat.S_ISSOCK(found.st_mode) else None
-
-
-def _moment(ns: int, name: str) -> datetime:
-    try:
-        return from_mtime(ns)
-    except OverflowError as error:
-        raise SourceError(f"{escape(name)}: its modification time is not a date") from error
+    return from_mtime(found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
 
 
 class DeviceCheckpoint(NamedTuple):
@@ -109,7 +102,7 @@ def _read_checkpoint(directory: int) -> tuple[DeviceCheckpoint, datetime | None]
         content, mtime_ns = read_file(CHECKPOINT, directory)
     except FileNotFoundError:
         return DeviceCheckpoint(), None
-    return parse_checkpoint(content), _moment(mtime_ns, CHECKPOINT)
+    return parse_checkpoint(content), from_mtime(mtime_ns)
 
 
 def parse_checkpoint(content: bytes) -> DeviceCheckpoint:

@@ -13,6 +13,7 @@ from agent.sources.source_error import SourceError
 
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)
+"""Where the certificates of a kubeconfig go, if possible."""
 
 
 class NoCredentials(SourceError):
@@ -33,7 +34,8 @@ def client_for(kubeconfig: Path | None) -> client.ApiClient:
         if in_cluster:
             config.load_incluster_config(settings)
         else:
-            _load(where, settings)
+            memory = str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None
+            config.load_kube_config(where, client_configuration=settings, persist_config=False, temp_file_path=memory)
     except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise NoCredentials(f"cannot read {where}: {_why_unusable(where, error)}") from error
     settings.retries = False
@@ -51,13 +53,3 @@ def _why_unusable(where: str, error: Exception) -> str:
     # The client reports a file that does not exist as an invalid file, and passes over it where it is one of several.
     exists = any(path and Path(path).expanduser().exists() for path in where.split(os.pathsep))
     return truncate(str(error)) if exists else "no such file or directory"
-
-
-def _load(kubeconfig: str, settings: client.Configuration) -> None:
-    """Load a kubeconfig, one file or several, without changing it. Its certificates go to memory, if possible."""
-    config.load_kube_config(
-        kubeconfig,
-        client_configuration=settings,
-        persist_config=False,
-        temp_file_path=str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None,
-    )
