@@ -1,4 +1,4 @@
-"""The incident of 2018 over real sockets: how a naive client and the agent handle an old server's watch.
+"""The incident of 2018 over real sockets: how the agent handles an old server's watch.
 
 The server is a fake (`old_server.py`), because servers of that age cannot run here.
 """
@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -34,37 +33,6 @@ Answering = Callable[[Request], Answer]
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflectors, "_BACKOFF", (0.01, 0.05))
     monkeypatch.setattr(reflectors, "_SPREAD", 0.05)
-
-
-class Naive:
-    """Does what client-go's reflector did: it adopts the version of the last event, whatever it is."""
-
-    def __init__(self, url: str) -> None:
-        self._at = urlsplit(url)
-        tree = json.loads(self._get("/api/v1/pods?resourceVersion=0"))
-        self.version = int(tree["metadata"]["resourceVersion"])
-        self.pods = {one["metadata"]["name"] for one in tree["items"]}
-        self.deleted: list[str] = []
-
-    def watch(self) -> None:
-        """Follow one watch to its end."""
-        for done in self._get(f"/api/v1/pods?watch=1&resourceVersion={self.version}").splitlines():
-            event = json.loads(done)
-            metadata = event["object"]["metadata"]
-            if event["type"] == "DELETED":
-                self.pods.discard(metadata["name"])
-                self.deleted.append(metadata["name"])
-            else:
-                self.pods.add(metadata["name"])
-            self.version = int(metadata["resourceVersion"])
-
-    def _get(self, target: str) -> bytes:
-        connection = HTTPConnection(str(self._at.hostname), self._at.port, timeout=5)
-        try:
-            connection.request("GET", target)
-            return connection.getresponse().read()
-        finally:
-            connection.close()
 
 
 class Ours:
@@ -146,22 +114,13 @@ def test_the_incident_has_decreasing_versions_and_a_fixed_server_has_not() -> No
     assert versions(Server(etcd).events(FIRST + 2)) == [FIRST + 3, FIRST + 4, FIRST + 5, FIRST + 6]
 
 
-def test_a_naive_client_loses_a_live_pod_to_a_replay_and_this_one_does_not(tmp_path: Path) -> None:
+def test_a_live_pod_is_not_lost_to_a_replay(tmp_path: Path) -> None:
     etcd = incident()
     old = Server(etcd, old=True)
     with following(tmp_path, old.answer) as (ours, server):
         until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
-        naive = Naive(server.url)
         live = play(etcd)
         until(lambda: ours.pods == {"uid-1", live}, "ours follows")
-
-        naive.watch()
-        assert "web-0" in naive.pods
-        assert naive.version == FIRST + 1, "the version of the deleted pod's last update"
-        naive.deleted.clear()
-        naive.watch()  # nothing has happened meanwhile
-        assert "web-0" in naive.deleted, "the live pod was deleted where it reads: a service loses its endpoint"
-
         known = ours.shown[Evidence.DELETED_BELOW].count
 
         def shown_on() -> bool:
