@@ -86,9 +86,9 @@ def node_sources(
         # plugin that has ended by now has given its address to somebody whom `addresses` finds.
         "processes": lambda snapshot: processes.read(complete=bool(unowned(snapshot)), plugins=_plugins(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
-        "device_plugins": _device_plugins(config.device_plugins_dir, config.proc, history),
+        "device_plugins": lambda _: _device_plugins(config, history),
         "mounted_namespaces": lambda _: read_namespaces(config.proc, processes.runtimes()),
-        "mounts": _mounts(config.kubelet_dir, config.proc),
+        "mounts": lambda _: _mounts(config),
         "state": lambda _: read_disk(config.state_dir) if keeps_state else NotRequested("state", "no daemon"),
         "registration": _registration(config, api, processes),
     }
@@ -213,16 +213,13 @@ def _reservations(
     return read
 
 
-def _device_plugins(
-    directory: Path | None, proc: Path, history: Callable[[], StoredHistory]
-) -> Callable[[Snapshot], DevicePlugins | NotRequested]:
-    if directory is None:
-        return lambda _: NotRequested("device_plugins", "--device-plugins-dir=off")
-    manager = DeviceManager(directory, proc, history)
-    return lambda _: manager.read()
+def _device_plugins(config: Config, history: Callable[[], StoredHistory]) -> DevicePlugins | NotRequested:
+    if directory := config.device_plugins_dir:
+        return DeviceManager(directory, config.proc, history).read()
+    return NotRequested("device_plugins", "--device-plugins-dir=off")
 
 
-def _mounts(kubelet_dir: Path | None, proc: Path) -> Callable[[Snapshot], tuple[Mount, ...] | NotRequested]:
-    if kubelet_dir is None:
-        return lambda _: NotRequested("mounts", "--kubelet-dir=off")
-    return lambda _: mounts.read_mounts(proc, kubelet_dir)
+def _mounts(config: Config) -> tuple[Mount, ...] | NotRequested:
+    if directory := config.kubelet_dir:
+        return mounts.read_mounts(config.proc, directory)
+    return NotRequested("mounts", "--kubelet-dir=off")

@@ -218,13 +218,10 @@ class Reflector(Generic[_T]):
         self.answered.set()
         cause = _cause(error)
         self.restarts[cause] += 1
-        match cause:
-            case RestartCause.BROKEN | RestartCause.REFUSED if self._replica.version:
-                self._check_due = min(self._check_due, self._checked + _CHECK_PAUSE)
-            case RestartCause.EXPIRED | RestartCause.REGRESSED:
-                self._list_from = str(self._replica.version) if self._list_from is None else ""
-            case _:
-                pass
+        if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
+            self._list_from = str(self._replica.version) if self._list_from is None else ""
+        elif cause is not RestartCause.RESTORED and self._replica.version:
+            self._check_due = min(self._check_due, self._checked + _CHECK_PAUSE)
         if isinstance(error, MalformedAnswer) and self._list_from is None:
             # The same line would come again, and every watch that starts would count as an event.
             self._list_from = str(self._replica.version)
@@ -244,16 +241,7 @@ def _jitter() -> float:
 
 
 def _cause(error: SourceError) -> RestartCause:
-    match error:
-        case Restored():
-            return RestartCause.RESTORED
-        case Expired():
-            return RestartCause.EXPIRED
-        case ApiError() if error.status in UNWATCHABLE:
-            return RestartCause.EXPIRED
-        case Regressed():
-            return RestartCause.REGRESSED
-        case ApiError():
-            return RestartCause.REFUSED
-        case _:
-            return RestartCause.BROKEN
+    if isinstance(error, ApiError):
+        return RestartCause.EXPIRED if error.status in UNWATCHABLE else RestartCause.REFUSED
+    kinds = {Restored: RestartCause.RESTORED, Expired: RestartCause.EXPIRED, Regressed: RestartCause.REGRESSED}
+    return kinds.get(type(error), RestartCause.BROKEN)
