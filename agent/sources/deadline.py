@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class Late(SourceError):
-    """There is no answer in time, or an earlier one has not come yet."""
+    """There is no answer in time, or an earlier answer has not come yet."""
 
 
 class Deadline:

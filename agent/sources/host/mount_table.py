@@ -1,4 +1,4 @@
-"""Reads the mount table of the node's first process, and of this one. Changes nothing, and needs no capability."""
+"""Reads the mount table of the node's first process, and of this process. Changes nothing, and needs no capability."""
 
 import contextlib
 import os

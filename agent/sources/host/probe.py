@@ -148,7 +148,7 @@ class _Probe:
         return self._found or ProbeResult(f"{self.ip} on {self._route.link}: {why}", Reason.PROBE_UNANSWERED)
 
     def send(self, asking: socket.socket) -> None:
-        # Any other error is one that was received, and is read from the queue.
+        # Any other error was received, and is read from the queue.
         with contextlib.suppress(OSError):
             try:
                 asking.send(_DATAGRAM)
@@ -188,7 +188,7 @@ class _Probe:
 
 
 def _can_ask_as(sender: str, link: str) -> bool:
-    """Return whether the kernel has an IPv6 address to ask as: the sender on this link, or its link-local one."""
+    """Return whether the kernel has an IPv6 address to ask as: the sender on this link, or the link-local address."""
     # An interface may have nearly any bytes as its name: the last field, as it is.
     addresses = (line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line)
     on_link = (fields for fields in addresses if fields[5:] == [os.fsencode(link)])

@@ -35,7 +35,7 @@ Flags = Callable[..., Mapping[str, str]]
 
 
 class RegistrationTracker:
-    """Remembers the last seen Node, starting with the one in the state directory."""
+    """Remembers the last seen Node, starting with that in the state directory."""
 
     def __init__(
         self,

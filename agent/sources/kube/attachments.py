@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class AttachmentsSource:
-    """Asks the API server of one node, at most once a minute about the same."""
+    """Asks the API server of one node, at most once a minute about the same volumes and pods."""
 
     def __init__(self, inquire: Inquire, node: str, clock: Callable[[], float]) -> None:
         self._node, self._cached = node, CachedRequest[Attachments](inquire, clock, KEPT_FOR)

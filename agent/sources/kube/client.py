@@ -74,7 +74,7 @@ class ApiError(SourceError):
 
 
 class Api:
-    """A connection to one API server for its watches, and another one for each other request.
+    """A connection to one API server for its watches, and another connection for each other request.
 
     Not thread-safe: each reflector has its own.
     """

@@ -185,7 +185,7 @@ class Reflector(Generic[_T]):
         if self._is_new:
             api.request_version()
             self._is_new = False
-        self._check_revision(api)  # once the server answers, as a dead one would not
+        self._check_revision(api)  # once the server answers, as a dead server would not
         for line in lines:
             self._replica.apply(line)
             self._publish()
