@@ -94,7 +94,7 @@ class ProcessTable:
 
     def running(self, runtimes: Collection[str]) -> Collection[str]:
         """Return those of these runtimes that run at this moment, after one search at most; raises SourceError."""
-        found = _runtimes_of(filter(self._runs, self._known))
+        found = self._known_to_run()
         if not found.issuperset(runtimes):
             try:
                 self._search()
@@ -120,7 +120,7 @@ class ProcessTable:
 
     def require_any(self) -> None:
         """Raise SourceError unless any runtime runs at this moment."""
-        if not self.running(_RUNTIMES):
+        if not self._known_to_run() and not self.running(_RUNTIMES):
             names = " or ".join(sorted(_ANY_RUNTIME))
             raise SourceError(f"no container runtime runs on this node (no {names} in {self._proc}), so none was asked")
 
@@ -140,6 +140,9 @@ class ProcessTable:
         if words is None:
             raise SourceError(f"the kubelet's flags are unknown: {self._proc} has no kubelet, or not its command line")
         return {name: value for name in names if (value := flag(name, words)) is not None}
+
+    def _known_to_run(self) -> set[str]:
+        return _runtimes_of(filter(self._runs, self._known))
 
     def _unchanged(self) -> bool:
         """Return whether a kubelet and a runtime are known, and every known process still runs.

@@ -215,12 +215,8 @@ def test_a_stopped_runtime_of_the_kubelet_is_not_connected_to(
         machine.runtimes().containers(node())
 
 
-def test_stopped_runtimes_are_looked_for_once_a_snapshot(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.serve(SOCKET, named=LOADED)
-    machine.run("containerd", listening=["/run/docker.sock", CRIO_SOCKET, SOCKET], kubelet=f"unix://{SOCKET}")
-    processes = ProcessTable(machine.proc)
-    processes.read()
-    runtimes = machine.runtimes(processes=processes)
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the directories that are listed from now on."""
     searched, list_directory = list[Path](), os.listdir
 
     def listdir(path: Path) -> list[str]:
@@ -228,6 +224,25 @@ def test_stopped_runtimes_are_looked_for_once_a_snapshot(machine: Machine, monke
         return list_directory(path)
 
     monkeypatch.setattr(os, "listdir", listdir)
+    return searched
+
+
+def test_docker_alone_is_known_without_a_search(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.run("dockerd", listening=["/run/docker.sock"])
+    processes = ProcessTable(machine.proc)
+    processes.read()
+    runtimes, searched = machine.runtimes(processes=processes), searches(monkeypatch)
+    assert asked(runtimes) == [(DOCKER, "")]
+    assert not runtimes.has(WEB_ID)
+    assert searched == []
+
+
+def test_stopped_runtimes_are_looked_for_once_a_snapshot(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.serve(SOCKET, named=LOADED)
+    machine.run("containerd", listening=["/run/docker.sock", CRIO_SOCKET, SOCKET], kubelet=f"unix://{SOCKET}")
+    processes = ProcessTable(machine.proc)
+    processes.read()
+    runtimes, searched = machine.runtimes(processes=processes), searches(monkeypatch)
     for number in range(1, 4):
         runtimes.networks()
         assert asked(runtimes) == [(CONTAINERD, SOCKET)]
