@@ -11,8 +11,7 @@ from pathlib import Path
 
 import agent
 from agent.app import loop
-from agent.sources.kube.client import Api
-from agent.sources.kube.server import ServerInfo
+from agent.sources.kube.client import Api, ServerInfo
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
 

@@ -57,7 +57,7 @@ def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
     from agent.sources.kube.list_watch import Reflector
     from agent.sources.kube.node import own_node
     from agent.sources.kube.pods import pods_of
-    from agent.sources.kube.watch_monitor import WatchMonitor
+    from agent.sources.kube.replica import WatchMonitor
 
     server = _ApiServer(config)
     server.first_connection().close()
@@ -84,7 +84,7 @@ class _ApiServer:
     """One API server, with what its connections share."""
 
     def __init__(self, config: Config) -> None:
-        from agent.sources.kube.server import ServerInfo
+        from agent.sources.kube.client import ServerInfo
 
         self.info = ServerInfo(loop.now)
         self._config = config

@@ -11,11 +11,10 @@ from agent.model.registration import UNINITIALIZED, Taint
 from agent.model.snapshot import Known
 from agent.sources.kube.attachments import AttachmentsSource
 from agent.sources.kube.autoscaler import AutoscalerClient, status
-from agent.sources.kube.client import Api, Query, parse_list
+from agent.sources.kube.client import Api, Query, ServerInfo, parse_list, parse_version
 from agent.sources.kube.node import parse_node
 from agent.sources.kube.pods import parse_pod
 from agent.sources.kube.replica import Replica
-from agent.sources.kube.server import ServerInfo, parse_version
 from tests.builders import CLOUD_DISK, DISK, NOW, registration, waiting_pod, worker
 from tests.fuzz.fuzzer import Fuzzer, Opening, Parse, pure
 from tests.fuzz.wire_server import Replies

@@ -10,6 +10,8 @@ from codecs import iterdecode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -20,7 +22,6 @@ from agent.model.text import truncate
 from agent.sources.collector import Moment
 from agent.sources.kube.credentials import client_for
 from agent.sources.kube.fields import parsing, resource_version
-from agent.sources.kube.server import ServerInfo, parse_version
 from agent.sources.os_error import why_not_connected
 from agent.sources.source_error import SourceError
 
@@ -43,6 +44,14 @@ _GAP: Final = re.compile(r"[ \t\r\n,]*")
 """Between two objects."""
 _NO_LIST: Final = "the response is not a list of objects"
 _ITEMS: Final = re.compile(r'"items":\s*(?:\[|null)')
+
+_VERSION: Final = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")
+"""`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`. It is printed to terminals, so nothing else is accepted."""
+_DATE_RESOLUTION: Final = timedelta(seconds=1)
+_SLOWEST: Final = timedelta(seconds=4)
+"""A slower answer is too imprecise. It may also mean that the node's clock was set meanwhile."""
+_LARGEST_SKEW: Final = timedelta(days=36525)
+"""A node without a battery-backed clock boots in 1970; no skew is a century."""
 
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 
@@ -71,6 +80,34 @@ class ApiError(SourceError):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"API server: {text}")
         self.status = status
+
+
+class ServerInfo:
+    """What the connections to one API server learn about it, in any thread."""
+
+    def __init__(self, now: Callable[[], Moment]) -> None:
+        """`now`: the clocks of the node."""
+        self.now = now
+        self.version = ""
+        """Empty: not known."""
+        self.skew: timedelta | None = None
+        """Its error is half a second and half the round trip, at most 2.5 s. None: not known."""
+
+    def record_date(self, date: str | None, sent: datetime, received: datetime) -> None:
+        """Take an answer's `Date`, and the node's time when the request was sent and the answer received.
+
+        The server truncates its time to the second, and wrote it between the two: their middle is the best estimate.
+        """
+        round_trip = received - sent
+        if not timedelta(0) <= round_trip <= _SLOWEST or date is None:
+            return
+        try:
+            skew = parsedate_to_datetime(date) + _DATE_RESOLUTION / 2 - (sent + round_trip / 2)
+        except (ValueError, TypeError, OverflowError):
+            # Not a date, or a date without a zone, from an odd proxy: reading pods does not depend on it.
+            return
+        if abs(skew) <= _LARGEST_SKEW:
+            self.skew = skew
 
 
 class Api:
@@ -163,6 +200,15 @@ class Api:
                 yield piece
         except (HTTPError, OSError) as error:
             raise SourceError(f"API server: the response broke off ({error})") from error
+
+
+def parse_version(body: bytes) -> str:
+    """Read an answer of `/version`; empty if it has no version."""
+    try:
+        version = json.loads(body)["gitVersion"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return version if isinstance(version, str) and _VERSION.fullmatch(version) else ""
 
 
 def refusal(response: Any) -> ApiError:

@@ -10,11 +10,12 @@ current as etcd may contain it again, because etcd may have been restored from a
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from agent.model.text import truncate
-from agent.model.watches import Evidence
+from agent.model.watches import LASTS, Evidence, Watch
+from agent.sources.collector import Moment
 from agent.sources.kube.fields import parsing, resource_version
 from agent.sources.source_error import SourceError
 
@@ -159,3 +160,24 @@ def _uid(item: Mapping[str, Any]) -> str:
 def _error(status: Mapping[str, Any]) -> SourceError:
     text = f"API server: {truncate(status.get('code'))} {truncate(status.get('message') or status.get('reason'))}"
     return Expired(text) if status.get("code") in UNWATCHABLE else SourceError(text)
+
+
+class WatchMonitor:
+    """The evidence of one watched resource, one record for each kind. One thread writes, any thread may read."""
+
+    def __init__(self, resource: str, now: Callable[[], Moment], server_version: Callable[[], str]) -> None:
+        self._resource, self._now, self._server_version = resource, now, server_version
+        self.watches: tuple[Watch, ...] = ()
+        """Replaced whole, never changed: other threads read it meanwhile."""
+
+    def record(self, evidence: Evidence, before: int, version: int) -> None:
+        """`before`: the version received before; `version`: the older version received after it."""
+        now = self._now()
+        known = {watch.evidence: watch for watch in self.watches}
+        earlier = known.get(evidence)
+        watch = Watch(
+            self._resource, evidence, before, version, 1, now.wall, now.wall, now.uptime, self._server_version()
+        )
+        if earlier is not None and now.uptime - earlier.last_uptime <= LASTS:
+            watch = replace(watch, count=earlier.count + 1, first=earlier.first)
+        self.watches = tuple((known | {evidence: watch}).values())

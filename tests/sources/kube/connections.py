@@ -9,8 +9,7 @@ from typing import Any
 
 from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
 from agent.sources.collector import Moment
-from agent.sources.kube.client import Api, Get, Inquire, Query, Resource
-from agent.sources.kube.server import ServerInfo
+from agent.sources.kube.client import Api, Get, Inquire, Query, Resource, ServerInfo
 from agent.sources.source_error import SourceError
 from tests.builders import NOW
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from agent.sources.collector import Moment
 from agent.sources.kube import client, node, pods
-from agent.sources.kube.client import Api, ApiError, list_all, parse_list
+from agent.sources.kube.client import Api, ApiError, ServerInfo, list_all, parse_list
 from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.list_watch import list_once
-from agent.sources.kube.server import ServerInfo
 from agent.sources.source_error import SourceError
 from tests.builders import UPTIME
 from tests.sources.kube.connections import connect

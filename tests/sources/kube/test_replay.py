@@ -18,9 +18,9 @@ from agent.model.snapshot import Known, Unavailable
 from agent.model.watches import Evidence, Watch
 from agent.sources.collector import Moment
 from agent.sources.kube import list_watch as reflectors
+from agent.sources.kube.client import ServerInfo
 from agent.sources.kube.list_watch import Reflector, RestartCause
-from agent.sources.kube.server import ServerInfo
-from agent.sources.kube.watch_monitor import WatchMonitor
+from agent.sources.kube.replica import WatchMonitor
 from tests.builders import NOW, UPTIME
 from tests.sources.kube.connections import NODE, connect, moment, things
 from tests.sources.kube.old_server import FIRST, Etcd, Server, bookmark, line, pod
