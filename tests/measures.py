@@ -17,7 +17,7 @@ DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
 """From `clean --apply` to unlink."""
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_878, 4_300),
+    "agent/sources: lines": (5_802, 4_300),
     "agent/exporters: lines": (2_993, 2_400),
     "agent/checks: lines": (3_625, 2_100),
     "agent/model: lines": (2_697, 1_500),
@@ -25,17 +25,17 @@ BUDGETS: Final = {
     "agent/fleet: lines": (1_545, 1_250),
     "agent/cli: lines": (1_375, 950),
     "agent/kube_events: lines": (599, 400),
-    "agent/app, state and others: lines": (1_495, 1_050),
-    "agent: lines": (22_105, 15_000),
-    "agent: modules": (195, 150),
+    "agent/app, state and others: lines": (1_447, 1_050),
+    "agent: lines": (21_981, 15_000),
+    "agent: modules": (193, 150),
     "the destroying path: lines": (1_730, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (12, 10),
-    "tests: lines": (52_628, 40_000),
+    "tests: lines": (52_569, 40_000),
     "names that tests import from agent": (450, 250),
     "words in *.md": (27_000, 30_000),
     "words in README.md": (1_300, 1_300),
-    "hack: lines": (7_643, 2_600),
+    "hack: lines": (7_695, 2_600),
 }
 """The budget of today, and the goal."""
 
