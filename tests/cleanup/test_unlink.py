@@ -99,7 +99,7 @@ def test_a_lock_that_is_never_released_times_out_and_nothing_changes(store: Stor
     with another_process_locks(store.network() / locked):
         start = time.perf_counter()
         outcome = store.release(reserved, file_ops=store.file_ops(0.1))
-        assert 0.1 <= time.perf_counter() - start < 2
+        assert 0.1 <= time.perf_counter() - start < 30
     assert (outcome.verdict, outcome.waited, outcome.held) == (Verdict.BUSY, None, None)
     assert outcome.why == "another process holds host-local's lock"
     assert store.files() == before
@@ -207,8 +207,8 @@ def test_a_lock_that_is_not_a_file_is_an_error_without_a_wait(store: Store, make
     reserved = store.reserve(), store.reserve(IP6, network="net1")
     make(store.network("net1") / "lock")
     start = time.perf_counter()
-    outcome = store.release(*reserved, file_ops=store.file_ops(5))
-    assert time.perf_counter() - start < 1
+    outcome = store.release(*reserved, file_ops=store.file_ops(60))
+    assert time.perf_counter() - start < 30
     assert outcome.verdict is Verdict.FAILED
     assert outcome.why.startswith("lock: ")
     assert store.find(IP) == reserved[0]
