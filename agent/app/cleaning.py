@@ -109,7 +109,7 @@ def clean_once(
     once = cleaner(config, mode, "clean", sources.recheck, limits(config, mode, only), budget)
     if once is None:
         raise ValueError(mode)
-    once.before_snapshot(loop.wall())
+    once.before_snapshot()
     snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(held_signals())
     return once.after_snapshot(

@@ -84,7 +84,7 @@ def run_loop(
     while not stop.is_set():
         started = clock()
         if cleaner:
-            cleaner.before_snapshot(now().wall)
+            cleaner.before_snapshot()
         snapshot = snapshot_node(sources, node)
         report, state = engine.run(snapshot, state, grace=config.grace, confirm_after=config.confirm_after)
         with held_signals(deliver=True):  # releases are exported before the process ends

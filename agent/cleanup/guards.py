@@ -6,7 +6,7 @@ the runtime, the kubelet and the kernel are asked once more, live, right before 
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_address
@@ -16,9 +16,8 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.index import mounted_by_sandbox
 from agent.model.ranges import RangeSets, usable
-from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
+from agent.model.release import Allowance, Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
 from agent.model.runtime import CRI_O
 from agent.model.setting_values import AUTO
@@ -40,10 +39,8 @@ OWNED: Final = {State.TEARDOWN_PENDING: Reason.TEARDOWN_PENDING, State.UNMANAGED
 """The states in which somebody has an address although no runtime lists its container, and the reason of a refusal."""
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
 
-MOST: Final = 2
-"""More than one in this many is most."""
-FEWEST_CONTAINERS: Final = 4
-"""To lose most of fewer containers than this is normal."""
+MIN_CONTAINERS: Final = 4
+"""To lose more than half of fewer containers than this is normal."""
 MIN_SUSPECTS: Final = 8
 """With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
 MANY_SUSPECTS: Final = 32
@@ -51,7 +48,7 @@ NEARLY_ALL: Final = 0.9
 """Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
 _CLOCK_ERROR: Final = timedelta(seconds=2)
 """Of the start of a process: the kernel tells when the node booted to the second."""
-_LONGEST_ADD: Final = timedelta(minutes=1)
+_LONGEST_PLUGIN_RUN: Final = timedelta(minutes=1)
 """No plugin that works well takes longer. One that does objects whatever the clock says, which may have been moved."""
 
 
@@ -72,7 +69,7 @@ class RuntimeHistory:
         name, running, start, why = runtimes.name_of(snapshot), self.running, self.start, ""
         if isinstance(snapshot.containers, Known):
             running = sum(container.running for container in snapshot.containers.value)
-            if self.running and self.running >= FEWEST_CONTAINERS and running * MOST < self.running:
+            if self.running and self.running >= MIN_CONTAINERS and running < self.running / 2:
                 why = f"{name} listed {self.running} running containers, then {running} in the next snapshot"
         processes = known_or(snapshot.processes, None)
         if processes and (started := processes.start_of(name)):
@@ -94,8 +91,6 @@ class GuardContext:
     """Why the journal cannot be used; empty if it can."""
     journal_damage: Sequence[str] = ()
     """The files of the journal that cannot be parsed."""
-    spent: Mapping[str, int] = field(default_factory=dict)
-    """How much of each allowance earlier syncs used, by setting."""
     paused: Collection[Reservation] = ()
     """The leaks whose release has just failed: they are left alone for a while."""
 
@@ -117,21 +112,6 @@ class GuardContext:
         """The networks that may be cleaned: those of the settings; for `auto`, what is certain to be the pods'."""
         named = self.limits.networks
         return (named - {AUTO}) | cleanable(self.snapshot) if AUTO in named else named
-
-    @cached_property
-    def claims(self) -> Mapping[str, str]:
-        """The pods that have an address of their own, by address. Raises InsufficientData."""
-        pods = (pod for pod in self.snapshot.pods.known() if pod.live and not pod.host_network)
-        return {ip: pod.name for pod in pods for ip in pod.ips}
-
-    @cached_property
-    def held(self) -> frozenset[str]:
-        """The addresses that a process has, and the sandboxes that have a mounted network namespace or a checkpoint."""
-        snapshot = self.snapshot
-        results, mounted = known_or(snapshot.cni_results, ()), known_or(snapshot.mounted_namespaces, ())
-        configured = {address.ip for address in known_or(snapshot.addresses, ())}
-        checkpointed = {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
-        return frozenset(configured | checkpointed | mounted_by_sandbox(results, mounted).keys())
 
     @cached_property
     def unread(self) -> Mapping[str, str]:
@@ -209,7 +189,7 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
         for request, refusals in decisions
         if refusals or not {*request.reservations}.intersection(context.paused)
     )
-    return tuple(_within_budget(due, context))
+    return tuple(_within_budget(due, context.limits.allowances))
 
 
 def _sort_key(request: ReleaseRequest) -> tuple[int, ReservationKey]:
@@ -274,7 +254,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        if plugin.started <= written + _CLOCK_ERROR or age >= _LONGEST_ADD:
+        if plugin.started <= written + _CLOCK_ERROR or age >= _LONGEST_PLUGIN_RUN:
             who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
             why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
             return Refusal(Reason.PLUGIN_AT_WORK, why)
@@ -286,14 +266,17 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
     Pod status can prove that an address is in use, never that it is leaked. It is optional (`--api=off`).
     """
-    claims = {} if isinstance(context.snapshot.pods, NotRequested) else context.claims
+    index, pods = context.assessment.index, context.snapshot.pods
+    if not isinstance(pods, NotRequested):
+        pods.known()
     for reservation in request.reservations:
-        classified, claimed = context.classified[reservation], reservation.ip in claims
-        held = context.held.intersection((reservation.ip, reservation.container_id))
+        classified, claimed = context.classified[reservation], reservation.ip in index.claims
+        sandbox = reservation.container_id
+        held = reservation.ip in index.holders or sandbox in index.checkpoints or sandbox in index.mounted_namespaces
         if classified.state in OWNED and (held or not claimed):
             return Refusal(OWNED[classified.state], classified.why)
         if claimed:
-            return Refusal(Reason.CLAIMED_BY_POD, f"pod {claims[reservation.ip]} has {reservation.ip}")
+            return Refusal(Reason.CLAIMED_BY_POD, f"pod {index.claims[reservation.ip]} has {reservation.ip}")
     return None
 
 
@@ -363,7 +346,7 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     if isinstance(snapshot.pods, NotRequested):
         return None
     running, missing = context.running
-    if running and (missing == running or (running >= FEWEST_CONTAINERS and missing * MOST > running)):
+    if running and (missing == running or (running >= MIN_CONTAINERS and missing > running / 2)):
         who = f"{missing} of the {running} pods that run according to the API server"
         return Refusal(Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}")
     return None
@@ -459,20 +442,22 @@ GUARDS: Final[tuple[Guard, ...]] = (
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
 
 
-def _within_budget(decisions: Iterable[Decision], context: GuardContext) -> Iterator[Decision]:
+def _within_budget(decisions: Iterable[Decision], allowances: Sequence[Allowance]) -> Iterator[Decision]:
     """Let as many addresses pass as the allowances permit, in their order."""
     passed = queued = 0
     for request, refusals in decisions:
         wanted = 0 if refusals else len(request.reservations)
         queued += wanted
-        over = wanted and any(passed + wanted > left for _, left in context.limits.allowances)
+        over = wanted and any(passed + wanted > allowance.left for allowance in allowances)
         passed += 0 if over else wanted
-        yield request, (_over_budget(queued, context),) if over else refusals
+        yield request, (_over_budget(queued, allowances),) if over else refusals
 
 
-def _over_budget(queued: int, context: GuardContext) -> Refusal:
+def _over_budget(queued: int, allowances: Sequence[Allowance]) -> Refusal:
     """Name the allowances that are too small, and the values that would admit all `queued` addresses so far."""
-    short = [(setting, left) for setting, left in context.limits.allowances if queued > left]
-    why = ", ".join(f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left in short)
-    lift = " ".join(f"{setting}={queued + context.spent.get(setting, 0)}" for setting, _ in short)
+    short = [allowance for allowance in allowances if queued > allowance.left]
+    why = ", ".join(
+        f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left, _ in short
+    )
+    lift = " ".join(f"{setting}={queued + spent}" for setting, _, spent in short)
     return Refusal(Reason.OVER_BUDGET, f"{why}; this is number {queued} in line", lift)

@@ -3,7 +3,7 @@
 A dry run and the cleaner that releases are two classes, not a flag. Where cleanup is off, there is no session.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -17,6 +17,7 @@ from agent.cleanup.signals import interrupted
 from agent.cleanup.summary import summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
 from agent.model.release import (
+    Allowance,
     Blocker,
     Cleaning,
     Limits,
@@ -52,13 +53,14 @@ class Budget:
     per_sync: tuple[str, int] | None = None
     per_hour: tuple[str, int] | None = None
 
-    def spent(self, journal: Journal, now: datetime, by: str) -> dict[str, int]:
-        """Return what earlier syncs used, by setting. The journal keeps the hourly part across restarts."""
-        return {} if self.per_hour is None else {self.per_hour[0]: journal.released_since(now - HOUR, by)}
-
-    def left(self, spent: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-        allowances = filter(None, (self.per_sync, self.per_hour))
-        return tuple((setting, limit - spent.get(setting, 0)) for setting, limit in allowances)
+    def allowances(self, journal: Journal, now: datetime, by: str) -> Iterator[Allowance]:
+        """Yield what is left. The journal keeps the hourly part across restarts."""
+        if self.per_sync:
+            yield Allowance(*self.per_sync)
+        if self.per_hour:
+            setting, limit = self.per_hour
+            spent = journal.released_since(now - HOUR, by)
+            yield Allowance(setting, limit - spent, spent)
 
 
 @dataclass
@@ -77,7 +79,6 @@ class DryRun:
     """Returns why nothing could be released here."""
     _read: Journal = field(default=Journal(), init=False)
     """The journal as it was before the snapshot."""
-    _read_at: datetime | None = field(default=None, init=False)
     _unreadable: str = field(default="", init=False)
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
     _reappeared: Entry | None = field(default=None, init=False)
@@ -85,10 +86,10 @@ class DryRun:
     _paused: dict[Reservation, timedelta] = field(default_factory=dict, init=False)
     """The uptime until which a leak is left alone."""
 
-    def before_snapshot(self, now: datetime) -> None:
+    def before_snapshot(self) -> None:
         """Read the journal. What was released up to now must not be in the snapshot that follows."""
         self._reappeared = None  # it is not recorded here, so that nobody could resume
-        self._read_journal(now)
+        self._read_journal()
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         """`snapshots`: those behind the report that were not passed before."""
@@ -116,12 +117,11 @@ class DryRun:
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
         snapshot = report.assessment.snapshot
-        spent = self.budget.spent(self._read, self._read_at or snapshot.taken_at, self.by)
+        allowances = tuple(self.budget.allowances(self._read, snapshot.taken_at, self.by))
         return GuardContext(
             report=report,
             runtime_history=self._history,
-            limits=replace(self.limits, allowances=self.budget.left(spent)),
-            spent=spent,
+            limits=replace(self.limits, allowances=allowances),
             halted=self.halted,
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,
@@ -134,8 +134,7 @@ class DryRun:
         halted = next(iter(self._read.halted()), self._reappeared)
         return halted.reappearance if halted else ""
 
-    def _read_journal(self, now: datetime) -> None:
-        self._read_at = now
+    def _read_journal(self) -> None:
         try:
             self._read, self._unreadable = self.journal.read(), ""
         except SourceError as error:
@@ -168,14 +167,14 @@ class Apply(DryRun):
     heartbeat: Callable[[], None] = lambda: None
     """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
 
-    def before_snapshot(self, now: datetime) -> None:
+    def before_snapshot(self) -> None:
         """Read the journal, and recover what was interrupted."""
-        self._read_journal(now)
+        self._read_journal()
         if self._read.unfinished() and not self._unreadable:
             with suppress(Busy, OSError, SourceError), self.journal.exclusive(0):
                 # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
                 restore.recover_all(self.files, self.journal, self.now())
-            self._read_journal(now)
+            self._read_journal()
 
     def _record_halt(self) -> None:
         """Let a halt outlive this process, until `nodeleak resume`."""

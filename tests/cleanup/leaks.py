@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.cleanup.guards import GuardContext
-from agent.model.release import Limits, Reason, Refusal
+from agent.model.release import Allowance, Limits, Reason, Refusal
 from agent.model.snapshot import Node, Reservation, Snapshot
 from tests.builders import (
     guard_context,
@@ -43,17 +43,13 @@ def passed(context: GuardContext) -> list[str]:
     return [addresses for addresses, refusal in verdicts(context).items() if not refusal]
 
 
-BUDGETS: dict[str, tuple[Limits, dict[str, int], str]] = {
-    "clean": (make_limits(allowances=(("--max", 2),)), {}, "--max=3"),
-    "run, a sync": (make_limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", 9))), {}, "--max-per-sync=3"),
-    "run, an hour": (
-        make_limits(allowances=(("--max-per-sync", 10), ("--max-per-hour", 2))),
-        {"--max-per-hour": 58},
-        "--max-per-hour=61",
-    ),
+BUDGETS: dict[str, tuple[tuple[Allowance, ...], str]] = {
+    "clean": ((Allowance("--max", 2),), "--max=3"),
+    "run, a sync": ((Allowance("--max-per-sync", 2), Allowance("--max-per-hour", 9)), "--max-per-sync=3"),
+    "run, an hour": ((Allowance("--max-per-sync", 10), Allowance("--max-per-hour", 2, 58)), "--max-per-hour=61"),
     "run, both": (
-        make_limits(allowances=(("--max-per-sync", 2), ("--max-per-hour", -3))),
-        {"--max-per-hour": 63},
+        (Allowance("--max-per-sync", 2), Allowance("--max-per-hour", -3, 63)),
         "--max-per-sync=3 --max-per-hour=66",
     ),
 }
+"""The allowances of each command, and the settings that would admit three addresses."""

@@ -257,7 +257,7 @@ class Store:
         limits = Limits(networks=frozenset({"kubenet"}), grace=GRACE, settle=GRACE, max_share=1.0)
         at = datetime(2026, 3, 27, tzinfo=UTC)
         parts = JournalStore(self.state), NoOwners(), self.file_ops()
-        Apply(limits, Budget(), "clean", *parts, now=lambda: at, lock_timeout=0.1).before_snapshot(NOW)
+        Apply(limits, Budget(), "clean", *parts, now=lambda: at, lock_timeout=0.1).before_snapshot()
 
     def files(self) -> dict[str, File]:
         """Return every reservation, byte for byte, by network and address."""

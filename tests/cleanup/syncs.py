@@ -60,7 +60,7 @@ class Daemon:
     def sync(self, *records: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
         """Take a snapshot and clean up. `meanwhile`: what others journal between our reading and our snapshot."""
         self.now += timedelta(seconds=15)
-        self.cleaner.before_snapshot(self.now)
+        self.cleaner.before_snapshot()
         for one in meanwhile:
             assert isinstance(self.journal_store, InMemoryJournal)
             self.journal_store.entries[one.name] = one

@@ -11,7 +11,7 @@ import pytest
 from agent import config
 from agent.cleanup.guards import GuardContext, RuntimeHistory, decide, release_requests
 from agent.model.assessment import State
-from agent.model.release import Limits, Reason, Refusal
+from agent.model.release import Allowance, Limits, Reason, Refusal
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     SOURCES,
@@ -156,11 +156,10 @@ SITUATIONS = (
             Reason.OVER_BUDGET,
             "this is number 3 in line",
             node(*leaks(2), reservation("10.244.1.8", age=timedelta(hours=1))),
-            limits=limits,
-            spent=spent,
+            limits=make_limits(allowances=allowances),
             command=name.partition(",")[0],
         )
-        for name, (limits, spent, _) in BUDGETS.items()
+        for name, (allowances, _) in BUDGETS.items()
     ),
     situation(Reason.HOST_PORTS, "8080", node(LEAK, FORWARDED), limits=make_limits(unattended=True), command="run"),
     situation(Reason.PLUGIN_AT_WORK, "the CNI plugin bridge (process 70)", with_plugin(node(LEAK), GRACE + UPTIME)),
@@ -205,8 +204,8 @@ def applied(wrong: Situation, words: list[str]) -> Situation:
     if ips:
         changes["only"] = (wrong.limits.only or frozenset()) | ips
     allowances = tuple(
-        (setting, most[name] - wrong.known["spent"].get(setting, 0) if name in {*options, "max"} else left)
-        for setting, left in wrong.limits.allowances
+        Allowance(setting, most[name] - spent if name in {*options, "max"} else left, spent)
+        for setting, left, spent in wrong.limits.allowances
         if (name := setting.removeprefix("--").replace("-", "_"))
     )
     return replace(wrong, limits=replace(wrong.limits, allowances=allowances, **changes))
@@ -679,7 +678,7 @@ def test_the_oldest_are_released_first_whatever_the_order_of_the_directory() -> 
 
 def test_what_is_paused_is_left_out_and_uses_no_budget() -> None:
     old, middle, new = leaks(3)
-    limits = make_limits(allowances=(("--max", 1),))
+    limits = make_limits(allowances=(Allowance("--max", 1),))
     context = guard_context(node(new, old, middle), limits=limits, paused=frozenset({old}))
     assert (passed(context), len(verdicts(context))) == ([middle.ip], 2)
     refused = guard_context(node(old, Address(old.ip, 1, "sh")), paused=frozenset({old}))
@@ -697,15 +696,16 @@ def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit_or_are_re
         (3, [f"{THE_IP} fd00::9", "10.244.1.11"]),
         (5, [f"{THE_IP} fd00::9", "10.244.1.11", "10.244.1.12", "10.244.1.13"]),
     ):
-        assert passed(guard_context(context, limits=make_limits(allowances=(("--max-per-sync", most),)))) == expected
+        limits = make_limits(allowances=(Allowance("--max-per-sync", most),))
+        assert passed(guard_context(context, limits=limits)) == expected
     assert len(passed(guard_context(node(*leaks(31))))) == 31, "without a budget"
 
 
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_refusal_names_each_limit_that_is_too_low_and_the_needed_value(name: str) -> None:
-    limits, spent, setting = BUDGETS[name]
-    least = min(left for _, left in limits.allowances)
-    context = guard_context(node(*leaks(3)), limits=limits, spent=spent)
+    allowances, setting = BUDGETS[name]
+    least = min(allowance.left for allowance in allowances)
+    context = guard_context(node(*leaks(3)), limits=make_limits(allowances=allowances))
     over = [refusal for nos in verdicts(context).values() for refusal in nos]
     assert len(over) == 3 - max(least, 0)
     assert over[-1].setting == setting

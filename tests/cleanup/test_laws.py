@@ -94,7 +94,7 @@ class Daemon:
         self._files.files.clear()
         self._files.files.update({name: image(one) for name, one in before.items()})
         self._files.broken = set(self.broken)
-        self._cleaner.before_snapshot(NOW)
+        self._cleaner.before_snapshot()
         report_now = report or engine.replay(snapshots, grace=self.input.limits.grace, confirm_after=timedelta(0))
         cleaning = self._cleaner.after_snapshot(snapshots, report_now)
         return Cleaned(before, set(self._files.files), cleaning)

@@ -63,7 +63,7 @@ class Disk:
 
     def clean(self, cleaner: DryRun) -> Cleaning:
         """Do what `nodeleak clean` does."""
-        cleaner.before_snapshot(NOW)
+        cleaner.before_snapshot()
         snapshots = self.snapshot(), self.snapshot()
         return cleaner.after_snapshot(snapshots, engine.replay(snapshots, grace=GRACE, confirm_after=timedelta(0)))
 
@@ -433,7 +433,7 @@ def test_a_partly_released_sandbox_is_put_back() -> None:
     journal = InMemoryJournal(replace(entry(LEAK, None), files=(image(LEAK), image(DUAL))))
     daemon = Daemon(journal)
     daemon.files.files[DUAL.network, DUAL.ip] = image(DUAL)
-    daemon.cleaner.before_snapshot(NOW)
+    daemon.cleaner.before_snapshot()
     assert daemon.names == [THE_IP, DUAL.ip]
     assert [one.verdict for one in journal.read().entries] == [Verdict.FAILED]
 
@@ -478,7 +478,7 @@ def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> Non
     for cleaner in (DryRun, lambda *session: Apply(*session, now=lambda: NOW, lock_timeout=0)):
         daemon = Daemon(InMemoryJournal(entry(LEAK)))
         one = cleaner(*daemon.session)
-        one.before_snapshot(NOW)
+        one.before_snapshot()
         snapshots = (node(AGAIN), node())
         assert one.after_snapshot(snapshots, scanned(*snapshots)).halted
 

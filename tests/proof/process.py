@@ -405,14 +405,14 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         cleaner = Apply(*session, now=journal_time, lock_timeout=0)
         state: ConfirmationState | None = None
         for _ in range(setup.syncs):
-            cleaner.before_snapshot(START)
+            cleaner.before_snapshot()
             current = snapshot()
             report, state = engine.run(current, state, grace=setup.grace, confirm_after=setup.confirm)
             cleaner.after_snapshot((current,), report)
         return
     cleaner = _Merging(*session, now=journal_time, lock_timeout=0)
     cleaner.ask, cleaner.setup = ask, setup
-    cleaner.before_snapshot(START)
+    cleaner.before_snapshot()
     snapshots: tuple[Snapshot, ...] = (snapshot(),)
     if _needs_second_snapshot(snapshots[0], setup.grace):
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
