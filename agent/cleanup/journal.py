@@ -189,18 +189,12 @@ class JournalStore:
     @contextmanager
     def exclusive(self, seconds: float) -> Iterator[None]:
         """Hold the cleaner's lock; raises Busy if another cleaner holds it for so long, and OSError."""
-        tries = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(seconds),
-            wait=tenacity.wait_random(0.01, 0.05),
-            retry=tenacity.retry_if_exception_type(BlockingIOError),
-            reraise=True,
-        )
         make_directory(self._state)
         path = self._state / "cleaner.lock"
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             try:
-                tries(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                retrying(BlockingIOError, seconds)(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise Busy(f"another cleaner is running on this node (it holds {path})") from error
             remove_temporary_files(self._directory)
@@ -301,6 +295,16 @@ class JournalStore:
             replace_file(path, f"{json.dumps(document, indent=1)}\n".encode())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def retrying(held: type[Exception], seconds: float) -> tenacity.Retrying:
+    """Try for a lock again and again. Whoever waits for it in the kernel hangs behind one that is never released."""
+    return tenacity.Retrying(
+        stop=tenacity.stop_after_delay(seconds),
+        wait=tenacity.wait_random(0.001, 0.005),
+        retry=tenacity.retry_if_exception_type(held),
+        reraise=True,
+    )
 
 
 def _timestamp(at: datetime) -> str:

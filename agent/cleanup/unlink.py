@@ -19,9 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-import tenacity
-
-from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalFull, JournalStore, new_entry
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalFull, JournalStore, new_entry, retrying
 from agent.cleanup.recheck import Recheck
 from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
@@ -44,19 +42,19 @@ _NO_FILE: Final = FileImage(RESERVATION, "", "", b"", 0, 0, 0, 0, 0)
 """Stands for anything that is not a regular file. It equals no file that was assessed."""
 
 
-class LockHeld(Exception):
-    """Another process holds a lock of host-local, or has just replaced it."""
-
-    def __init__(self) -> None:
-        super().__init__("another process holds host-local's lock")
-
-
-class _RaceLost(Exception):
-    """A file is no longer the one that was assessed. Nothing was touched."""
+class RaceLost(Exception):
+    """Another process was faster. Nothing was touched."""
 
     def __init__(self, verdict: Verdict, why: str) -> None:
         super().__init__(why)
         self.verdict = verdict
+
+
+class LockHeld(RaceLost):
+    """Another process holds a lock of host-local, or has just replaced it."""
+
+    def __init__(self) -> None:
+        super().__init__(Verdict.BUSY, "another process holds host-local's lock")
 
 
 def release(
@@ -80,8 +78,10 @@ def release(
         start = files.clock()
         with files.locked(request.directories):
             waited = files.clock() - start  # a lock that is held for hours must not fill the journal
-    except (_RaceLost, LockHeld, SourceError, OSError) as error:
-        return Outcome(request, _verdict(error), why=describe_error(error))
+    except RaceLost as lost:
+        return Outcome(request, lost.verdict, why=str(lost))
+    except (SourceError, OSError) as error:
+        return Outcome(request, Verdict.FAILED, why=describe_error(error))
     entry = new_entry(request, (*images, *cached), by, at)
     try:
         # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
@@ -92,21 +92,15 @@ def release(
     return _release_journaled(request, entry, waited, files, journal)
 
 
-def _verdict(error: Exception) -> Verdict:
-    if isinstance(error, _RaceLost):
-        return error.verdict
-    return Verdict.BUSY if isinstance(error, LockHeld) else Verdict.FAILED
-
-
 def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork"]) -> FileImage:
     """Return the file of a reservation, byte for byte, if it is still the one that the guards have judged."""
     image = networks[reservation.directory].read(reservation.ip)
     if image is None:
-        raise _RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
+        raise RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
     judged = reservation.inode, reservation.size, reservation.mtime_ns
     words = [word.encode() for word in (reservation.container_id, reservation.ifname) if word]
     if (image.inode, len(image.content), image.mtime_ns) != judged or image.content.split() != words:
-        raise _RaceLost(Verdict.CHANGED, f"{reservation.ip} is not the file that was assessed")
+        raise RaceLost(Verdict.CHANGED, f"{reservation.ip} is not the file that was assessed")
     return image
 
 
@@ -120,7 +114,7 @@ def _release_journaled(
             verdict, why = _compare_and_unlink(entry.reservations, networks)
             outcome = replace(outcome, waited=waited + locked - start, held=files.clock() - locked)
     except LockHeld as held:
-        verdict, why = Verdict.BUSY, str(held)
+        verdict, why = held.verdict, str(held)
     except OSError as error:
         why = f"{describe_error(error)}: the sandbox may be partly released; the next cleanup or restore recovers it"
         return replace(outcome, why=why)
@@ -171,8 +165,7 @@ class OpenNetwork:
     def read(self, name: str) -> FileImage | None:
         """Return the file that has this name now; None if nothing has it."""
         data_dir, network = posixpath.split(self.directory)
-        image = _read(self.handle, RESERVATION, network, name)
-        return image and replace(image, data_dir=data_dir)
+        return _read(self.handle, name, RESERVATION, network, data_dir)
 
     def addresses_of(self, container_id: str) -> list[str]:
         """Return the addresses that are reserved for a sandbox now."""
@@ -214,14 +207,7 @@ class NodeFiles:
     @contextmanager
     def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
         """Hold host-local's locks. Raises LockHeld after the timeout, and OSError, also if nothing can be removed."""
-        # host-local blocks in the kernel. The agent must not: behind a lock that is never released it would hang.
-        tries = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self.lock_timeout),
-            wait=tenacity.wait_random(0.001, 0.005),
-            retry=tenacity.retry_if_exception_type(LockHeld),
-            reraise=True,
-        )
-        networks, locks = tries(self._try_locks, sorted(directories))
+        networks, locks = retrying(LockHeld, self.lock_timeout)(self._try_locks, sorted(directories))
         with locks:
             yield networks
         # A power cut must not bring back what the journal calls released. Not under the lock: a disk can be slow.
@@ -274,7 +260,7 @@ class NodeFiles:
             with suppress(FileNotFoundError), _opened(cache) as directory:
                 for reservation in request.reservations:
                     for name, network, ifname in cni_cache.names_of(reservation):
-                        image = _read(directory, str(cache), network, name)
+                        image = _read(directory, name, str(cache), network)
                         if image is None or not cni_cache.belongs(image.content, reservation, network, ifname):
                             continue
                         if not (request.keeps_results and cni_cache.is_deleted_by_id(image.content)):
@@ -283,12 +269,7 @@ class NodeFiles:
 
     def unlink_cached(self, entry: Entry) -> str:
         """Remove the results of a release, if they are unchanged. Return what is left, which is not a failure."""
-
-        def unlink(image: FileImage, directory: int) -> None:
-            if _read(directory, image.place, image.network, image.name) == image:
-                os.unlink(image.name, dir_fd=directory)
-
-        return self._each_cached(entry, unlink, "left in libcni's cache")
+        return self._each_cached(entry, _unlink_unchanged, "left in libcni's cache")
 
     def link_cached(self, entry: Entry) -> str:
         """Put the results of a release back. Return what could not be put back."""
@@ -331,8 +312,8 @@ def _is_still(path: Path | str, handle: int, directory: int | None = None) -> bo
         return False
 
 
-def _read(directory: int, place: str, network: str, name: str) -> FileImage | None:
-    """Return a regular file; None if nothing has the name."""
+def _read(directory: int, name: str, place: str, network: str, data_dir: str = "") -> FileImage | None:
+    """Return a regular file; None if nothing has the name. `place`, `network`, `data_dir`: see FileImage."""
     try:
         handle = os.open(name, _READ, dir_fd=directory)
     except FileNotFoundError:
@@ -343,13 +324,18 @@ def _read(directory: int, place: str, network: str, name: str) -> FileImage | No
         raise
     try:
         found = os.fstat(handle)
-        is_file = stat.S_ISREG(found.st_mode) and found.st_size <= _MAX_BYTES
-        content = os.read(handle, _MAX_BYTES + 1) if is_file else b""
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+            return _NO_FILE
+        content = os.read(handle, _MAX_BYTES + 1)
     finally:
         os.close(handle)
-    owner, times = (found.st_uid, found.st_gid), (found.st_ino, found.st_mtime_ns)
-    image = FileImage(place, network, name, content, stat.S_IMODE(found.st_mode), *owner, *times)
-    return image if is_file else _NO_FILE
+    mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
+    return FileImage(place, network, name, content, mode, *owner, found.st_ino, found.st_mtime_ns, data_dir)
+
+
+def _unlink_unchanged(image: FileImage, directory: int) -> None:
+    if _read(directory, image.name, image.place, image.network) == image:
+        os.unlink(image.name, dir_fd=directory)
 
 
 def _link(image: FileImage, directory: int) -> None:
