@@ -30,15 +30,15 @@ from agent.sources.source_error import SourceError
 def cleaner(
     config: Config,
     mode: str,
-    by: str,
+    actor: str,
     recheck: Recheck,
     limits: Limits,
     budget: Budget,
     heartbeat: Callable[[], None] = lambda: None,
 ) -> DryRun | None:
-    """`mode`: `off`, `dry-run` or `auto`. `by`: who releases, for the journal. `heartbeat`: see Apply."""
+    """`mode`: `off`, `dry-run` or `auto`. `actor`: who releases, for the journal. `heartbeat`: see Apply."""
     journal = JournalStore(config.state_dir)
-    session = limits, budget, by, journal, recheck, node_files(config)
+    session = limits, budget, actor, journal, recheck, node_files(config)
     match mode:
         case "off":
             return None
@@ -98,21 +98,21 @@ def clean_once(
     until_reported: ExitStack,
     *,
     only: frozenset[str] | None,
-    most: int | None,
+    limit: int | None,
     mode: str,
 ) -> Cleaning:
     """Take two snapshots and, in mode `auto`, release what passes every guard; `dry-run` only reports it.
 
     `until_reported`: from the first release until it is closed, signals are held back.
     """
-    budget = Budget(per_sync=None if most is None else ("--max", most))
-    once = cleaner(config, mode, "clean", sources.recheck, limits(config, mode, only), budget)
-    if once is None:
+    budget = Budget(per_sync=None if limit is None else ("--max", limit))
+    session = cleaner(config, mode, "clean", sources.recheck, limits(config, mode, only), budget)
+    if session is None:
         raise ValueError(mode)
-    once.before_snapshot()
+    session.before_snapshot()
     snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(held_signals())
-    return once.after_snapshot(
+    return session.after_snapshot(
         snapshots, engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
     )
 

@@ -81,7 +81,7 @@ class Entry:
 
     name: str
     at: datetime
-    by: str
+    actor: str
     """`clean`, or `run` for the daemon."""
     container_id: str
     pod: str
@@ -136,12 +136,12 @@ class Entry:
         return replace(self, restoring=at, restorations=self.restorations + 1)
 
 
-def new_entry(request: ReleaseRequest, files: Sequence[FileImage], by: str, at: datetime) -> Entry:
+def new_entry(request: ReleaseRequest, files: Sequence[FileImage], actor: str, at: datetime) -> Entry:
     """Return an entry whose name sorts by time, is easy to type, and is unique for two sandboxes at the same time."""
     first = request.reservations[0]
     sandbox = request.container_id[:12] or f"{first.network[:100]}-{first.ip}"
     name = f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{re.sub(r'[^A-Za-z0-9.:_-]', '_', sandbox)}"
-    return Entry(name, at, by, request.container_id, request.pod, tuple(files))
+    return Entry(name, at, actor, request.container_id, request.pod, tuple(files))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,10 @@ class Journal:
     def named(self, name: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.name == name), None)
 
-    def released_since(self, since: datetime, by: str) -> int:
+    def released_since(self, since: datetime, actor: str) -> int:
         """Count addresses. Entries in the future count too: the clock was set back."""
-        return sum(len(entry.ips) for entry in self.entries if entry.released and entry.by == by and entry.at > since)
+        released = (entry for entry in self.entries if entry.released and entry.actor == actor)
+        return sum(len(entry.ips) for entry in released if entry.at > since)
 
     def active_since(self, before: "Journal") -> frozenset[str]:
         """Return the sandboxes that were released or restored since the journal was read, or still are being."""
@@ -252,7 +253,7 @@ class JournalStore:
             "schema": JOURNAL_SCHEMA,
             "entry": entry.name,
             "began": _timestamp(entry.at),
-            "by": entry.by,
+            "by": entry.actor,
             "container_id": entry.container_id,
             "pod": entry.pod,
             "evidence": list(evidence),
@@ -347,16 +348,18 @@ def parse_entry(content: bytes) -> Entry | None:
         document = json.loads(content)
         if document["schema"] != JOURNAL_SCHEMA:
             return None
-        known: dict[str, Any] = {name: document[name] for name in ("by", "container_id", "pod")}
-        known |= {name: _time(at) for name in _TIMES if (at := document.get(name))}
+        times: dict[str, Any] = {name: _time(at) for name in _TIMES if (at := document.get(name))}
         return Entry(
             name=document["entry"],
             at=_time(document["began"]),
+            actor=document["by"],
+            container_id=document["container_id"],
+            pod=document["pod"],
             files=tuple(map(_file_image, document["files"])),
             verdict=Verdict(outcome) if (outcome := document.get("outcome")) else None,
             why=document.get("why", ""),
             restorations=document.get("restorations", 0),
-            **known,
+            **times,
         )
     except _DAMAGE:
         return None

@@ -53,13 +53,13 @@ class Budget:
     per_sync: tuple[str, int] | None = None
     per_hour: tuple[str, int] | None = None
 
-    def allowances(self, journal: Journal, now: datetime, by: str) -> Iterator[Allowance]:
+    def allowances(self, journal: Journal, now: datetime, actor: str) -> Iterator[Allowance]:
         """Yield what is left. The journal keeps the hourly part across restarts."""
         if self.per_sync:
             yield Allowance(*self.per_sync)
         if self.per_hour:
             setting, limit = self.per_hour
-            spent = journal.released_since(now - HOUR, by)
+            spent = journal.released_since(now - HOUR, actor)
             yield Allowance(setting, limit - spent, spent)
 
 
@@ -70,7 +70,7 @@ class DryRun:
     applied: ClassVar[bool] = False
     limits: Limits
     budget: Budget
-    by: str
+    actor: str
     """Who releases, `clean` or `run`."""
     journal: JournalStore
     recheck: Recheck
@@ -112,12 +112,12 @@ class DryRun:
         known: Mapping[ReservationKey, ProbeResult] = {}
         with suppress(SourceError):  # --apply reports it
             known = self.recheck.probe(_reservations(requests), send=False)
-        return [_objected(request, known) or _would_release(request, known) for request in requests]
+        return [_probe_refusal(request, known) or _would_release(request, known) for request in requests]
 
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
         snapshot = report.assessment.snapshot
-        allowances = tuple(self.budget.allowances(self._read, snapshot.taken_at, self.by))
+        allowances = tuple(self.budget.allowances(self._read, snapshot.taken_at, self.actor))
         return GuardContext(
             report=report,
             runtime_history=self._history,
@@ -211,7 +211,7 @@ class Apply(DryRun):
             with self.journal.exclusive(self.lock_timeout):
                 active = self.journal.read().active_since(self._read)
                 for request in requests:
-                    begun = self._not_begun(request, taken_at, active) or _objected(request, probed)
+                    begun = self._not_begun(request, taken_at, active) or _probe_refusal(request, probed)
                     outcomes.append(begun or _still_locked(request, outcomes) or self._release(request, probed))
                     self.heartbeat()
         except (Busy, OSError, SourceError) as error:
@@ -231,14 +231,14 @@ class Apply(DryRun):
 
     def _release(self, request: ReleaseRequest, probed: Mapping[ReservationKey, ProbeResult]) -> Outcome:
         evidence = [probed[leak.key].why for leak in request.reservations if probed[leak.key].asked]
-        return release(request, evidence, self.recheck, self.files, self.journal, by=self.by, at=self.now())
+        return release(request, evidence, self.recheck, self.files, self.journal, actor=self.actor, at=self.now())
 
 
 def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
     return [leak for request in requests for leak in request.reservations]
 
 
-def _objected(request: ReleaseRequest, probed: Mapping[ReservationKey, ProbeResult]) -> Outcome | None:
+def _probe_refusal(request: ReleaseRequest, probed: Mapping[ReservationKey, ProbeResult]) -> Outcome | None:
     results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
     refusals = tuple(Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection)
     return Outcome(request, Verdict.REFUSED, refusals) if refusals else None

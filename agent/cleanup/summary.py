@@ -7,7 +7,7 @@ from agent.cleanup.guards import GuardContext, release_requests
 from agent.cleanup.journal import Journal
 from agent.model.assessment import Assessment
 from agent.model.ranges import free
-from agent.model.release import BlockedBy, Blocker, Cleaning, Outcome, PassedOver, Verdict
+from agent.model.release import BlockedBy, Blocker, Cleaning, NotReleasable, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.setting_values import AUTO
 from agent.model.snapshot import Known, NotRequested, Reservation, ReservationKey, Unavailable
@@ -30,7 +30,7 @@ def summarize(
         taken_at=snapshot.taken_at,
         applied=applied,
         outcomes=tuple(outcomes),
-        passed_over=tuple(_passed_over(report.assessment, context.limits.only)),
+        not_releasable=tuple(_not_releasable(report.assessment, context.limits.only)),
         unavailable=snapshot.unavailable_about_addresses(),
         halted=context.halted,
         blockers=blockers,
@@ -82,16 +82,16 @@ def _unwritable(context: GuardContext, check_writable: Callable[[str], None]) ->
         yield Blocker(BlockedBy.NETWORK_UNWRITABLE, why, "" if len(failed) == len(allowed) else network)
 
 
-def _passed_over(assessment: Assessment, only: frozenset[str] | None) -> Iterator[PassedOver]:
+def _not_releasable(assessment: Assessment, only: frozenset[str] | None) -> Iterator[NotReleasable]:
     """Yield the addresses that were requested by name and have nothing to release, with the reason."""
     requested = {ip for request in release_requests(assessment, only) for ip in request.ips}
     for ip in sorted((only or set()) - requested):
         found = [entry for entry in assessment.reservations if entry.name == ip]
         for classified in found:
             state = classified.state.value.replace("_", " ")
-            yield PassedOver(ip, f"{state}: {classified.why}", classified.network)
+            yield NotReleasable(ip, f"{state}: {classified.why}", classified.network)
         if not found:
-            yield PassedOver(ip, _not_found(assessment))
+            yield NotReleasable(ip, _not_found(assessment))
 
 
 def _not_found(assessment: Assessment) -> str:

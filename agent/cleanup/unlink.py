@@ -64,7 +64,7 @@ def release(
     files: "NodeFiles",
     journal: JournalStore,
     *,
-    by: str,
+    actor: str,
     at: datetime,
 ) -> Outcome:
     """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here."""
@@ -82,7 +82,7 @@ def release(
         return Outcome(request, lost.verdict, why=str(lost))
     except (SourceError, OSError) as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
-    entry = new_entry(request, (*images, *cached), by, at)
+    entry = new_entry(request, (*images, *cached), actor, at)
     try:
         # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
         journal.begin(entry, (*answers, *evidence))

@@ -67,7 +67,7 @@ def execute(arguments: argparse.Namespace) -> int:
     pods = remembered_pods(config)
     with ExitStack() as until_written:
         with progress("taking two snapshots of the node"):
-            cleaning = clean_once(config, sources, until_written, only=only, most=arguments.max, mode=mode)
+            cleaning = clean_once(config, sources, until_written, only=only, limit=arguments.max, mode=mode)
         _print(cleaning.with_pods(pods), view, arguments)
     return _exit_code(cleaning)
 

@@ -222,7 +222,7 @@ def _releases(releases: "Iterable[Entry]") -> Iterator[_Event]:
             continue
         ips = ", ".join(entry.ips)
         of_pod = f" of pod {entry.pod}" if entry.pod else ""
-        text = f"{ips}{of_pod} was released by `{entry.by}`, journal entry {entry.name}"
+        text = f"{ips}{of_pod} was released by `{entry.actor}`, journal entry {entry.name}"
         yield _Event(entry.at, True, EventKind.RELEASED, ips, text, "journal")
         if entry.restored is not None:
             text = f"{ips}{of_pod} was restored, journal entry {entry.name}"

@@ -221,7 +221,7 @@ class Blocker:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class NotReleasable:
     """An address that was requested by name and has nothing to release."""
 
     ip: str
@@ -268,7 +268,7 @@ class Cleaning:
     applied: bool
     """False for a dry run."""
     outcomes: tuple[Outcome, ...] = ()
-    passed_over: tuple[PassedOver, ...] = ()
+    not_releasable: tuple[NotReleasable, ...] = ()
     """Requested by name, with nothing to release: in use, or not reserved."""
     unavailable: tuple[Unavailable, ...] = ()
     halted: str = ""

@@ -236,7 +236,7 @@ class Store:
         request = ReleaseRequest(reserved, "shop/old", keeps_results=keeps_results)
         recheck, file_ops = recheck or NoOwners(), file_ops or self.file_ops()
         at = NOW.replace(microsecond=next(_TICKS))  # no two entries may begin at the same
-        return release(request, (), recheck, file_ops, journal or self.journal_store, by="clean", at=at)
+        return release(request, (), recheck, file_ops, journal or self.journal_store, actor="clean", at=at)
 
     def release_with(self, happens: Callable[[Step], None], *reserved: Reservation) -> Outcome:
         """Release them, and let something happen after each step."""

@@ -28,7 +28,7 @@ def entry(one: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: 
     """Return the journal entry of one release, by default an hour and a half ago."""
     at: datetime = more.pop("at", NOW - 1.5 * HOUR)
     name = f"{at:%H%M%S.%f}-{one.container_id[:12]}-{one.ip}"
-    fields = {"by": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
+    fields = {"actor": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
     return Entry(name=name, at=at, container_id=one.container_id, **fields)
 
 
@@ -41,14 +41,14 @@ class Daemon:
         *,
         limits: Limits | None = None,
         budget: Budget = NONE,
-        by: str = "run",
+        actor: str = "run",
         recheck: Owners | None = None,
     ) -> None:
         self.files, self.journal_store = Files(), journal_store or InMemoryJournal()
         self.session = (
             limits or make_limits(),
             budget,
-            by,
+            actor,
             self.journal_store,
             (recheck or Owners()).recheck(),
             self.files,

@@ -302,11 +302,10 @@ def test_any_file_is_stored_byte_for_byte(content: bytes, mode: int, owner: int,
 
 def test_releases_within_the_hour_are_counted() -> None:
     hour_ago = NOW - timedelta(hours=1)
+    dual_stack = KEPT, replace(KEPT, name="fd00::9")
     entries = [
-        named(
-            str(number), at=at, by=by, files=(KEPT, replace(KEPT, name="fd00::9")), verdict=verdict, restored=restored
-        )
-        for number, (at, by, verdict, restored) in enumerate(
+        named(str(number), at=at, actor=actor, files=dual_stack, verdict=verdict, restored=restored)
+        for number, (at, actor, verdict, restored) in enumerate(
             [
                 (hour_ago, "run", Verdict.RELEASED, None),
                 (NOW, "run", Verdict.RELEASED, None),

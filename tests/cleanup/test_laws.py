@@ -228,10 +228,10 @@ def test_no_sync_exceeds_a_release_limit(one: CleanupInput, a_round: int, an_hou
     assert len(cleaned.removed) <= min(a_round, max(0, an_hour - spent))
 
 
-def earlier(number: int, minutes: int, by: str) -> Entry:
+def earlier(number: int, minutes: int, actor: str) -> Entry:
     """Return the release of an address that is nowhere any more."""
     lost = reservation("10.0.0.99", f"{number:x}f" * 32)
-    return Entry(str(number), NOW - HOUR / 60 * minutes, by, lost.container_id, "", (image(lost),), Verdict.RELEASED)
+    return Entry(str(number), NOW - HOUR / 60 * minutes, actor, lost.container_id, "", (image(lost),), Verdict.RELEASED)
 
 
 @_LONGER

@@ -109,7 +109,7 @@ def test_applied_releases_are_removed_journaled_and_reported(tmp_path: Path) -> 
     assert disk.reserved == []
     entries = {one.name: one for one in JournalStore(tmp_path / "state").read().entries}
     assert [
-        (entries[one.entry].ips, entries[one.entry].verdict, entries[one.entry].by) for one in cleaning.outcomes
+        (entries[one.entry].ips, entries[one.entry].verdict, entries[one.entry].actor) for one in cleaning.outcomes
     ] == [((one.ip,), Verdict.RELEASED, "clean") for one in (LEAK, *leaks(2))]
 
 
@@ -515,7 +515,7 @@ def test_containers_not_released_or_restored_may_exist(harmless: Entry) -> None:
 
 
 RELEASED = entry(LEAK)
-ONCE_MORE = entry(LEAK, by="clean", at=NOW + SECOND)
+ONCE_MORE = entry(LEAK, actor="clean", at=NOW + SECOND)
 MEANWHILE = (
     [replace(RELEASED, restored=NOW)],
     [replace(RELEASED, restored=NOW), ONCE_MORE],
@@ -608,7 +608,7 @@ def test_free_addresses_are_counted_before_and_after_the_releases() -> None:
     assert free(daemon.sync(leaks(3)[2])) == (250, 251)
     assert free(Daemon().sync(LEAK, node=[], cni_results=[])) == (None, None)
     odd = reservation("10.250.0.9")
-    daemon = Daemon(limits=make_limits(only=frozenset({odd.ip})), by="clean")
+    daemon = Daemon(limits=make_limits(only=frozenset({odd.ip})), actor="clean")
     daemon.sync(odd)
     cleaning = daemon.sync(odd)
     assert (verdicts_of(cleaning), free(cleaning)) == ([(odd.ip, Verdict.RELEASED)], (251, 251)), "outside the range"

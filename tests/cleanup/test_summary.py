@@ -81,13 +81,13 @@ def test_each_other_reason_is_one(tmp_path: Path) -> None:
 def test_an_address_requested_by_name_without_anything_to_release_is_explained() -> None:
     daemon = Daemon(limits=only(THE_IP, "10.244.1.2", "10.244.1.77", "10.244.1.99"))
     cleaning = daemon.sync(LEAK, unrecognized("10.244.1.77", blocks=True))
-    assert [(one.ip, one.network, one.why) for one in cleaning.passed_over] == [
+    assert [(one.ip, one.network, one.why) for one in cleaning.not_releasable] == [
         ("10.244.1.2", "kubenet", "in use: its container is running"),
         ("10.244.1.77", "kubenet", "unrecognized: it is a directory"),
         ("10.244.1.99", "", "not reserved"),
     ]
-    assert Daemon().sync(LEAK).passed_over == ()
+    assert Daemon().sync(LEAK).not_releasable == ()
     unread = without(node(LEAK), "reservations")
     context = guard_context(unread, limits=only(THE_IP))
-    (incomplete,) = Daemon(limits=only(THE_IP)).cleaner.after_snapshot((unread,), context.report).passed_over
+    (incomplete,) = Daemon(limits=only(THE_IP)).cleaner.after_snapshot((unread,), context.report).not_releasable
     assert incomplete.why == "not known: cannot read network kubenet"

@@ -7,7 +7,7 @@ from typing import Final
 from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
 from agent.model.devices import TransitionKind
 from agent.model.rejections import RejectionKind
-from agent.model.release import BlockedBy, Blocker, Cleaning, PassedOver, Reason, Refusal, Verdict
+from agent.model.release import BlockedBy, Blocker, Cleaning, NotReleasable, Reason, Refusal, Verdict
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -119,9 +119,9 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
     "nothing": cleaning(free_before={"kubenet": 253}, free_after={"kubenet": 253}),
     "requested, with nothing to release": cleaning(
         applied=False,
-        passed_over=(
-            PassedOver("10.244.1.2", "in use: its container is running", "kubenet"),
-            PassedOver("10.9.9.9", "no"),
+        not_releasable=(
+            NotReleasable("10.244.1.2", "in use: its container is running", "kubenet"),
+            NotReleasable("10.9.9.9", "no"),
         ),
     ),
     "blocked everywhere": cleaning(
@@ -156,7 +156,7 @@ RELEASED: Final = Entry(c.ENTRY, NOW - HOUR, "run", b.GONE, "shop/cart", (_TEXT,
 JOURNAL: Final = Journal(
     (
         RELEASED,
-        replace(RELEASED, by="clean", pod="", restored=NOW),
+        replace(RELEASED, actor="clean", pod="", restored=NOW),
         replace(RELEASED, verdict=None, container_id=""),
         replace(RELEASED, verdict=Verdict.FAILED, why="unlink: permission denied \x1b[2J"),
         replace(RELEASED, restoring=NOW),

@@ -35,7 +35,7 @@ def clean_document(cleaning: Cleaning) -> dict[str, Any]:
         "verdicts": {verdict.value: tally[verdict] for verdict in Verdict},
         "passed_over": [
             {"network": address.network or None, "ip": address.ip, "why": address.why}
-            for address in cleaning.passed_over
+            for address in cleaning.not_releasable
         ],
         "halted": cleaning.halted or None,
         "blockers": None if cleaning.applied else list(map(_blocker, cleaning.blockers)),
@@ -91,7 +91,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return {
         "entry": entry.name,
         "at": rfc3339(entry.at),
-        "by": entry.by,
+        "by": entry.actor,
         "container_id": entry.container_id or None,
         "pod": entry.pod or None,
         "addresses": list(entry.ips),

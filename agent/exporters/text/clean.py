@@ -189,7 +189,7 @@ def _journal_lines(journal: Journal, missing_in: str) -> Iterator[str]:
 def _entry(entry: Entry) -> list[str]:
     return [
         rfc3339(entry.at),
-        entry.by,
+        entry.actor,
         ", ".join(entry.ips),
         entry.container_id[:12] or "(empty file)",
         entry.pod or "-",
