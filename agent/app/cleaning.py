@@ -122,7 +122,7 @@ def cleanup_status(config: Config, report: Report) -> CleanupStatus:
     journal = JournalStore(config.state_dir)
     context = _context(config, report, journal)
     obstacles = [blocker.why for blocker in _blockers(config, journal, context) if not blocker.network]
-    if missing := dict.fromkeys(one.source for one in context.snapshot.unavailable_about_addresses()):
+    if missing := dict.fromkeys(source.source for source in context.snapshot.unavailable_about_addresses()):
         obstacles.append(f"unavailable sources: {', '.join(missing)}")
     unknown = [why] if (why := _unknown_networks(config, context)) else []
     return CleanupStatus(

@@ -21,9 +21,9 @@ from agent.sources.source_error import SourceError
 
 def image(reservation: Reservation) -> FileImage:
     """Return the file of a reservation, as `builders.reservation` counts its bytes."""
-    one = reservation
-    text = "\r\n".join(filter(None, (one.container_id, one.ifname)))
-    return FileImage(RESERVATION, one.network, one.ip, text.encode(), 0o600, 0, 0, one.inode, one.mtime_ns)
+    text = "\r\n".join(filter(None, (reservation.container_id, reservation.ifname))).encode()
+    owner, times = (0, 0), (reservation.inode, reservation.mtime_ns)
+    return FileImage(RESERVATION, reservation.network, reservation.ip, text, 0o600, *owner, *times)
 
 
 class Network(LockedNetwork):
@@ -60,7 +60,7 @@ class Files(NodeFiles):
 
     def __init__(self, reservations: Iterable[Reservation] = ()) -> None:
         super().__init__(Path(), (), 0, lambda: 0.0)
-        self.files = {(one.network, one.ip): image(one) for one in reservations}
+        self.files = {(reservation.network, reservation.ip): image(reservation) for reservation in reservations}
         self.broken: set[str] = set()
         """Addresses whose file cannot be removed, and networks whose directory is gone."""
         self.inodes = count(10**6)

@@ -27,7 +27,7 @@ def refusals(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -
 
 
 def reasons(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> list[Reason]:
-    return [one.reason for one in refusals(*snapshots, limits=limits, **known)]
+    return [refusal.reason for refusal in refusals(*snapshots, limits=limits, **known)]
 
 
 def only(*ips: str, **changes: Any) -> Limits:

@@ -191,7 +191,7 @@ class Store:
     def find(self, ip: str, network: str = "kubenet") -> Reservation:
         """Read a reservation as a snapshot does."""
         store = reservations.read_reservations(self.networks, network)
-        (found,) = (one for one in store.reading.known() if one.ip == ip)
+        (found,) = (reservation for reservation in store.reading.known() if reservation.ip == ip)
         return found
 
     def keep_result(

@@ -24,12 +24,12 @@ def leaks(count: int) -> list[Reservation]:
     return [reservation(f"10.244.1.{10 + n}", f"{n:02x}" * 32, age=OLD - n * SECOND) for n in range(1, count + 1)]
 
 
-def entry(one: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: Any) -> Entry:
+def entry(released: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: Any) -> Entry:
     """Return the journal entry of one release, by default an hour and a half ago."""
     at: datetime = more.pop("at", NOW - 1.5 * HOUR)
-    name = f"{at:%H%M%S.%f}-{one.container_id[:12]}-{one.ip}"
-    fields = {"actor": "run", "pod": "", "files": (image(one),), "verdict": verdict} | more
-    return Entry(name=name, at=at, container_id=one.container_id, **fields)
+    name = f"{at:%H%M%S.%f}-{released.container_id[:12]}-{released.ip}"
+    fields = {"actor": "run", "pod": "", "files": (image(released),), "verdict": verdict} | more
+    return Entry(name=name, at=at, container_id=released.container_id, **fields)
 
 
 class Daemon:
@@ -61,13 +61,13 @@ class Daemon:
         """Take a snapshot and clean up. `meanwhile`: what others journal between our reading and our snapshot."""
         self.now += timedelta(seconds=15)
         self.cleaner.before_snapshot()
-        for one in meanwhile:
+        for entry in meanwhile:
             assert isinstance(self.journal_store, InMemoryJournal)
-            self.journal_store.entries[one.name] = one
+            self.journal_store.entries[entry.name] = entry
         snapshot = node(*records, **changes, later=self.now - NOW)
         self.files.files.clear()
-        reserved = [one for store in snapshot.reservations for one in store.reading.known()]
-        self.files.files.update({(one.network, one.ip): image(one) for one in reserved})
+        reserved = [reservation for store in snapshot.reservations for reservation in store.reading.known()]
+        self.files.files.update({(reservation.network, reservation.ip): image(reservation) for reservation in reserved})
         report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(0))
         return self.cleaner.after_snapshot((snapshot,), report)
 
@@ -78,8 +78,8 @@ class Daemon:
 
 
 def verdicts_of(cleaning: Cleaning) -> list[tuple[str, Verdict]]:
-    return [(one.request.reservations[0].ip, one.verdict) for one in cleaning.outcomes]
+    return [(outcome.request.reservations[0].ip, outcome.verdict) for outcome in cleaning.outcomes]
 
 
 def reasons_of(cleaning: Cleaning) -> list[list[Reason]]:
-    return [[refusal.reason for refusal in one.refusals] for one in cleaning.outcomes]
+    return [[refusal.reason for refusal in outcome.refusals] for outcome in cleaning.outcomes]

@@ -172,7 +172,7 @@ SITUATIONS = (
         command="run",
     ),
 )
-each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda one: one.reason.value)
+each = pytest.mark.parametrize("wrong", SITUATIONS, ids=lambda situation: situation.reason.value)
 OWNED = {Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE, Reason.CLAIMED_BY_POD}
 
 
@@ -180,14 +180,14 @@ OWNED = {Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE, Reason.CLAIMED_BY_POD}
 def test_each_problem_is_one_refusal_with_its_reason(wrong: Situation) -> None:
     # An owner also changes the state, so the leak is not confirmed either.
     also = [Reason.NOT_CONFIRMED] if wrong.reason in OWNED else []
-    assert [one.reason for one in wrong.refusals] == [wrong.reason, *also]
+    assert [refusal.reason for refusal in wrong.refusals] == [wrong.reason, *also]
     assert wrong.why in wrong.refusals[0].why
 
 
 def test_every_reason_can_occur() -> None:
     # These come after the guards: see `test_run.py` and `test_unlink.py`.
     later = {Reason.CONTAINER_EXISTS, Reason.SNAPSHOT_EXPIRED, Reason.PROBE_UNANSWERED, Reason.JOURNAL_FULL}
-    assert set(Reason) == {one.reason for one in SITUATIONS} | later
+    assert set(Reason) == {situation.reason for situation in SITUATIONS} | later
 
 
 def applied(wrong: Situation, words: list[str]) -> Situation:
@@ -243,7 +243,7 @@ def test_all_refusals_are_returned_the_most_important_first() -> None:
 def mistaken(snapshot: Snapshot) -> GuardContext:
     """Classify every reservation as a confirmed leak, as if the classification were wrong."""
     context = guard_context(snapshot)
-    wrong = tuple(replace(one, state=State.LEAKED) for one in context.assessment.reservations)
+    wrong = tuple(replace(classified, state=State.LEAKED) for classified in context.assessment.reservations)
     return replace(context, report=replace(context.report, assessment=replace(context.assessment, reservations=wrong)))
 
 
@@ -257,7 +257,7 @@ def mistaken(snapshot: Snapshot) -> GuardContext:
 )
 def test_a_live_pod_is_asked_for_itself_because_it_is_not_asked_again(claim: Any) -> None:
     found = verdicts(mistaken(node(LEAK, LEAK6, claim, **DUAL)))[f"{THE_IP} fd00::9"]
-    assert [one.reason for one in found] == [Reason.CLAIMED_BY_POD]
+    assert [refusal.reason for refusal in found] == [Reason.CLAIMED_BY_POD]
 
 
 def test_records_that_own_no_address_do_not_refuse() -> None:
@@ -471,7 +471,7 @@ def test_a_suspect_list_is_trusted_again_after_settle(later: timedelta, refused:
     history = RuntimeHistory(suspect_since=UPTIME, why="docker restarted")
     context = replace(guard_context(node(LEAK, later=later)), runtime_history=history)
     (found,) = verdicts(context).values()
-    assert [one.reason for one in found] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
+    assert [refusal.reason for refusal in found] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_a_share_counts_sandboxes_leaked_and_candidate_but_not_owned() -> None:
 @pytest.mark.parametrize(("most", "refused"), [(31 / 253, False), (30 / 253, True), (0.0, True), (1.0, False)])
 def test_a_share_equal_to_the_limit_is_plausible(most: float, refused: bool) -> None:
     found = verdicts(guard_context(node(*leaks(31)), limits=make_limits(max_share=most)))
-    assert {tuple(one.reason for one in each) for each in found.values()} == {
+    assert {tuple(refusal.reason for refusal in each) for each in found.values()} == {
         (Reason.IMPLAUSIBLE_SHARE,) if refused else ()
     }
 
@@ -545,8 +545,8 @@ def test_what_a_share_is_one_of() -> None:
 def test_a_share_is_calculated_per_network() -> None:
     crowded = node(*leaks(8), reservation("10.9.0.2", "8" * 64, network="storage"), node=[], cni_results=[])
     found = verdicts(guard_context(crowded, limits=make_limits(networks=frozenset({"kubenet", "storage"}))))
-    assert Reason.IMPLAUSIBLE_SHARE not in {one.reason for one in found["10.9.0.2"]}
-    assert Reason.IMPLAUSIBLE_SHARE in {one.reason for one in found["10.244.1.11"]}
+    assert Reason.IMPLAUSIBLE_SHARE not in {refusal.reason for refusal in found["10.9.0.2"]}
+    assert Reason.IMPLAUSIBLE_SHARE in {refusal.reason for refusal in found["10.244.1.11"]}
 
 
 # Host ports, where nobody watches
@@ -565,8 +565,8 @@ def host_ports_of(*snapshots: Snapshot) -> str:
     found = refusals(*snapshots, limits=UNATTENDED)
     assert refusals(*snapshots, limits=replace(UNATTENDED, release_host_ports=True)) == ()
     assert refusals(*snapshots) == (), "a command by hand warns"
-    assert [one.reason for one in found] == [Reason.HOST_PORTS] * len(found)
-    return "".join(one.why for one in found)
+    assert [refusal.reason for refusal in found] == [Reason.HOST_PORTS] * len(found)
+    return "".join(refusal.why for refusal in found)
 
 
 def with_crio(snapshot: Snapshot) -> Snapshot:
@@ -637,13 +637,16 @@ def test_a_sandbox_is_one_request_across_networks_and_an_empty_file_its_own() ->
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     empty = [empty_file("10.244.1.30"), replace(empty_file("10.244.1.30"), network="storage")]
     found = release_requests(assessment(node(other, LEAK6, LEAK, *empty)))
-    assert {one.reservations for one in found} == {(LEAK, LEAK6, other), *((one,) for one in empty)}
+    assert {request.reservations for request in found} == {
+        (LEAK, LEAK6, other),
+        *((reservation,) for reservation in empty),
+    }
     assert found[0].networks == ("kubenet", "storage")
 
 
 def test_requested_by_name_a_sandbox_includes_all_its_addresses() -> None:
     gathered = release_requests(assessment(node(LEAK, LEAK6, *leaks(2))), frozenset({"fd00::9"}))
-    assert [one.reservations for one in gathered] == [(LEAK, LEAK6)]
+    assert [request.reservations for request in gathered] == [(LEAK, LEAK6)]
     assert release_requests(assessment(node(LEAK)), frozenset({"10.244.1.200"})) == ()
     assert refusals(node(LEAK, LEAK6, **DUAL), limits=only("fd00::9"))[0].setting == f"--ip={THE_IP} --ip=fd00::9"
 

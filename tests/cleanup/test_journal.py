@@ -118,7 +118,7 @@ def test_every_new_name_is_synced_to_disk_before_the_entry_starts(tmp_path: Path
 
         os.fsync = record_fsync  # type: ignore[assignment]
         JournalStore(tmp_path / "a" / "state").begin(ENTRY, ())
-        return [one if Path(one).is_dir() else "the file" for one in synced]
+        return [path if Path(path).is_dir() else "the file" for path in synced]
 
     state = tmp_path / "a" / "state"
     assert in_child(act) == [*map(str, (tmp_path, tmp_path / "a", state)), "the file", str(state / "journal")]

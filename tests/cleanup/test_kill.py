@@ -225,11 +225,11 @@ def clean(store: Store, reserved: list[Reservation], start: int, *, alone: bool)
     """Release in this process, as soon as the other one is ready."""
     os.read(start, 1)
     verdicts = []
-    for one in reserved:
+    for reservation in reserved:
         with ExitStack() as stack:
             if alone:
                 stack.enter_context(store.journal_store.exclusive(30))
-            verdicts.append(store.release(one, file_ops=store.file_ops(5)).verdict.value)
+            verdicts.append(store.release(reservation, file_ops=store.file_ops(5)).verdict.value)
     return verdicts
 
 
@@ -257,11 +257,11 @@ def test_two_cleaners_release_each_address_once_and_lose_no_journal_entry(tmp_pa
     os.close(waiting)
     os.close(start)
     assert store.files() == {}
-    for one, other in zip(journals[0], journals[1][::-1], strict=True):
-        assert (one == "released") != (other == "released"), "each once, and by one of them"
-        assert {one, other} <= {"released", "gone"}
+    for mine, other in zip(journals[0], journals[1][::-1], strict=True):
+        assert (mine == "released") != (other == "released"), "each once, and by one of them"
+        assert {mine, other} <= {"released", "gone"}
     journal = store.journal()
     assert (journal.damage, journal.unfinished()) == ((), ())
     released = [entry.ips for entry in journal.entries if entry.verdict is Verdict.RELEASED]
-    assert sorted(released) == sorted((one.ip,) for one in reserved)
+    assert sorted(released) == sorted((reservation.ip,) for reservation in reserved)
     assert store.unlocked()

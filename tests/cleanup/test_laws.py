@@ -30,24 +30,24 @@ Name = tuple[str, str]
 
 def reserved(snapshot: Snapshot) -> dict[Name, Reservation]:
     return {
-        (one.network, one.ip): one
+        (reservation.network, reservation.ip): reservation
         for store in snapshot.reservations
         if isinstance(store.reading, Known)
-        for one in store.reading.value
+        for reservation in store.reading.value
     }
 
 
 def owned(snapshot: Snapshot) -> set[Name]:
     """Return the owned addresses, computed without any code of the agent."""
-    containers = {one.id for one in _items(snapshot.containers)} | {
-        one.container_id for one in _items(snapshot.checkpoints)
+    containers = {container.id for container in _items(snapshot.containers)} | {
+        checkpoint.container_id for checkpoint in _items(snapshot.checkpoints)
     }
-    live = [one for one in _items(snapshot.pods) if one.phase not in {"Succeeded", "Failed"} and not one.host_network]
-    addresses = {one.ip for one in _items(snapshot.addresses)} | {ip for one in live for ip in one.ips}
+    live = [pod for pod in _items(snapshot.pods) if pod.phase not in {"Succeeded", "Failed"} and not pod.host_network]
+    addresses = {address.ip for address in _items(snapshot.addresses)} | {ip for pod in live for ip in pod.ips}
     return {
         name
-        for name, one in reserved(snapshot).items()
-        if one.ip in addresses or (one.container_id and one.container_id in containers)
+        for name, reservation in reserved(snapshot).items()
+        if reservation.ip in addresses or (reservation.container_id and reservation.container_id in containers)
     }
 
 
@@ -92,7 +92,7 @@ class Daemon:
         snapshots = snapshots or self.input.snapshots
         before = reserved(snapshots[-1])
         self._files.files.clear()
-        self._files.files.update({name: image(one) for name, one in before.items()})
+        self._files.files.update({name: image(reservation) for name, reservation in before.items()})
         self._files.broken = set(self.broken)
         self._cleaner.before_snapshot()
         report_now = report or engine.replay(snapshots, grace=self.input.limits.grace, confirm_after=timedelta(0))
@@ -100,13 +100,13 @@ class Daemon:
         return Cleaned(before, set(self._files.files), cleaning)
 
 
-def removed(one: CleanupInput, **more: Any) -> set[Name]:
-    return Daemon(one, **more).clean().removed
+def removed(case: CleanupInput, **more: Any) -> set[Name]:
+    return Daemon(case, **more).clean().removed
 
 
-def mistaken(one: CleanupInput) -> Report:
+def mistaken(case: CleanupInput) -> Report:
     """Return the worst report: every reservation is a confirmed leak."""
-    report = engine.replay(one.snapshots, grace=timedelta(0), confirm_after=timedelta(0))
+    report = engine.replay(case.snapshots, grace=timedelta(0), confirm_after=timedelta(0))
     assessment = replace(
         report.assessment,
         reservations=tuple(
@@ -120,20 +120,24 @@ def mistaken(one: CleanupInput) -> Report:
 def truthful(snapshot: Snapshot) -> Owners:
     """Return the recheck of a node that is still as in the snapshot."""
     return Owners(
-        {one.id for one in _items(snapshot.containers)},
-        {one.container_id for one in _items(snapshot.checkpoints)},
-        {one.ip: "a process" for one in _items(snapshot.addresses)},
+        {container.id for container in _items(snapshot.containers)},
+        {checkpoint.container_id for checkpoint in _items(snapshot.checkpoints)},
+        {address.ip: "a process" for address in _items(snapshot.addresses)},
     )
 
 
 def test_the_generated_nodes_have_releases() -> None:
     """The strategies produce a sync that releases a lot, and one that releases half of it."""
     looking = settings(max_examples=5000, phases=[Phase.generate])
-    find(cleanup_inputs(), lambda one: len(removed(one)) >= 3, settings=looking)
-    find(cleanup_inputs(), lambda one: 0 < len(removed(one)) < len(reserved(one.last)) - 2, settings=looking)
+    find(cleanup_inputs(), lambda case: len(removed(case)) >= 3, settings=looking)
+    find(
+        cleanup_inputs(),
+        lambda case: 0 < len(removed(case)) < len(reserved(case.last)) - 2,
+        settings=looking,
+    )
     find(
         cleanup_inputs(leaky_nodes()),
-        lambda one: bool(removed(one)) and one.first.containers != one.last.containers,
+        lambda case: bool(removed(case)) and case.first.containers != case.last.containers,
         settings=looking,
     )
 
@@ -143,40 +147,40 @@ def test_the_generated_nodes_have_releases() -> None:
 
 @_LONGEST
 @given(cleanup_inputs())
-def test_an_address_with_an_owner_in_the_last_snapshot_is_never_released(one: CleanupInput) -> None:
-    assert not removed(one) & owned(one.last)
+def test_an_address_with_an_owner_in_the_last_snapshot_is_never_released(case: CleanupInput) -> None:
+    assert not removed(case) & owned(case.last)
 
 
 @_LONGEST
 @given(cleanup_inputs())
-def test_an_owned_address_is_not_released_even_if_everything_is_classified_as_leaked(one: CleanupInput) -> None:
+def test_an_owned_address_is_not_released_even_if_everything_is_classified_as_leaked(case: CleanupInput) -> None:
     """The recheck finds the owners."""
-    assert not Daemon(one, owners=truthful(one.last)).clean(mistaken(one)).removed & owned(one.last)
+    assert not Daemon(case, owners=truthful(case.last)).clean(mistaken(case)).removed & owned(case.last)
 
 
 @_LONGER
 @given(cleanup_inputs(), ips, ids, st.sampled_from(["running", "created", "exited", "dead", "?"]))
 def test_an_owner_of_any_kind_protects_an_address_of_any_node(
-    one: CleanupInput, ip: str, container_id: str, word: str
+    case: CleanupInput, ip: str, container_id: str, word: str
 ) -> None:
     """An owner that is in the last snapshot only."""
     leak = reservation(ip, container_id)
-    first, last = (with_it(snapshot, leak) for snapshot in one.snapshots)
+    first, last = (with_it(snapshot, leak) for snapshot in case.snapshots)
     for owner in (
         {"containers": Container(container_id, word, 0, "", "", sandbox=False)},
         {"checkpoints": Checkpoint(container_id, "")},
         {"addresses": Address(ip, 1, "")},
         {"pods": pod("shop/late", "192.0.2.1", ip, phase="Pending")},
     ):
-        kept_ones = Daemon(CleanupInput(first, also(last, owner), one.limits)).clean()
+        kept_ones = Daemon(CleanupInput(first, also(last, owner), case.limits)).clean()
         assert (leak.network, ip) not in kept_ones.removed
 
 
 def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     """Put a file into the first network, in the place of what has its name."""
     store = snapshot.reservations[0]
-    others = tuple(one for one in _items(store.reading) if one.ip != entry.ip)
-    strange = tuple(one for one in store.unrecognized if one.name != entry.ip)
+    others = tuple(reservation for reservation in _items(store.reading) if reservation.ip != entry.ip)
+    strange = tuple(unrecognized for unrecognized in store.unrecognized if unrecognized.name != entry.ip)
     changed = replace(store, reading=Known((*others, entry)), unrecognized=strange)
     return replace(snapshot, reservations=(changed, *snapshot.reservations[1:]))
 
@@ -194,21 +198,21 @@ def also(snapshot: Snapshot, records: Mapping[str, Any]) -> Snapshot:
 
 @_LONGER
 @given(cleanup_inputs(), st.sampled_from(sorted({*SOURCES} - {*NON_ADDRESS_SOURCES})))
-def test_with_any_source_unavailable_nothing_is_released(one: CleanupInput, source: str) -> None:
-    cleaned = Daemon(replace(one, last=without(one.last, source))).clean()
+def test_with_any_source_unavailable_nothing_is_released(case: CleanupInput, source: str) -> None:
+    cleaned = Daemon(replace(case, last=without(case.last, source))).clean()
     assert cleaned.removed == set()
     assert {outcome.verdict for outcome in cleaned.cleaning.outcomes} <= {Verdict.REFUSED}
 
 
 @_LONGER
 @given(cleanup_inputs(leaky_nodes()), st.sampled_from(["checkpoints", "containers", "addresses", "processes"]))
-def test_a_source_not_requested_is_not_treated_as_empty(one: CleanupInput, source: str) -> None:
+def test_a_source_not_requested_is_not_treated_as_empty(case: CleanupInput, source: str) -> None:
     changed: dict[str, Any] = {source: NotRequested(source, "it was left alone")}
-    incomplete = replace(one, last=replace(one.last, **changed))
-    if source != "processes" or one.limits.settle:
+    incomplete = replace(case, last=replace(case.last, **changed))
+    if source != "processes" or case.limits.settle:
         # An empty file names no sandbox that could have a checkpoint.
         gone = {
-            name for name in removed(incomplete) if source != "checkpoints" or reserved(one.last)[name].container_id
+            name for name in removed(incomplete) if source != "checkpoints" or reserved(case.last)[name].container_id
         }
         assert gone == set()
 
@@ -218,13 +222,13 @@ def test_a_source_not_requested_is_not_treated_as_empty(one: CleanupInput, sourc
 
 @_LONGER
 @given(cleanup_inputs(leaky_nodes()), st.integers(0, 4), st.integers(0, 4), st.data())
-def test_no_sync_exceeds_a_release_limit(one: CleanupInput, a_round: int, an_hour: int, data: st.DataObject) -> None:
+def test_no_sync_exceeds_a_release_limit(case: CleanupInput, a_round: int, an_hour: int, data: st.DataObject) -> None:
     """An hour's: with what is in the journal, whoever wrote it and whenever."""
     ago = data.draw(st.lists(st.tuples(st.integers(-5, 90), st.sampled_from(["run", "clean"])), max_size=4))
     journal = InMemoryJournal(*(earlier(n, minutes, by) for n, (minutes, by) in enumerate(ago)))
     budget = Budget(per_sync=("--max-per-sync", a_round), per_hour=("--max-per-hour", an_hour))
     spent = sum(by == "run" and minutes < 60 for minutes, by in ago)
-    cleaned = Daemon(one, budget=budget, journal=journal).clean()
+    cleaned = Daemon(case, budget=budget, journal=journal).clean()
     assert len(cleaned.removed) <= min(a_round, max(0, an_hour - spent))
 
 
@@ -236,20 +240,20 @@ def earlier(number: int, minutes: int, actor: str) -> Entry:
 
 @_LONGER
 @given(cleanup_inputs())
-def test_only_old_enough_leaks_of_both_snapshots_are_released(one: CleanupInput) -> None:
-    before, last = reserved(one.first), reserved(one.last)
-    for name in removed(one):
+def test_only_old_enough_leaks_of_both_snapshots_are_released(case: CleanupInput) -> None:
+    before, last = reserved(case.first), reserved(case.last)
+    for name in removed(case):
         assert before[name] == last[name]
-        assert one.last.taken_at - last[name].mtime >= one.limits.grace
+        assert case.last.taken_at - last[name].mtime >= case.limits.grace
 
 
 @_LONGER
 @given(cleanup_inputs(), st.frozensets(ips, max_size=2))
-def test_all_addresses_of_a_sandbox_are_released_or_none(one: CleanupInput, broken: frozenset[str]) -> None:
+def test_all_addresses_of_a_sandbox_are_released_or_none(case: CleanupInput, broken: frozenset[str]) -> None:
     """Though some of its files cannot be removed."""
-    gone = removed(one, broken=broken)
+    gone = removed(case, broken=broken)
     for container_id in IDS:
-        whole = {name for name, entry in reserved(one.last).items() if entry.container_id == container_id}
+        whole = {name for name, entry in reserved(case.last).items() if entry.container_id == container_id}
         assert whole & gone in (set(), whole)
 
 
@@ -258,16 +262,16 @@ def test_all_addresses_of_a_sandbox_are_released_or_none(one: CleanupInput, brok
 
 @_LONGER
 @given(cleanup_inputs(), cleanup_inputs())
-def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, one: CleanupInput) -> None:
+def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, case: CleanupInput) -> None:
     lost = reservation(IPS[0], IDS[0])
     journal = InMemoryJournal(
         Entry("1", NOW - 2 * HOUR, "run", lost.container_id, "", (image(lost),), Verdict.RELEASED)
     )
-    daemon = Daemon(one, journal=journal)
+    daemon = Daemon(case, journal=journal)
     again = Container(lost.container_id, "exited", 0, "", "", sandbox=True)
     first = daemon.clean(snapshots=(also(stops.first, {"containers": again}), stops.last))
     assert first.cleaning.halted
-    for cleaned in (first, daemon.clean(), daemon.clean(mistaken(one))):
+    for cleaned in (first, daemon.clean(), daemon.clean(mistaken(case))):
         assert cleaned.removed == set()
         assert cleaned.cleaning.halted == first.cleaning.halted
         assert all(outcome.refusals[0].reason is Reason.HALTED for outcome in cleaned.cleaning.outcomes)
@@ -275,8 +279,8 @@ def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, one: Cleanup
 
 @_LONGER
 @given(cleanup_inputs(), st.frozensets(ips, max_size=2))
-def test_the_report_matches_what_was_done(one: CleanupInput, broken: frozenset[str]) -> None:
-    daemon = Daemon(one, broken=broken)
+def test_the_report_matches_what_was_done(case: CleanupInput, broken: frozenset[str]) -> None:
+    daemon = Daemon(case, broken=broken)
     cleaned = daemon.clean()
     released = [outcome for outcome in cleaned.cleaning.outcomes if outcome.verdict is Verdict.RELEASED]
     assert {(x.network, x.ip) for outcome in released for x in outcome.request.reservations} == cleaned.removed
@@ -295,8 +299,8 @@ def test_the_report_matches_what_was_done(one: CleanupInput, broken: frozenset[s
 
 @_LONGER
 @given(st.one_of(cleanup_inputs(odd_nodes), cleanup_inputs(nodes())))
-def test_a_guard_refuses_or_accepts_and_never_raises(one: CleanupInput) -> None:
-    for request, refusals in guards.decide(guard_context(*one.snapshots, limits=one.limits)):
+def test_a_guard_refuses_or_accepts_and_never_raises(case: CleanupInput) -> None:
+    for request, refusals in guards.decide(guard_context(*case.snapshots, limits=case.limits)):
         assert request.reservations
         assert len({refusal.reason for refusal in refusals}) <= len(refusals)
-    Daemon(one).clean(mistaken(one))
+    Daemon(case).clean(mistaken(case))

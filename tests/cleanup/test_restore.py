@@ -92,9 +92,9 @@ def test_a_release_is_restored_byte_for_byte(store: Store, named: bool) -> None:
     ]
     results = [store.keep_result(), store.keep_result(ip="10.9.0.9", network="net1", bare=True, at=1)]
     results[0].chmod(0o600)
-    before = store.files(), [whole(one) for one in results]
+    before = store.files(), [whole(result) for result in results]
     assert store.release(*reserved).verdict is Verdict.RELEASED
-    assert (store.files(), [one.exists() for one in results]) == ({}, [False, False])
+    assert (store.files(), [result.exists() for result in results]) == ({}, [False, False])
 
     def act() -> list[object]:
         if named:
@@ -103,7 +103,7 @@ def test_a_release_is_restored_byte_for_byte(store: Store, named: bool) -> None:
         return [done.done, done.why]
 
     assert in_child(act) == [True, ""]
-    assert (store.files(), [whole(one) for one in results]) == before
+    assert (store.files(), [whole(result) for result in results]) == before
     assert store.entry().restored == NOW
     assert store.unlocked()
 

@@ -48,10 +48,10 @@ class Disk:
         self.home, self.networks, self.cache = home, home / "networks", home / "cache"
         for directory in (self.networks / "kubenet", self.cache):
             directory.mkdir(parents=True)
-        for one in leaked:
-            path = self.networks / "kubenet" / one.ip
-            path.write_bytes(image(one).content)
-            os.utime(path, ns=(one.mtime_ns, one.mtime_ns))
+        for leak in leaked:
+            path = self.networks / "kubenet" / leak.ip
+            path.write_bytes(image(leak).content)
+            os.utime(path, ns=(leak.mtime_ns, leak.mtime_ns))
         (self.networks / "kubenet" / "last_reserved_ip.0").write_text(THE_IP)
         (self.networks / "kubenet" / "lock").touch()
         self.journal, self.now = JournalStore(home / "state"), NOW
@@ -105,12 +105,13 @@ def test_a_dry_run_says_what_would_be_released_and_touches_nothing(tmp_path: Pat
 def test_applied_releases_are_removed_journaled_and_reported(tmp_path: Path) -> None:
     disk = Disk(tmp_path, LEAK, *leaks(2))
     cleaning = disk.apply()
-    assert verdicts_of(cleaning) == [(one.ip, Verdict.RELEASED) for one in (LEAK, *leaks(2))]
+    assert verdicts_of(cleaning) == [(leak.ip, Verdict.RELEASED) for leak in (LEAK, *leaks(2))]
     assert disk.reserved == []
-    entries = {one.name: one for one in JournalStore(tmp_path / "state").read().entries}
+    entries = {entry.name: entry for entry in JournalStore(tmp_path / "state").read().entries}
     assert [
-        (entries[one.entry].ips, entries[one.entry].verdict, entries[one.entry].actor) for one in cleaning.outcomes
-    ] == [((one.ip,), Verdict.RELEASED, "clean") for one in (LEAK, *leaks(2))]
+        (entries[outcome.entry].ips, entries[outcome.entry].verdict, entries[outcome.entry].actor)
+        for outcome in cleaning.outcomes
+    ] == [((leak.ip,), Verdict.RELEASED, "clean") for leak in (LEAK, *leaks(2))]
 
 
 def test_a_dry_run_reports_what_applying_does_in_the_same_order() -> None:
@@ -130,7 +131,7 @@ def test_a_dry_run_reports_what_applying_does_in_the_same_order() -> None:
         ("10.244.1.14", True),
         ("10.250.0.9", True),
     ]
-    assert [one.request for one in tried.outcomes] == [one.request for one in did.outcomes]
+    assert [outcome.request for outcome in tried.outcomes] == [outcome.request for outcome in did.outcomes]
     assert reasons_of(tried) == reasons_of(did)
     assert tried.free_after == did.free_after
 
@@ -178,7 +179,7 @@ def test_what_the_recheck_or_the_probe_finds_refuses_this_release(recheck: Owner
     assert dict(verdicts_of(cleaning)) == {THE_IP: Verdict.REFUSED, "10.244.1.11": Verdict.RELEASED}
     assert [reason] in reasons_of(cleaning)
     assert THE_IP in daemon.names
-    assert [one.ips for one in daemon.journal_store.read().entries] == [("10.244.1.11",)]
+    assert [entry.ips for entry in daemon.journal_store.read().entries] == [("10.244.1.11",)]
 
 
 def test_one_address_of_a_sandbox_that_answers_keeps_the_others() -> None:
@@ -231,14 +232,14 @@ def test_a_probe_that_fails_fails_every_release() -> None:
 
 
 def test_addresses_that_answer_do_not_hold_up_others_and_are_probed_every_ten_minutes() -> None:
-    ghosts = [one.ip for one in leaks(2)]
+    ghosts = [leak.ip for leak in leaks(2)]
     recheck = Owners(objections=dict.fromkeys(ghosts, Reason.ADDRESS_IN_USE))
     daemon = Daemon(recheck=recheck, budget=Budget(per_sync=("--max-per-sync", 2)))
     left = leaks(4)
     for _ in range(2 * 40):  # of 15 s
         daemon.sync(*left)
-        left = [one for one in left if one.ip in daemon.names]
-    assert [one.ip for one in left] == ghosts
+        left = [leak for leak in left if leak.ip in daemon.names]
+    assert [leak.ip for leak in left] == ghosts
     assert sum(ghosts[0] in ips for ips in recheck.probed) == 2
 
 
@@ -276,7 +277,7 @@ def test_while_another_cleaner_runs_every_release_is_busy(tmp_path: Path) -> Non
     with disk.journal.exclusive(0):
         cleaning = disk.apply()
     assert {verdict for _, verdict in verdicts_of(cleaning)} == {Verdict.BUSY}
-    assert all("another cleaner is running on this node" in one.why for one in cleaning.outcomes)
+    assert all("another cleaner is running on this node" in outcome.why for outcome in cleaning.outcomes)
     assert (len(cleaning.outcomes), cleaning.failed, len(disk.reserved)) == (3, True, 3)
     assert {verdict for _, verdict in verdicts_of(disk.apply())} == {Verdict.RELEASED}
     with disk.journal.exclusive(0):
@@ -424,7 +425,7 @@ def test_unfinished_entries_are_recovered_before_the_snapshot_those_of_a_running
     assert len(daemon.sync().warnings) == 2
     journal.other, daemon.files.broken = "", {"storage"}
     cleaning = daemon.sync()
-    assert [one.verdict for one in journal.read().entries] == [None, Verdict.INTERRUPTED]
+    assert [entry.verdict for entry in journal.read().entries] == [None, Verdict.INTERRUPTED]
     assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",)
     assert daemon.sync(AGAIN).halted != "", "it may have been released"
 
@@ -435,7 +436,7 @@ def test_a_partly_released_sandbox_is_put_back() -> None:
     daemon.files.files[DUAL.network, DUAL.ip] = image(DUAL)
     daemon.cleaner.before_snapshot()
     assert daemon.names == [THE_IP, DUAL.ip]
-    assert [one.verdict for one in journal.read().entries] == [Verdict.FAILED]
+    assert [entry.verdict for entry in journal.read().entries] == [Verdict.FAILED]
 
 
 # A halt
@@ -477,10 +478,10 @@ def test_a_reservation_of_a_released_container_without_a_record_is_a_leak_like_a
 def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> None:
     for cleaner in (DryRun, lambda *session: Apply(*session, now=lambda: NOW, lock_timeout=0)):
         daemon = Daemon(InMemoryJournal(entry(LEAK)))
-        one = cleaner(*daemon.session)
-        one.before_snapshot()
+        session = cleaner(*daemon.session)
+        session.before_snapshot()
         snapshots = (node(AGAIN), node())
-        assert one.after_snapshot(snapshots, scanned(*snapshots)).halted
+        assert session.after_snapshot(snapshots, scanned(*snapshots)).halted
 
 
 def test_a_halt_that_cannot_be_recorded_lasts_and_is_recorded_later() -> None:
@@ -527,7 +528,9 @@ MEANWHILE = (
 def test_what_another_cleaner_did_during_the_snapshot_did_not_reappear(meanwhile: list[Entry]) -> None:
     daemon = Daemon(InMemoryJournal(RELEASED))
     assert daemon.sync(AGAIN, meanwhile=meanwhile).halted == ""
-    assert bool(daemon.sync(AGAIN).halted) is any(one.released for one in meanwhile), "and is watched for afterwards"
+    assert bool(daemon.sync(AGAIN).halted) is any(entry.released for entry in meanwhile), (
+        "and is watched for afterwards"
+    )
 
 
 def test_a_release_of_another_cleaner_during_the_snapshot_did_not_reappear() -> None:
@@ -542,7 +545,7 @@ def test_a_restored_container_does_not_hide_another_that_reappeared() -> None:
     first, second = leaks(2)
     released = entry(first)
     daemon = Daemon(InMemoryJournal(released, entry(second)))
-    again = [sandbox(one.container_id, "shop/gone") for one in (first, second)]
+    again = [sandbox(leak.container_id, "shop/gone") for leak in (first, second)]
     cleaning = daemon.sync(*again, meanwhile=[replace(released, restored=NOW)])
     assert cleaning.halted.startswith("released container 020202020202 reappeared (its address was 10.244.1.12;")
 
@@ -567,7 +570,7 @@ def test_a_sync_releases_up_to_its_limit_and_the_next_continues() -> None:
     for expected in (2, 2, 1):
         cleaning = daemon.sync(*left)
         assert cleaning.tally()[Verdict.RELEASED] == expected
-        assert verdicts_of(cleaning)[:expected] == [(one.ip, Verdict.RELEASED) for one in left[:expected]]
+        assert verdicts_of(cleaning)[:expected] == [(leak.ip, Verdict.RELEASED) for leak in left[:expected]]
         left = left[expected:]
 
 
@@ -577,7 +580,7 @@ def test_the_hourly_limit_survives_a_restart_of_the_daemon() -> None:
         daemon = Daemon(journal, budget=Budget(per_sync=("--max-per-sync", 2), per_hour=("--max-per-hour", 3)))
         for _ in range(3):
             released += daemon.sync(*left).tally()[Verdict.RELEASED]
-            left = [one for one in left if one.ip in daemon.names]
+            left = [leak for leak in left if leak.ip in daemon.names]
     assert released == 3
     over = daemon.sync(*left).outcomes[0].refusals[0]
     assert (over.reason, over.setting) == (Reason.OVER_BUDGET, "--max-per-hour=4")
@@ -617,7 +620,7 @@ def test_free_addresses_are_counted_before_and_after_the_releases() -> None:
 def test_an_unavailable_source_is_reported_and_nothing_is_released() -> None:
     daemon, incomplete = Daemon(), without(node(LEAK), "pods")
     cleaning = daemon.cleaner.after_snapshot((incomplete,), scanned(incomplete))
-    assert [one.source for one in cleaning.unavailable] == ["pods"]
+    assert [source.source for source in cleaning.unavailable] == ["pods"]
     assert {refusal[0] for refusal in reasons_of(cleaning)} == {Reason.SOURCE_UNAVAILABLE}
     incomplete = without(node(LEAK), "reservations")
     assert free(daemon.cleaner.after_snapshot((incomplete,), scanned(incomplete))) == (None, None)

@@ -21,8 +21,8 @@ def store(network: str) -> NetworkStore:
 def found(
     networks: Path, *stores: NetworkStore, allowed: str = "auto", no_network: str = "", full: str = "", **known: str
 ) -> list[Blocker]:
-    for one in ("kubenet", "storage"):
-        (networks / one).mkdir(exist_ok=True)
+    for network in ("kubenet", "storage"):
+        (networks / network).mkdir(exist_ok=True)
     snapshot = replace(node(), reservations=stores or (store("kubenet"),))
     context = guard_context(snapshot, limits=make_limits(networks=frozenset(allowed.split(","))), **known)
     writable = NodeFiles(networks, (), 0.05, lambda: 0.0).check_writable
@@ -40,7 +40,10 @@ def test_a_read_only_mount_says_what_to_do(tmp_path: Path) -> None:
 
     def observed() -> list[list[str]]:
         mount("--bind", "-o", "ro", tmp_path, tmp_path)
-        return [[one.by.value, one.network, one.why] for one in found(tmp_path, store("kubenet"), store("storage"))]
+        return [
+            [blocker.by.value, blocker.network, blocker.why]
+            for blocker in found(tmp_path, store("kubenet"), store("storage"))
+        ]
 
     for (by, network, why), name in zip(in_child(observed), ("kubenet", "storage"), strict=True):
         assert (by, network) == ("network_unwritable", "")
@@ -64,7 +67,7 @@ def test_networks_that_nothing_is_released_from_do_not_count(tmp_path: Path) -> 
     unread = NetworkStore("broken", Unavailable("reservations", "it gave no word"))
     fresh = NetworkStore("new", Known(()), absent=True)
     assert found(tmp_path, unused, unread, fresh) == []
-    assert [one.by for one in found(tmp_path, store("gone"))] == [BlockedBy.NETWORK_UNWRITABLE]
+    assert [blocker.by for blocker in found(tmp_path, store("gone"))] == [BlockedBy.NETWORK_UNWRITABLE]
 
 
 def test_each_other_reason_is_one(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_each_other_reason_is_one(tmp_path: Path) -> None:
 def test_an_address_requested_by_name_without_anything_to_release_is_explained() -> None:
     daemon = Daemon(limits=only(THE_IP, "10.244.1.2", "10.244.1.77", "10.244.1.99"))
     cleaning = daemon.sync(LEAK, unrecognized("10.244.1.77", blocks=True))
-    assert [(one.ip, one.network, one.why) for one in cleaning.not_releasable] == [
+    assert [(address.ip, address.network, address.why) for address in cleaning.not_releasable] == [
         ("10.244.1.2", "kubenet", "in use: its container is running"),
         ("10.244.1.77", "kubenet", "unrecognized: it is a directory"),
         ("10.244.1.99", "", "not reserved"),

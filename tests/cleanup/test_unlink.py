@@ -191,7 +191,7 @@ def test_what_is_replaced_between_flock_and_its_check_is_locked_again(
         before = handles()
         with store.file_ops(1).locked(["kubenet"]):
             inode = (store.network() / "lock").stat().st_ino
-            paths = (Path(f"/proc/self/fd/{one}") for one in os.listdir("/proc/self/fd"))
+            paths = (Path(f"/proc/self/fd/{handle}") for handle in os.listdir("/proc/self/fd"))
             mine = {path.stat().st_ino for path in paths if path.exists()}
         return [inode in mine, flocks, handles() - before]
 
@@ -612,12 +612,12 @@ def test_cached_cni_results_of_the_sandbox_are_removed_with_it(store: Store, bar
     assert (outcome.verdict, outcome.why) == (Verdict.RELEASED, "")
     assert not mine.exists()
     assert others.exists()
-    (image,) = (one for one in store.entry().files if one.place != RESERVATION)
+    (image,) = (image for image in store.entry().files if image.place != RESERVATION)
     assert (image.content, image.mode, image.uid, image.gid, image.mtime_ns) == before
 
 
 def chain(*types: object) -> str:
-    plugins = [{"type": one} for one in types]
+    plugins = [{"type": plugin} for plugin in types]
     return base64.b64encode(json.dumps({"name": "kubenet", "plugins": plugins}).encode()).decode()
 
 

@@ -55,7 +55,7 @@ def _add(world: World, index: int, sandbox: Sandbox) -> Move:
     family = (sandbox.families or world.families)[len(sandbox.ips)]
     free = [ip for ip in family if world.file(ip, sandbox.network) is None]
     if not free:
-        mine = [one for one in world.files if one.content == sandbox.id]
+        mine = [file for file in world.files if file.content == sandbox.id]
         return f"{sandbox.pod}: ADD fails, the range is full", changed(
             without(world, mine), index, setup="failed", ips=()
         )
@@ -67,8 +67,8 @@ def _add(world: World, index: int, sandbox: Sandbox) -> Move:
 
 def _write(world: World, sandbox: Sandbox) -> World:
     files = (
-        one._replace(content=sandbox.id) if (one.network, one.ip) == (sandbox.network, sandbox.ips[-1]) else one
-        for one in world.files
+        file._replace(content=sandbox.id) if (file.network, file.ip) == (sandbox.network, sandbox.ips[-1]) else file
+        for file in world.files
     )  # fmt: skip
     return world._replace(files=tuple(sorted(files)))
 
@@ -94,7 +94,7 @@ def tearing_down(world: World) -> Iterator[Move]:
                         changed(world, index, teardown="untorn"),
                     )
                 elif not world.lock:
-                    mine = [one for one in world.files if one.content == sandbox.id]
+                    mine = [file for file in world.files if file.content == sandbox.id]
                     torn = changed(without(world, mine), index, teardown="torn", ips=())
                     yield f"{sandbox.pod}: DEL", torn
             case "torn" | "untorn":
@@ -115,7 +115,7 @@ def other_runtime(world: World) -> Iterator[Move]:
         if sandbox.setup == "new" and world.runtime != DOCKER:
             yield f"{sandbox.pod}: containerd run", changed(world, index, setup="started", container="running")
         elif sandbox.setup == "ready" and sandbox.leaves and not world.lock:
-            mine = [one for one in world.files if one.content == sandbox.id]
+            mine = [file for file in world.files if file.content == sandbox.id]
             ended = changed(without(world, mine), index, setup="failed", container="", ips=(), configured=())
             yield f"{sandbox.pod}: DEL by containerd, and its end", ended
     if world.may(MIGRATION):
@@ -193,9 +193,9 @@ def late_del(world: World) -> Iterator[Move]:
     """A DEL of a sandbox that is gone, by a retry or a script."""
     if world.may("late DEL") and not world.lock:
         for gone in sorted(
-            {one.content for one in world.files if one.content and not _has_container(world, one.content)}
+            {file.content for file in world.files if file.content and not _has_container(world, file.content)}
         ):
-            mine = [one for one in world.files if one.content == gone]
+            mine = [file for file in world.files if file.content == gone]
             after = spent(without(world, mine), "late DEL")
             for index, sandbox in enumerate(world.sandboxes):
                 if sandbox.id == gone:
@@ -275,4 +275,4 @@ RARE: Final[dict[Actor, frozenset[str]]] = {
 
 def moving(actors: tuple[Actor, ...], start: World) -> tuple[Actor, ...]:
     """Return the actors that can do anything from this start."""
-    return tuple(one for one in actors if one not in RARE or any(map(start.may, RARE[one])))
+    return tuple(actor for actor in actors if actor not in RARE or any(map(start.may, RARE[actor])))

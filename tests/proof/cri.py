@@ -94,9 +94,9 @@ def _del(world: World, index: int, sandbox: Sandbox) -> Iterator[Move]:
     """It ends the network namespace as well."""
     if world.lock:
         return
-    mine = [one for one in world.files if one.content == sandbox.id]
+    mine = [file for file in world.files if file.content == sandbox.id]
     left = sandbox.ips if sandbox.orphaned else ()  # its ADD counts them
-    held = tuple(one for one in world.pinned if one.ip not in {file.ip for file in mine})
+    held = tuple(namespace for namespace in world.pinned if namespace.ip not in {file.ip for file in mine})
     torn = changed(without(world, mine), index, teardown="torn", ips=left, configured=(), mounted=False)
     yield f"{sandbox.pod}: DEL", torn._replace(pinned=held)
 

@@ -220,7 +220,7 @@ def _describe(label: Label) -> str:
     if isinstance(label, str):
         return label
     who, (name, *of) = label
-    return " ".join((f"{who}: {name}", *(str(getattr(one, "name", one))[:24] for one in of)))
+    return " ".join((f"{who}: {name}", *(str(getattr(argument, "name", argument))[:24] for argument in of)))
 
 
 def _steps(reached_from: dict[State, tuple[State | None, Label]], state: State) -> list[str]:

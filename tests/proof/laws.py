@@ -43,13 +43,13 @@ def _content(sandbox: Sandbox, ip: str) -> str:
 def owned_once(world: World) -> str:
     """No two live sandboxes have the same address."""
     held = [(sandbox.network, ip) for sandbox in world.sandboxes if sandbox.exists for ip in sandbox.ips]
-    twice = {one for one in held if held.count(one) > 1}
+    twice = {address for address in held if held.count(address) > 1}
     return f"two live sandboxes have {min(twice)[1]}" if twice else ""
 
 
 def answering(world: World) -> str:
     """An address that a network namespace without a process has stays reserved."""
-    gone = [one.ip for one in world.pinned if world.file(one.ip) is None]
+    gone = [namespace.ip for namespace in world.pinned if world.file(namespace.ip) is None]
     return f"a network namespace has {gone[0]}, which is no longer reserved" if gone else ""
 
 
@@ -62,7 +62,7 @@ def restored(world: World) -> str:
     """A restored sandbox is in place, and a released one is not, until it is released again."""
     last = {entry.container_id: entry for entry in world.journal}
     for entry in last.values():
-        mine = [one for one in world.files if entry.container_id and one.content == entry.container_id]
+        mine = [file for file in world.files if entry.container_id and file.content == entry.container_id]
         if entry.restored and len(mine) < len(entry.reservations):
             return f"the sandbox {entry.container_id[:2]} is restored according to the journal, and is not in place"
         if entry.released and entry.verdict is Verdict.RELEASED and mine:
@@ -91,8 +91,8 @@ def whole(world: World) -> str:
 
 
 def _partly_released(world: World, entry: Entry) -> str:
-    mine = {one.ip for one in world.files if entry.container_id and one.content == entry.container_id}
-    names = {one.name for one in entry.reservations}
+    mine = {file.ip for file in world.files if entry.container_id and file.content == entry.container_id}
+    names = {image.name for image in entry.reservations}
     if not mine or names <= mine:
         return ""
     if all(world.file(name) is not None for name in names - mine):
@@ -108,8 +108,8 @@ def clean(before: World, after: World) -> str:
         and (sandbox.container != "running" or sandbox.checkpoint or sandbox.record)
         for sandbox in before.sandboxes
     )  # fmt: skip
-    held = {one.ip for one in before.pinned}
-    if truthful and (left := [one for one in unowned(before) if one in after.files and one.ip not in held]):
+    held = {namespace.ip for namespace in before.pinned}
+    if truthful and (left := [file for file in unowned(before) if file in after.files and file.ip not in held]):
         return f"{left[0].ip} is still leaked after a cleaner has run to its end"
     return ""
 
@@ -118,7 +118,7 @@ def untouched(*names: str) -> Law:
     """These files are never removed."""
 
     def law(world: World) -> str:
-        gone = [name for name in names if not any(one.ip == name for one in world.files)]
+        gone = [name for name in names if not any(file.ip == name for file in world.files)]
         return f"{gone[0]} was removed" if gone else ""
 
     return law

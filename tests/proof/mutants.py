@@ -119,7 +119,7 @@ class NamespacesSharedByReleases(InMemory):
 
     def holder_of(self, _container_id: str, ips: Sequence[str]) -> str:
         if self._ips is None:
-            self._ips = frozenset(one.ip for one in self._ask("addresses"))
+            self._ips = frozenset(address.ip for address in self._ask("addresses"))
         return "process 7 (pause)" if self._ips.intersection(ips) else ""
 
 
@@ -174,7 +174,7 @@ class ContentOnly(InMemory):
 
     def reservations(self) -> tuple[NetworkStore, ...]:
         return tuple(
-            replace(store, reading=Known(tuple(_alike(one) for one in store.reading.known())))
+            replace(store, reading=Known(tuple(_alike(reservation) for reservation in store.reading.known())))
             for store in super().reservations()
         )
 
@@ -234,14 +234,14 @@ class NotRecovered(InMemoryJournal):
 
     def read(self) -> Journal:
         journal = super().read()
-        return replace(journal, entries=tuple(one for one in journal.entries if not one.unfinished))
+        return replace(journal, entries=tuple(entry for entry in journal.entries if not entry.unfinished))
 
 
 def made_of(*changes: type[InMemory | InMemoryJournal]) -> Assembly:
     """Return a cleaner with all of these changes."""
-    node = type("Node", (*(one for one in changes if issubclass(one, InMemory)), InMemory), {})
+    node = type("Node", (*(change for change in changes if issubclass(change, InMemory)), InMemory), {})
     journal_store = type(
-        "JournalStore", (*(one for one in changes if issubclass(one, InMemoryJournal)), InMemoryJournal), {}
+        "JournalStore", (*(change for change in changes if issubclass(change, InMemoryJournal)), InMemoryJournal), {}
     )
 
     def assemble(ask: Answered, setup: Setup) -> Parts:

@@ -145,4 +145,4 @@ COVERED: Final[dict[str, Covered]] = {
     "the cleaner's lock": Covered(_part(mutants.NotExclusive, TWO_CLEANERS)),
 }
 
-ALL_COVERED_GUARDS: Final = tuple(name for name in COVERED if name in {one.__name__ for one in guards.GUARDS})
+ALL_COVERED_GUARDS: Final = tuple(name for name in COVERED if name in {guard.__name__ for guard in guards.GUARDS})

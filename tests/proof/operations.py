@@ -110,7 +110,7 @@ def reservations(world: World, _who: str, networks: tuple[str, ...]) -> Answers:
 @cache
 def _stores(files: tuple[File, ...], networks: tuple[str, ...]) -> tuple[NetworkStore, ...]:
     return tuple(
-        NetworkStore(name, Known(tuple(_reservation(one) for one in files if one.network == name)))
+        NetworkStore(name, Known(tuple(_reservation(file) for file in files if file.network == name)))
         for name in networks
     )  # fmt: skip
 
@@ -147,7 +147,7 @@ def checkpoints(world: World, _who: str) -> Answers:
 
 @cache
 def _checkpoints(some: tuple[tuple[str, str], ...]) -> tuple[Checkpoint, ...]:
-    return tuple(Checkpoint(*one) for one in some)
+    return tuple(Checkpoint(*checkpoint) for checkpoint in some)
 
 
 def containers(world: World, _who: str) -> Answers:
@@ -166,13 +166,15 @@ def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]
 
 def records(world: World, _who: str, container_ids: tuple[str, ...]) -> Answers:
     """What the runtime's own records have of these sandboxes: more than its list."""
-    recorded = (one for one in world.sandboxes if one.asked and one.record and one.id in container_ids)
+    recorded = (
+        sandbox for sandbox in world.sandboxes if sandbox.asked and sandbox.record and sandbox.id in container_ids
+    )
     yield _containers(tuple((sandbox.id, "being created", sandbox.pod) for sandbox in recorded)), world
 
 
 def named_namespaces(world: World, _who: str) -> Answers:
     """The sandboxes of which libcni's cache names the network namespace."""
-    yield tuple(sorted({one.named for one in world.pinned if one.named})), world
+    yield tuple(sorted({namespace.named for namespace in world.pinned if namespace.named})), world
 
 
 def processes(world: World, _who: str) -> Answers:
@@ -216,7 +218,7 @@ def has_container(world: World, _who: str, container_id: str) -> Answers:
 
 
 def has_record(world: World, _who: str, container_id: str) -> Answers:
-    yield any(one.id == container_id and one.asked and one.record for one in world.sandboxes), world
+    yield any(sandbox.id == container_id and sandbox.asked and sandbox.record for sandbox in world.sandboxes), world
 
 
 def has_checkpoint(world: World, _who: str, container_id: str) -> Answers:
@@ -228,11 +230,11 @@ def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
 
 
 def probe(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
-    yield tuple(ip for ip in ips if any(one.ip == ip for one in world.pinned)), world
+    yield tuple(ip for ip in ips if any(namespace.ip == ip for namespace in world.pinned)), world
 
 
 def is_mounted(world: World, _who: str, container_id: str) -> Answers:
-    yield container_id != "" and any(one.named == container_id for one in world.pinned), world
+    yield container_id != "" and any(namespace.named == container_id for namespace in world.pinned), world
 
 
 # File operations.
@@ -261,7 +263,7 @@ def remove(world: World, _who: str, network: str, name: str) -> Answers:
         yield Missing(), world
         return
     found = (file.network, file.ip, _bytes(file.content))
-    noted = any((one.network, one.name, one.content) == found for entry in world.journal for one in entry.files)
+    noted = any((image.network, image.name, image.content) == found for entry in world.journal for image in entry.files)
     lost = world.lost if noted else f"{file.ip} of {file.content[:2] or 'nobody'}"
     yield None, without(world, [file])._replace(lost=lost)
 
@@ -276,7 +278,7 @@ def put_back(world: World, _who: str, what: FileImage) -> Answers:
 
 
 def addresses_of(world: World, _who: str, container_id: str, network: str) -> Answers:
-    yield tuple(one.ip for one in world.files if (one.content, one.network) == (container_id, network)), world
+    yield tuple(file.ip for file in world.files if (file.content, file.network) == (container_id, network)), world
 
 
 # The journal and the cleaner's lock.
@@ -319,7 +321,7 @@ def begin_anyway(world: World, _who: str, entry: Entry) -> Answers:
 
 
 def update(world: World, _who: str, entry: Entry) -> Answers:
-    yield None, world._replace(journal=tuple(entry if one.name == entry.name else one for one in world.journal))
+    yield None, world._replace(journal=tuple(entry if known.name == entry.name else known for known in world.journal))
 
 
 _OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {

@@ -169,7 +169,9 @@ class InMemory:
 
     def reservations(self) -> tuple[NetworkStore, ...]:
         stores: tuple[NetworkStore, ...] = self._ask("reservations", self._setup.networks)
-        self._reserved = frozenset(one.container_id for store in stores for one in store.reading.known())
+        self._reserved = frozenset(
+            reservation.container_id for store in stores for reservation in store.reading.known()
+        )
         return stores
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -178,7 +180,7 @@ class InMemory:
     def containers(self) -> tuple[Container, ...]:
         """Ask containerd and CRI-O for records too, of the sandboxes that their list lacks."""
         listed: tuple[Container, ...] = self._ask("containers")
-        missing = self._reserved.difference({""}, (one.id for one in listed))
+        missing = self._reserved.difference({""}, (container.id for container in listed))
         return (*listed, *self.records(sorted(missing))) if self._asks_cri and missing else listed
 
     @property
@@ -323,7 +325,10 @@ class InMemoryFiles(NodeFiles):
 def _cni_results(subnet: str, networks: tuple[str, ...], named: tuple[str, ...]) -> tuple[CniResult, ...]:
     ranges = ((subnet_range(subnet),), (subnet_range("fd00::/64"),))
     results = tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in networks)
-    return (*results, *(CniResult(NETWORK, one, "eth0", "", ranges, "", 0, _place(one)) for one in named))
+    return (
+        *results,
+        *(CniResult(NETWORK, container_id, "eth0", "", ranges, "", 0, _place(container_id)) for container_id in named),
+    )
 
 
 def _place(container_id: str) -> str:

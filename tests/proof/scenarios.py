@@ -45,14 +45,14 @@ def leak(ip: str, container_id: str = GONE, inode: int = 99) -> File:
 
 
 def node(*sandboxes: Sandbox, leaks: tuple[File, ...] = (), **more: object) -> World:
-    files = [File(ip, one.id, 0, LONG_AGO, one.network) for one in sandboxes for ip in one.ips]
+    files = [File(ip, sandbox.id, 0, LONG_AGO, sandbox.network) for sandbox in sandboxes for ip in sandbox.ips]
     numbered = (file._replace(inode=number) for number, file in enumerate(files, 1))
     world = World(sandboxes, tuple(sorted((*numbered, *leaks))))
     return world._replace(**more)  # type: ignore[arg-type]
 
 
 def rarely(*what: str) -> tuple[tuple[str, int], ...]:
-    return tuple((one, what.count(one)) for one in dict.fromkeys(what))
+    return tuple((event, what.count(event)) for event in dict.fromkeys(what))
 
 
 CHURN = Scenario(
@@ -325,7 +325,7 @@ FAULTY_READING = Scenario(
 
 def docker_loses_three(world: World) -> Iterator[Move]:
     for label, after in docker_forgets(world):
-        if sum(one.hidden for one in after.sandboxes) == 3:
+        if sum(sandbox.hidden for sandbox in after.sandboxes) == 3:
             yield label, after
 
 

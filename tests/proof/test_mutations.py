@@ -36,7 +36,9 @@ def test_without_the_others_too_the_checker_finds_a_counterexample(name: str) ->
         explore(together)
 
 
-@pytest.mark.parametrize("scenario", [SMALL, UNAVAILABLE, DOCKER, PARTLY, CLAIMED, CRI_SMALL], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "scenario", [SMALL, UNAVAILABLE, DOCKER, PARTLY, CLAIMED, CRI_SMALL], ids=lambda scenario: scenario.name
+)
 def test_without_all_covered_guards_the_others_suffice(scenario: Scenario) -> None:
     assert explore(Without(scenario=scenario, guards=ALL_COVERED_GUARDS)).states > 0
 

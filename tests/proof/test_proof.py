@@ -28,7 +28,7 @@ from tests.wire import only_with
 pytestmark = pytest.mark.proof
 
 FEWEST_STATES = 1000
-WRONG_LIST = (*ASSUMED, *(one for one in (*PROOF, *DEEP) if one.laws == IN_USE))
+WRONG_LIST = (*ASSUMED, *(scenario for scenario in (*PROOF, *DEEP) if scenario.laws == IN_USE))
 
 
 def explore(scenario: Scenario, fewest: int) -> None:
@@ -40,18 +40,18 @@ def explore(scenario: Scenario, fewest: int) -> None:
     assert not explored.halted or scenario in WRONG_LIST
 
 
-@pytest.mark.parametrize("scenario", PROOF, ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", PROOF, ids=lambda scenario: scenario.name)
 def test_no_order_of_events_releases_an_address_in_use(scenario: Scenario) -> None:
     explore(scenario, FEWEST_STATES)
 
 
-@pytest.mark.parametrize("scenario", DEEP, ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", DEEP, ids=lambda scenario: scenario.name)
 def test_larger_nodes(scenario: Scenario) -> None:
     only_with(os.environ.get("NODELEAK_PROOF") == "deep", "NODELEAK_PROOF=deep, which takes minutes")
     explore(scenario, 100 * FEWEST_STATES)
 
 
-@pytest.mark.parametrize("scenario", [*POLICY, *ASSUMED], ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", [*POLICY, *ASSUMED], ids=lambda scenario: scenario.name)
 def test_if_an_assumption_fails_another_guard_protects(scenario: Scenario) -> None:
     explore(scenario, 1)
 
@@ -96,7 +96,7 @@ def test_without_ordered_runtime_the_longer_grace_period_suffices_while_no_clock
         assert Explorer(timed).explore().removals > 0
 
 
-@pytest.mark.parametrize("scenario", [SMALL, DOCKER, CRI_UNAVAILABLE], ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", [SMALL, DOCKER, CRI_UNAVAILABLE], ids=lambda scenario: scenario.name)
 def test_merging_states_changes_nothing_that_can_happen(scenario: Scenario) -> None:
     merging, complete = (
         Explorer(replace(scenario, setup=replace(scenario.setup, merged=merged))) for merged in (True, False)

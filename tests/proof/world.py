@@ -122,7 +122,7 @@ class World(NamedTuple):
     """How often each rare event may still happen."""
 
     def file(self, ip: str, network: str = NETWORK) -> File | None:
-        return next((one for one in self.files if one.ip == ip and one.network == network), None)
+        return next((file for file in self.files if file.ip == ip and file.network == network), None)
 
     def may(self, rare: str) -> bool:
         for name, most in self.left:
@@ -145,20 +145,20 @@ def spent(world: World, rare: str) -> World:
 
 def made(world: World, ip: str, content: str, network: str = NETWORK, mtime: int | None = None) -> World:
     """Create a file. Inodes are reused at once, as ext4 does, so a new inode proves nothing."""
-    used = {one.inode for one in world.files}
+    used = {file.inode for file in world.files}
     inode = next(number for number in count(1) if number not in used)
     file = File(ip, content, inode, world.clock + world.jumped if mtime is None else mtime, network)
     return world._replace(files=tuple(sorted((*world.files, file))))
 
 
 def without(world: World, gone: Iterable[File]) -> World:
-    names = {(one.network, one.ip) for one in gone}
-    return world._replace(files=tuple(one for one in world.files if (one.network, one.ip) not in names))
+    names = {(file.network, file.ip) for file in gone}
+    return world._replace(files=tuple(file for file in world.files if (file.network, file.ip) not in names))
 
 
 def unowned(world: World) -> tuple[File, ...]:
     """Return the true leaks: no container, no record, no checkpoint, no process, no claim, no ADD in progress."""
-    return tuple(one for one in world.files if not _owned(world, one))
+    return tuple(file for file in world.files if not _owned(world, file))
 
 
 def _owned(world: World, file: File) -> bool:

@@ -121,7 +121,7 @@ def failing_pods(node: Node) -> None:
         pods += [exits, no_image, no_config]
     applied(node.cluster, *pods)
     time.sleep(120)
-    node.cluster.kubectl("delete", "pods", *(one["metadata"]["name"] for one in pods))
+    node.cluster.kubectl("delete", "pods", *(pod["metadata"]["name"] for pod in pods))
 
 
 def cron_jobs(node: Node) -> None:
@@ -219,7 +219,7 @@ def _registered_again(node: Node) -> None:
 
 def _is_ready(node: Node) -> None:
     found = json.loads(node.cluster.kubectl("get", "node", node.cluster.node, "-o", "json"))
-    conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
+    conditions = {condition["type"]: condition["status"] for condition in found["status"]["conditions"]}
     assert conditions["Ready"] == "True"
     assert not found["spec"].get("taints")
 
