@@ -163,7 +163,7 @@ def read_journal(config: Config) -> Journal:
 
 
 def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
-    """Return the entries of the journal for the timeline, or why it cannot be read, and its damaged lines."""
+    """Return the entries of the journal for the timeline, or why it cannot be read, and its damage."""
     try:
         journal = JournalStore(config.state_dir).read()
     except SourceError as error:

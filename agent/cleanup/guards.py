@@ -11,13 +11,13 @@ from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_address
 from posixpath import normpath
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets, usable
-from agent.model.release import Allowance, Limits, Reason, Refusal, ReleaseRequest
+from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
 from agent.model.runtime import CRI_O
 from agent.model.setting_values import AUTO
@@ -78,6 +78,16 @@ class RuntimeHistory:
         return RuntimeHistory(running, start, snapshot.uptime if why else self.suspect_since, why or self.why)
 
 
+class Allowance(NamedTuple):
+    """How many addresses may be released now."""
+
+    setting: str
+    """The option that limits them."""
+    left: int
+    spent: int = 0
+    """By earlier syncs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GuardContext:
     """Everything the guards may know. Each fact is computed once, and serves all requests of a sync."""
@@ -85,6 +95,7 @@ class GuardContext:
     report: Report
     runtime_history: RuntimeHistory
     limits: Limits
+    allowances: Sequence[Allowance] = ()
     halted: str = ""
     """Why cleanup halted; empty if it did not."""
     journal_trouble: str = ""
@@ -189,7 +200,7 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
         for request, refusals in decisions
         if refusals or not {*request.reservations}.intersection(context.paused)
     )
-    return tuple(_within_budget(due, context.limits.allowances))
+    return tuple(_within_budget(due, context.allowances))
 
 
 def _sort_key(request: ReleaseRequest) -> tuple[int, ReservationKey]:

@@ -10,14 +10,13 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
 from agent.cleanup import guards, restore
-from agent.cleanup.guards import GuardContext, RuntimeHistory
+from agent.cleanup.guards import Allowance, GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.signals import interrupted
 from agent.cleanup.summary import summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
 from agent.model.release import (
-    Allowance,
     Blocker,
     Cleaning,
     Limits,
@@ -117,11 +116,11 @@ class DryRun:
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
         snapshot = report.assessment.snapshot
-        allowances = tuple(self.budget.allowances(self._read, snapshot.taken_at, self.actor))
         return GuardContext(
             report=report,
             runtime_history=self._history,
-            limits=replace(self.limits, allowances=allowances),
+            limits=self.limits,
+            allowances=tuple(self.budget.allowances(self._read, snapshot.taken_at, self.actor)),
             halted=self.halted,
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
 
 from agent.model.finding import LeakCause
 from agent.model.snapshot import Reservation, ReservationKey, Unavailable
@@ -230,16 +229,6 @@ class NotReleasable:
     """Empty: it is reserved in no network."""
 
 
-class Allowance(NamedTuple):
-    """How many addresses may be released now."""
-
-    setting: str
-    """The option that limits them."""
-    left: int
-    spent: int = 0
-    """By earlier syncs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What cleanup may release."""
@@ -250,7 +239,6 @@ class Limits:
     settle: timedelta
     max_share: float
     """Of the range, from 0 to 1."""
-    allowances: tuple[Allowance, ...] = ()
     only: frozenset[str] | None = None
     """The addresses requested by name; None: any."""
     unattended: bool = False

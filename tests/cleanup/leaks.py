@@ -3,15 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
-from agent.cleanup.guards import GuardContext
-from agent.model.release import Allowance, Limits, Reason, Refusal
+from agent.cleanup.guards import Allowance, GuardContext
+from agent.model.release import Limits, Reason, Refusal
 from agent.model.snapshot import Node, Reservation, Snapshot
-from tests.builders import (
-    guard_context,
-    make_limits,
-    reservation,
-    verdicts,
-)
+from tests.builders import guard_context, make_limits, reservation, verdicts
 
 SECOND = timedelta(seconds=1)
 THE_ID, THE_IP = "9" * 64, "10.244.1.9"

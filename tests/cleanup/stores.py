@@ -68,14 +68,8 @@ class NoOwners(Recheck):
 
             return ask
 
-        super().__init__(
-            answer("docker", container),
-            answer("kubelet", checkpoint),
-            CniResults([]),
-            Path(),
-            ProcessTable(Path()),
-            lambda *_: {},
-        )
+        asked = answer("docker", container), answer("kubelet", checkpoint)
+        super().__init__(*asked, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {})
         self.__dict__["kernel"] = answer("kernel", holder)
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup.journal import Entry, JournalStore
-from agent.cleanup.run import HOUR, Apply, Budget, DryRun
+from agent.cleanup.run import Apply, Budget, DryRun
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.snapshot import Reservation
 from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation
@@ -26,7 +26,7 @@ def leaks(count: int) -> list[Reservation]:
 
 def entry(released: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: Any) -> Entry:
     """Return the journal entry of one release, by default an hour and a half ago."""
-    at: datetime = more.pop("at", NOW - 1.5 * HOUR)
+    at: datetime = more.pop("at", NOW - timedelta(minutes=90))
     name = f"{at:%H%M%S.%f}-{released.container_id[:12]}-{released.ip}"
     fields = {"actor": "run", "pod": "", "files": (image(released),), "verdict": verdict} | more
     return Entry(name=name, at=at, container_id=released.container_id, **fields)
@@ -45,14 +45,8 @@ class Daemon:
         recheck: Owners | None = None,
     ) -> None:
         self.files, self.journal_store = Files(), journal_store or InMemoryJournal()
-        self.session = (
-            limits or make_limits(),
-            budget,
-            actor,
-            self.journal_store,
-            (recheck or Owners()).recheck(),
-            self.files,
-        )
+        owners = (recheck or Owners()).recheck()
+        self.session = limits or make_limits(), budget, actor, self.journal_store, owners, self.files
         self.cleaner: DryRun = Apply(*self.session, now=lambda: self.now, lock_timeout=0)
         self.now = NOW
         self._memory: ConfirmationState | None = None

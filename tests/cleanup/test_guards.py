@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agent import config
-from agent.cleanup.guards import GuardContext, RuntimeHistory, decide, release_requests
+from agent.cleanup.guards import Allowance, GuardContext, RuntimeHistory, decide, release_requests
 from agent.model.assessment import State
-from agent.model.release import Allowance, Limits, Reason, Refusal
+from agent.model.release import Limits, Reason, Refusal
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     SOURCES,
@@ -156,7 +156,7 @@ SITUATIONS = (
             Reason.OVER_BUDGET,
             "this is number 3 in line",
             node(*leaks(2), reservation("10.244.1.8", age=timedelta(hours=1))),
-            limits=make_limits(allowances=allowances),
+            allowances=allowances,
             command=name.partition(",")[0],
         )
         for name, (allowances, _) in BUDGETS.items()
@@ -205,10 +205,11 @@ def applied(wrong: Situation, words: list[str]) -> Situation:
         changes["only"] = (wrong.limits.only or frozenset()) | ips
     allowances = tuple(
         Allowance(setting, most[name] - spent if name in {*options, "max"} else left, spent)
-        for setting, left, spent in wrong.limits.allowances
+        for setting, left, spent in wrong.known.get("allowances", ())
         if (name := setting.removeprefix("--").replace("-", "_"))
     )
-    return replace(wrong, limits=replace(wrong.limits, allowances=allowances, **changes))
+    known = wrong.known | {"allowances": allowances}
+    return replace(wrong, limits=replace(wrong.limits, **changes), known=known)
 
 
 LIFTED = {
@@ -681,8 +682,7 @@ def test_the_oldest_are_released_first_whatever_the_order_of_the_directory() -> 
 
 def test_what_is_paused_is_left_out_and_uses_no_budget() -> None:
     old, middle, new = leaks(3)
-    limits = make_limits(allowances=(Allowance("--max", 1),))
-    context = guard_context(node(new, old, middle), limits=limits, paused=frozenset({old}))
+    context = guard_context(node(new, old, middle), allowances=[Allowance("--max", 1)], paused=frozenset({old}))
     assert (passed(context), len(verdicts(context))) == ([middle.ip], 2)
     refused = guard_context(node(old, Address(old.ip, 1, "sh")), paused=frozenset({old}))
     assert len(verdicts(refused)) == 1, "another reason is told"
@@ -699,8 +699,7 @@ def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit_or_are_re
         (3, [f"{THE_IP} fd00::9", "10.244.1.11"]),
         (5, [f"{THE_IP} fd00::9", "10.244.1.11", "10.244.1.12", "10.244.1.13"]),
     ):
-        limits = make_limits(allowances=(Allowance("--max-per-sync", most),))
-        assert passed(guard_context(context, limits=limits)) == expected
+        assert passed(guard_context(context, allowances=[Allowance("--max-per-sync", most)])) == expected
     assert len(passed(guard_context(node(*leaks(31))))) == 31, "without a budget"
 
 
@@ -708,7 +707,7 @@ def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit_or_are_re
 def test_a_refusal_names_each_limit_that_is_too_low_and_the_needed_value(name: str) -> None:
     allowances, setting = BUDGETS[name]
     least = min(allowance.left for allowance in allowances)
-    context = guard_context(node(*leaks(3)), limits=make_limits(allowances=allowances))
+    context = guard_context(node(*leaks(3)), allowances=allowances)
     over = [refusal for nos in verdicts(context).values() for refusal in nos]
     assert len(over) == 3 - max(least, 0)
     assert over[-1].setting == setting

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.checks import engine
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry
-from agent.cleanup.run import HOUR, Apply, Budget
+from agent.cleanup.run import Apply, Budget
 from agent.model.assessment import State
 from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
@@ -235,7 +235,8 @@ def test_no_sync_exceeds_a_release_limit(case: CleanupInput, a_round: int, an_ho
 def earlier(number: int, minutes: int, actor: str) -> Entry:
     """Return the release of an address that is nowhere any more."""
     lost = reservation("10.0.0.99", f"{number:x}f" * 32)
-    return Entry(str(number), NOW - HOUR / 60 * minutes, actor, lost.container_id, "", (image(lost),), Verdict.RELEASED)
+    at = NOW - timedelta(minutes=minutes)
+    return Entry(str(number), at, actor, lost.container_id, "", (image(lost),), Verdict.RELEASED)
 
 
 @_LONGER
@@ -265,7 +266,7 @@ def test_all_addresses_of_a_sandbox_are_released_or_none(case: CleanupInput, bro
 def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, case: CleanupInput) -> None:
     lost = reservation(IPS[0], IDS[0])
     journal = InMemoryJournal(
-        Entry("1", NOW - 2 * HOUR, "run", lost.container_id, "", (image(lost),), Verdict.RELEASED)
+        Entry("1", NOW - timedelta(hours=2), "run", lost.container_id, "", (image(lost),), Verdict.RELEASED)
     )
     daemon = Daemon(case, journal=journal)
     again = Container(lost.container_id, "exited", 0, "", "", sandbox=True)

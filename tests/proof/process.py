@@ -423,20 +423,10 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = RuntimeHistory().after(snapshots[0])
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
+        observed = memory.taken_at, memory.uptime, found, memory.owned, pods
         # Whether a released container reappeared depends on the whole snapshot.
-        _merge(
-            ask,
-            setup,
-            "snapshot",
-            memory.taken_at,
-            memory.uptime,
-            found,
-            memory.owned,
-            pods,
-            runtime_history,
-            journal.known,
-            snapshots[0] if journal.known.entries else None,
-        )
+        whole = snapshots[0] if journal.known.entries else None
+        _merge(ask, setup, "snapshot", *observed, runtime_history, journal.known, whole)
         if setup.confirm:
             ask("wait", setup.confirm.total_seconds())
         snapshots = (*snapshots, snapshots[0] if setup.one_snapshot else snapshot())

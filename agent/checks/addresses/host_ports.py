@@ -45,12 +45,12 @@ def forwarded(assessment: Assessment, reservations: Collection[Reservation]) -> 
     snapshot, specs = assessment.snapshot, assessment.host_ports
     cached = _cached(snapshot, {reservation.container_id for reservation in reservations})
     processes = known_or(snapshot.processes, None)
-    return {
-        reservation: ()
-        if _without_rules(reservation, processes)
-        else cached.get((reservation.container_id, reservation.network), specs.get(reservation.container_id))
-        for reservation in reservations
-    }
+    found: dict[Reservation, Ports | None] = {}
+    for reservation in reservations:
+        sandbox = reservation.container_id
+        recorded = cached.get((sandbox, reservation.network), specs.get(sandbox))
+        found[reservation] = () if _without_rules(reservation, processes) else recorded
+    return found
 
 
 def _cached(snapshot: Snapshot, container_ids: Collection[str]) -> Mapping[tuple[str, str], Ports]:
