@@ -123,16 +123,6 @@ def _release_journaled(
     return replace(outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), entry.at, why))
 
 
-def record(journal: JournalStore, entry: Entry, at: datetime, why: str) -> str:
-    """Record the outcome. Return why it is so, and if it cannot be recorded: then the entry is unfinished."""
-    try:
-        journal.update(entry, at)
-    except OSError as error:
-        unrecorded = f"the journal does not record the outcome: {describe_error(error)}"
-        return f"{why}; {unrecorded}" if why else unrecorded
-    return why
-
-
 def _compare_and_unlink(images: Sequence[FileImage], networks: Mapping[str, "LockedNetwork"]) -> tuple[Verdict, str]:
     """Under the locks nothing is asked, nothing is waited for, and only the directories are written.
 
@@ -154,6 +144,16 @@ def _compare_and_unlink(images: Sequence[FileImage], networks: Mapping[str, "Loc
             networks[image.directory].link(image)
         return Verdict.FAILED, describe_error(error)
     return (Verdict.RELEASED, "") if removed else (Verdict.GONE, "released by a process that does not take the lock")
+
+
+def record(journal: JournalStore, entry: Entry, at: datetime, why: str) -> str:
+    """Record the outcome. Return why it is so, and if it cannot be recorded: then the entry is unfinished."""
+    try:
+        journal.update(entry, at)
+    except OSError as error:
+        unrecorded = f"the journal does not record the outcome: {describe_error(error)}"
+        return f"{why}; {unrecorded}" if why else unrecorded
+    return why
 
 
 class OpenNetwork:
