@@ -102,7 +102,7 @@ class GuardContext:
     """Why the journal cannot be used; empty if it can."""
     journal_damage: Sequence[str] = ()
     """The files of the journal that cannot be parsed."""
-    paused: Collection[Reservation] = ()
+    paused: frozenset[Reservation] = frozenset()
     """The leaks whose release has just failed: they are left alone for a while."""
 
     @property
@@ -192,14 +192,11 @@ Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 
 def decide(context: GuardContext) -> tuple[Decision, ...]:
     """Ask every guard about every request, the oldest first. What passes and is paused is left out."""
-    requests = release_requests(context.assessment, context.limits.only)
-    ordered = sorted(requests, key=_sort_key)
-    decisions = ((request, tuple(_objections(request, context))) for request in ordered)
-    due = (
-        (request, refusals)
-        for request, refusals in decisions
-        if refusals or not {*request.reservations}.intersection(context.paused)
-    )
+    due: list[Decision] = []
+    for request in sorted(release_requests(context.assessment, context.limits.only), key=_sort_key):
+        refusals = tuple(_objections(request, context))
+        if refusals or context.paused.isdisjoint(request.reservations):
+            due.append((request, refusals))
     return tuple(_within_budget(due, context.allowances))
 
 

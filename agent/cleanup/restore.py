@@ -52,11 +52,16 @@ def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> tuple[li
 
     IDs are never reused, so equal content is proof.
     """
-    found = [(image, networks[image.directory].read(image.name)) for image in entry.reservations]
-    missing = [
-        (image, now) for image, now in found if not now or (now.name, now.content) != (image.name, image.content)
-    ]
-    return [image for image, _ in missing], [image for image, now in missing if now]
+    missing: list[FileImage] = []
+    taken: list[FileImage] = []
+    for image in entry.reservations:
+        now = networks[image.directory].read(image.name)
+        if now is None:
+            missing.append(image)
+        elif (now.name, now.content) != (image.name, image.content):
+            missing.append(image)
+            taken.append(image)
+    return missing, taken
 
 
 def restore(entry: Entry, files: NodeFiles, journal: JournalStore, now: datetime) -> Restoration:
@@ -135,12 +140,11 @@ def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
     with files.locked(entry.directories) as networks:
         missing, taken = _not_in_place(entry, networks)
         if len(missing) == len(entry.reservations):
-            unknown = (
-                "" if entry.verdict else ", and it is not known whether this release or another process removed them"
-            )
-            return entry.ended(
-                entry.verdict or Verdict.INTERRUPTED, f"{interrupted}; no reservation is in place{unknown}"
-            )
+            why = f"{interrupted}; no reservation is in place"
+            if entry.verdict:
+                return entry.ended(entry.verdict, why)
+            doubt = "it is not known whether this release or another process removed them"
+            return entry.ended(Verdict.INTERRUPTED, f"{why}, and {doubt}")
         if taken:
             return entry.ended(Verdict.INTERRUPTED, f"{interrupted}, and a removed address is reserved again")
         for image in missing:

@@ -124,7 +124,7 @@ class DryRun:
             halted=self.halted,
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,
-            paused={leak for leak, until in self._paused.items() if snapshot.uptime < until},
+            paused=frozenset(leak for leak, until in self._paused.items() if snapshot.uptime < until),
         )
 
     @property
@@ -177,13 +177,14 @@ class Apply(DryRun):
 
     def _record_halt(self) -> None:
         """Let a halt outlive this process, until `nodeleak resume`."""
-        if self._reappeared:
-            with suppress(Busy, OSError, SourceError), self.journal.exclusive(self.lock_timeout):
-                if entry := self.journal.read().named(self._reappeared.name):
-                    halting = replace(entry, halted=self.now(), resumed=None)
-                    self.journal.update(halting, self.now())
-                    entries = (halting if entry.name == halting.name else entry for entry in self._read.entries)
-                    self._read, self._reappeared = replace(self._read, entries=tuple(entries)), None
+        if not self._reappeared:
+            return
+        with suppress(Busy, OSError, SourceError), self.journal.exclusive(self.lock_timeout):
+            if entry := self.journal.read().named(self._reappeared.name):
+                halting = replace(entry, halted=self.now(), resumed=None)
+                self.journal.update(halting, self.now())
+                entries = tuple(halting if known.name == entry.name else known for known in self._read.entries)
+                self._read, self._reappeared = replace(self._read, entries=entries), None
 
     def _outcomes(self, requests: Sequence[ReleaseRequest], snapshot: Snapshot) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -250,10 +251,10 @@ def _would_release(request: ReleaseRequest, known: Mapping[ReservationKey, Probe
 
 def _still_locked(request: ReleaseRequest, outcomes: Sequence[Outcome]) -> Outcome | None:
     """A lock is waited for once per sync, so that 118 leaks do not wait 118 times."""
-    busy = [outcome for outcome in outcomes if outcome.verdict is Verdict.BUSY]
-    same = (outcome for outcome in busy if {*outcome.request.directories}.intersection(request.directories))
-    found = next(same, None)
-    return found and Outcome(request, Verdict.BUSY, why=found.why)
+    for outcome in outcomes:
+        if outcome.verdict is Verdict.BUSY and {*outcome.request.directories}.intersection(request.directories):
+            return Outcome(request, Verdict.BUSY, why=outcome.why)
+    return None
 
 
 def _not_journaled(request: ReleaseRequest, error: Exception) -> Outcome:
