@@ -21,7 +21,7 @@ from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import ENDED, Known, Reservation, known_or
+from agent.model.snapshot import ENDED, Reservation, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
@@ -41,8 +41,7 @@ A sandbox that is not ready is torn down by a kubelet that is up: an hour leaves
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    for network in assessment.networks:
-        assessment.of(network)
+    assessment.require_reservations()
     assessment.snapshot.containers.known()
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
@@ -90,10 +89,8 @@ def _why(reservation: Reservation, index: SnapshotIndex) -> str:
 def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:
     """Return since when each teardown is pending: on no disk, so it is kept from snapshot to snapshot.
 
-    One that cannot be checked now stays so.
+    If it cannot be checked now, it stays pending.
     """
-    if not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
-        return earlier
     return {
         entry.entry: earlier.get(entry.entry) or _first_seen(entry.entry, assessment.index)
         for entry in assessment.reservations

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.model.assessment import Assessment
+from agent.model.assessment import Assessment, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
-from agent.model.snapshot import InsufficientData, NotRequested, SandboxFailure, Snapshot, Unavailable, known_or
+from agent.model.snapshot import NotRequested, SandboxFailure, Snapshot, known_or, require_available
 
 NAME = "unexplained_exhaustion"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -27,10 +27,9 @@ _LATEST: Final = timedelta(minutes=6)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    if isinstance(snapshot.sandbox_failures, Unavailable):
-        snapshot.sandbox_failures.known()
+    require_available(snapshot.sandbox_failures)
     waiting = {failure.exhausted: failure for failure in _recent(snapshot) if failure.exhausted}
-    left = {network: _free(assessment, network) for network in _used(snapshot)} if waiting else {}
+    left = {network: or_none(assessment.free, network) for network in _used(snapshot)} if waiting else {}
     for ranges, failure in waiting.items():
         network = next((network for network in left if _matches(assessment, network, ranges)), "")
         if left.get(network) == 0:
@@ -56,15 +55,8 @@ def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:
             yield failure
 
 
-def _free(assessment: Assessment, network: str) -> int | None:
-    try:
-        return assessment.free(network)
-    except InsufficientData:
-        return None
-
-
 def _matches(assessment: Assessment, network: str, ranges: str) -> bool:
     try:
-        return covers(assessment.ranges(network), ranges.partition("-")[0])
-    except (InsufficientData, ValueError):
+        return covers(or_none(assessment.ranges, network) or (), ranges.partition("-")[0])
+    except ValueError:
         return False

@@ -18,7 +18,7 @@ from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
-from agent.model.snapshot import Known, Unavailable, known_or
+from agent.model.snapshot import Known, known_or, require_available
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
@@ -47,8 +47,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             pod=pod.name,
             identity=(pod.uid,),
         )
-    if len(networks) > 1 and isinstance(assessment.snapshot.networks, Unavailable):
-        assessment.snapshot.networks.known()  # which of them gives out addresses now?
+    if len(networks) > 1:
+        require_available(assessment.snapshot.networks)  # which of them gives out addresses now?
 
 
 def _by_result(assessment: Assessment) -> Iterator[Finding]:

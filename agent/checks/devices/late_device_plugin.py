@@ -25,7 +25,7 @@ from agent.checks.devices.view import DeviceView, last_by_resource
 from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Snapshot, Unavailable, known_or
+from agent.model.snapshot import Snapshot, known_or, require_available
 from agent.model.text import format_age, format_time
 
 NAME = "late_device_plugin"
@@ -49,8 +49,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         for state in missing:
             yield from _late(state, start, up, view)
     # Last: the node's status may name a resource that no file here has.
-    if isinstance(snapshot.node, Unavailable):
-        snapshot.node.known()
+    require_available(snapshot.node)
     if unclear:
         snapshot.pods.known()
 
