@@ -44,6 +44,15 @@ class SnapshotIndex:
         return dict(by_sandbox)
 
     @cached_property
+    def cached_networks(self) -> Mapping[str, set[str]]:
+        """The networks of which libcni's cache has a file of a sandbox, damaged or not, by container ID."""
+        networks: defaultdict[str, set[str]] = defaultdict(set)
+        cached: list[CniResult | DamagedResult] = [*known_or(self.snapshot.cni_results, ())]
+        for result in (*cached, *self.snapshot.damaged_results):
+            networks[result.container_id].add(result.network)
+        return dict(networks)
+
+    @cached_property
     def too_large(self) -> Mapping[str, str]:
         """The cached results that are too large to be read, by container ID."""
         damaged = self.snapshot.damaged_results

@@ -92,8 +92,8 @@ def _treadmill(assessment: Assessment, network: str, started: datetime) -> Tread
     lost = [leak for leak in _without_owner(assessment, network) if timedelta(0) <= end - leak.mtime <= WINDOW]
     if len(lost) < FEWEST:
         return None
-    completed = {result.container_id for result in assessment.snapshot.cni_results.known()}
-    completed |= {result.container_id for result in assessment.snapshot.damaged_results}
+    assessment.snapshot.cni_results.known()
+    completed = assessment.index.cached_networks
     failed = [leak.mtime for leak in lost if leak.container_id not in completed and leak.mtime > started]
     if len(failed) < FEWEST:
         return None

@@ -42,7 +42,7 @@ MAX_LISTED: Final = 512
 def find(assessment: Assessment) -> Iterator[Finding]:
     leaked = assessment.leaked
     if leaked:
-        evidence, ports = LeakEvidence.of(assessment), host_ports.forwarded(assessment, leaked)
+        evidence, ports = LeakEvidence(assessment), host_ports.forwarded(assessment, leaked)
         for reservation, classified in leaked.items():
             yield _finding(reservation, classified, evidence, ports[reservation] or ())
     _check_sources(assessment)
