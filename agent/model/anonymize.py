@@ -84,7 +84,7 @@ _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
 _TEXT: Final = _Rule(re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch)
-"""Free text, as one name: nobody can check each word of it. Two phrases of the kubelet decide a cause."""
+"""Free text, as a single name: nobody can check each word of it. Two phrases of the kubelet decide a cause."""
 _VERSION: Final = _Rule(re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch)
 
 _RULES: Final[Mapping[str, _Rule]] = {

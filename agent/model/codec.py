@@ -1,8 +1,8 @@
 """Frozen dataclasses as JSON documents, and back: recordings and state files.
 
 The format is simple on purpose: every field under its own name, a reading as `{"known": …}`, `{"unavailable": …}` or
-`{"not_requested": …}`, times in ISO 8601, durations in seconds. An unknown field is ignored; a missing one is an error
-that names its place.
+`{"not_requested": …}`, times in ISO 8601, durations in seconds. An unknown field is ignored; a missing field is an
+error that names its place.
 """
 
 import json
@@ -19,7 +19,7 @@ from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
 D = TypeVar("D")
 
 _GREATEST: Final = 2**64
-"""Of integers. The kernel has none that is greater, and a float cannot hold every other one."""
+"""Of integers. The kernel has none that is greater, and a float cannot hold every other integer."""
 MAX_LEVELS: Final = 20
 """Levels of a document of nodeleak's own; none has more than ten."""
 
@@ -46,7 +46,7 @@ def is_deeper(tree: Any, levels: int) -> bool:
     if not isinstance(tree, (dict, list)):
         return False
     parts: Collection[Any] = tree.values() if isinstance(tree, dict) else tree
-    return levels == 0 or any(is_deeper(one, levels - 1) for one in parts)
+    return levels == 0 or any(is_deeper(part, levels - 1) for part in parts)
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the records of one snapshot say about a container or an address. Each index is made once, where it is needed."""
+"""What the records of a snapshot say about a container or an address. Each index is made once, where it is needed."""
 
 import re
 from collections import defaultdict
@@ -103,7 +103,7 @@ class SnapshotIndex:
 
     @cached_property
     def pods(self) -> Mapping[str, str]:
-        """The pod of each container, by ID. The runtime's record comes last: it is the best one."""
+        """The pod of each container, by ID. The runtime's record comes last: it is the best."""
         records = [
             *((result.container_id, result.pod) for result in known_or(self.snapshot.cni_results, ())),
             *((checkpoint.container_id, checkpoint.pod) for checkpoint in known_or(self.snapshot.checkpoints, ())),

@@ -51,7 +51,7 @@ class Removal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """The Node object as it was when the API server last had one."""
+    """The Node object as it was when the API server last had it."""
 
     name: str
     uid: str
@@ -61,10 +61,10 @@ class LastSeen:
     earlier_id: str = ""
     """An earlier provider ID of a Node of this name; empty: it had no other."""
     changed: datetime | None = None
-    """When the present one was first seen in place of the earlier."""
+    """When the present ID was first seen in place of the earlier."""
     removal: Removal = Removal.NONE
     gone: datetime | None = None
-    """When the API server first had no such Node, by the node's clock; None: it has one."""
+    """When the API server first had no such Node, by the node's clock; None: it has the Node."""
     in_use: datetime | None = None
     """When a cordoned Node was last seen in use, before a drain: schedulable, or with pods to evict; None: never."""
 

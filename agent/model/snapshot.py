@@ -1,4 +1,4 @@
-"""What one snapshot of a node contains: facts, and what could not be read."""
+"""What a snapshot of a node contains: facts, and what could not be read."""
 
 import posixpath
 from collections.abc import Iterator
@@ -182,7 +182,7 @@ class NetworkStore:
 
     @property
     def directory(self) -> str:
-        """Its path, as `data_dir` is one."""
+        """Its path, like `data_dir`."""
         return posixpath.join(self.data_dir, self.network)
 
 
@@ -285,7 +285,7 @@ class Address:
     pid: int
     command: str
     namespace: int = 0
-    """The inode of its table in the process table: each network namespace has one of its own. 0: not known."""
+    """The inode of its table in the process table: each network namespace has its own. 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class Pod:
 
     @property
     def has_sandbox(self) -> bool:
-        """Whether the kubelet reports a running sandbox: without one the phase stays Running, and the address goes."""
+        """Whether the kubelet reports a running sandbox: without it the phase stays Running, and the address goes."""
         return self.phase == "Running" and bool(self.ips) and not self.deleting
 
 
@@ -356,7 +356,7 @@ class SandboxFailure:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """The devices of one resource in the node's status."""
+    """The devices of a resource in the node's status."""
 
     resource: str
     capacity: int
@@ -421,7 +421,7 @@ class ProcessStartTimes:
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
     runtime_disputed: bool = False
-    """One process named kubelet names `runtime`, and another one a different runtime."""
+    """A process named kubelet names `runtime`, and another process a different runtime."""
     containerd: datetime | None = None
     crio: datetime | None = None
     plugins: tuple[PluginProcess, ...] = ()
@@ -492,7 +492,7 @@ class Snapshot:
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
-        """Yield every reading with the name of its source, in the order of `SOURCES`; one for each network."""
+        """Yield every reading with the name of its source, in the order of `SOURCES`; each network has a reading."""
         yield from (("reservations", store.reading) for store in self.reservations)
         yield from ((name, getattr(self, name)) for name in SOURCES if name != "reservations")
 

@@ -38,7 +38,7 @@ def load_history(text: str | bytes) -> StoredHistory:
         listed = parse_document(text, HISTORY_SCHEMA).get("transitions")
         if not isinstance(listed, list):
             raise Damaged("it has no list of transitions")  # noqa: TRY301 (it is reported as any other damage)
-        return StoredHistory(tuple(_transition(one, f"transitions[{index}]") for index, one in enumerate(listed)))
+        return StoredHistory(tuple(_transition(tree, f"transitions[{index}]") for index, tree in enumerate(listed)))
     except Damaged as damaged:
         return StoredHistory(trouble=str(damaged))
 

@@ -6,7 +6,7 @@ releases its files. They take no addresses from the network in use, but would if
 Means: the CNI configuration does not name the network, no pod here uses the directory or waits for an address, its
 newest file is older than every running pod or than the node's start, and no runtime lists a container with its IDs.
 Do: nothing is urgent. Check on the node that no other program uses the directory (podman, a CNI configuration of that
-name), and that no process has one of its addresses. Then move the whole directory away, such as
+name), and that no process has any of its addresses. Then move the whole directory away, such as
 `mv /var/lib/cni/networks/NAME /var/tmp/`.
 """
 

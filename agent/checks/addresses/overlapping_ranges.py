@@ -1,11 +1,11 @@
 """Two networks that pods of this node use can give out the same addresses.
 
-host-local looks only at the files of one network. If the CNI configuration is replaced by one with another name and the
+host-local looks only at the files of one network. If the CNI configuration is replaced by another with the
 same range, the new network knows nothing of the addresses of the pods that run. The same happens if a further network
 (Multus) has a range of the node's own.
 
-Means: both networks are in use, and their ranges overlap, or a running container has an address of one of them in the
-range of the other. Severity info: at least one of them is no pod's `eth0`.
+Means: both networks are in use, and their ranges overlap, or a running container has an address of the one in the
+range of the other. Severity info: at least one network is no pod's `eth0`.
 Do: give each network a range of its own. If the network was renamed, cordon the node, delete the pods that have their
 addresses from the earlier network, and uncordon when this finding is gone. Two isolated segments may have one range.
 """

@@ -1,11 +1,11 @@
 """Pods wait because host-local has no free address, and no network that nodeleak checks explains it.
 
 Means: a pod of this node waits, and its last Event, not older than six minutes, says `no IP addresses available in
-range set`; but of the networks that were checked, none has this range, or the one that has it has free addresses.
+range set`; but of the networks that were checked, none has this range, or the network that has it has free addresses.
 nodeleak looks at the wrong directory, or not at all of them.
 Do: do not trust an OK about addresses here. Compare the range in the message with the CNI configuration of the node
 (/etc/cni/net.d, or the runtime's own directory), and with the networks and directories of `nodeleak scan`. If its
-network is there and not in use, such as one of Multus, set --network=auto,NAME; if its directory is another one, set
+network is there and not in use, such as a network of Multus, set --network=auto,NAME; if it has another directory, set
 --cni-networks-dir to the `dataDir` in use.
 """
 

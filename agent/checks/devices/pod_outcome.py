@@ -16,7 +16,7 @@ REPLACED_WITHIN: Final = {
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
-"""Controllers that replace failed pods. The last two delete the pod first, so one that is older than this is stuck."""
+"""Controllers that replace failed pods. The last two delete the pod first, so an older pod is stuck."""
 
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
