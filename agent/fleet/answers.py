@@ -1,16 +1,18 @@
 """What the agent of one node answered, or why it did not. Pure."""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from agent.model.codec import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 _LONGEST: Final = 300
 _USAGE: Final = 2
+_MAX_LEVELS: Final = 20
+"""Levels of a document of nodeleak's own; none has more than ten."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Answer:
             json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
         except (ValueError, RecursionError):
             return None
-        return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
+        return tree if isinstance(tree, dict) and not _is_deeper(tree, _MAX_LEVELS) else None
 
     def entry(self) -> dict[str, Any]:
         """Return its part of the merged document."""
@@ -51,6 +53,14 @@ class Answer:
         if self.exit_code is None or self.document is None:
             return known | {"error": self.reason}
         return known | {"document": self.document}
+
+
+def _is_deeper(tree: Any, levels: int) -> bool:
+    """Return whether a document is nested more deeply: Python parses a thousand levels, and cannot write them all."""
+    if not isinstance(tree, (dict, list)):
+        return False
+    parts: Collection[Any] = tree.values() if isinstance(tree, dict) else tree
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def answer_of(node: str, code: int, output: str, errors: str) -> Answer:

@@ -6,7 +6,7 @@ error that names its place.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,8 +20,6 @@ D = TypeVar("D")
 
 _GREATEST: Final = 2**64
 """Of integers. The kernel has none that is greater, and a float cannot hold every other integer."""
-MAX_LEVELS: Final = 20
-"""Levels of a document of nodeleak's own; none has more than ten."""
 
 
 class Damaged(Exception):
@@ -36,17 +34,7 @@ def parse_document(text: str | bytes, schema: str) -> dict[str, Any]:
         raise Damaged("not JSON") from error
     if not isinstance(tree, dict) or tree.get("schema") != schema:
         raise Damaged(f"its schema is not {schema!r}")
-    if is_deeper(tree, MAX_LEVELS):
-        raise Damaged("nested too deeply")
     return tree
-
-
-def is_deeper(tree: Any, levels: int) -> bool:
-    """Return whether a document is nested more deeply: Python parses a thousand levels, and cannot write them all."""
-    if not isinstance(tree, (dict, list)):
-        return False
-    parts: Collection[Any] = tree.values() if isinstance(tree, dict) else tree
-    return levels == 0 or any(is_deeper(part, levels - 1) for part in parts)
 
 
 def plain(value: Any) -> Any:
