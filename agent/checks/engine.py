@@ -191,7 +191,7 @@ def replay(
     confirm_after: timedelta,
     pods: Mapping[str, str] | None = None,
 ) -> Report:
-    """Assess snapshots one after the other, and keep of the last one what was confirmed: the report of a command."""
+    """Assess snapshots one after the other, and keep of the last what was confirmed: the report of a command."""
     state: ConfirmationState | None = None
     report: Report | None = None
     for snapshot in map(with_history, snapshots):

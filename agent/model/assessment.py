@@ -230,7 +230,7 @@ class Assessment:
     def _without_address(self) -> Iterator[str]:
         """Yield the pods with a sandbox that may not have had an address when the reservations were read.
 
-        A container of the pod is created only after that; without one, nothing is certain for the longest ADD.
+        A container of the pod is created only after that; without a container, nothing is certain for the longest ADD.
         """
         now, last = self.snapshot.taken_at.timestamp(), dict[str, int]()
         for container in self.index.containers.values():

@@ -75,7 +75,7 @@ def overlap(some: RangeSets, others: RangeSets) -> str:
 
 
 def serves(sets: RangeSets, pods: RangeSets) -> bool:
-    """Tell whether any of the ranges begins in one of the others, those of the node's pods."""
+    """Tell whether any of the ranges begins in any of the others, those of the node's pods."""
     return any(range_.first in other for range_, other in product(chain.from_iterable(sets), chain.from_iterable(pods)))
 
 

@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +18,7 @@ from agent.checks.registry import DETECTORS, Detector
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
-from agent.model.assessment import KUBENET, Assessment, State
-from agent.model.finding import Finding, Severity, SkippedCheck
+from agent.model.assessment import KUBENET, State
 from agent.model.recording import Recording, dumps, loads
 from agent.model.report import Report
 from agent.model.snapshot import (
@@ -94,27 +93,6 @@ def test_findings_name_their_detector_and_are_unique(snapshot: Snapshot) -> None
         assert {finding.detector for finding in findings} <= {detector.NAME}
         assert len({finding.key for finding in findings}) == len(findings)
         assert all(finding.subject and finding.message for finding in findings)
-
-
-class Broken:
-    """A detector with a bug in it, after its first finding."""
-
-    NAME = "broken"
-    SEVERITIES = (Severity.WARNING,)
-
-    def find(self, assessment: Assessment) -> Iterator[Finding]:
-        yield Finding(self.NAME, assessment.snapshot.node_name, "found")
-        raise KeyError("a bug of ours")
-
-
-@given(nodes(), st.integers(0, len(DETECTORS)))
-def test_a_broken_detector_is_a_gap_and_the_others_still_run(snapshot: Snapshot, place: int) -> None:
-    classified = assessment(snapshot)
-    alone = engine.detect(classified, DETECTORS)
-    findings, gaps = engine.detect(classified, (*DETECTORS[:place], Broken(), *DETECTORS[place:]))
-    assert tuple(one for one in findings if one.detector != "broken") == alone[0]
-    assert tuple(gap for gap in gaps if gap.detector != "broken") == alone[1]
-    assert [gap for gap in gaps if gap.broken] == [SkippedCheck("broken", "KeyError: 'a bug of ours'", broken=True)]
 
 
 # Owners: the laws that keep addresses in use from being called leaked. Run longest.

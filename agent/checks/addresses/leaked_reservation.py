@@ -22,14 +22,7 @@ from agent.checks.addresses.leak_cause import LeakEvidence, likely_cause
 from agent.model.assessment import Assessment, ClassifiedReservation
 from agent.model.finding import Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
-from agent.model.snapshot import (
-    InsufficientData,
-    NotRequested,
-    PortMapping,
-    Reservation,
-    known_or,
-    require_available,
-)
+from agent.model.snapshot import InsufficientData, NotRequested, PortMapping, Reservation, known_or, require_available
 from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"

@@ -34,9 +34,9 @@ LIMITS: Final[Mapping[State, tuple[timedelta, timedelta]]] = {
     State.TEARDOWN_PENDING: (timedelta(minutes=15), _HOUR),
     State.NOT_READY: (_HOUR, 24 * _HOUR),
 }
-"""When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet starts one every minute.
+"""When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet tries every minute.
 
-A sandbox that is not ready is torn down by a kubelet that is up: an hour leaves time to restart one.
+A sandbox that is not ready is torn down by a kubelet that is up: an hour leaves time to restart it.
 """
 
 

@@ -6,7 +6,7 @@ It also happens when the CNI configuration is replaced by that of another networ
 
 Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
 Without the pods of the API server: a sandbox runs, libcni's cache has its result of a network, and no file has its ID.
-Do: cordon the node first; then delete the pod, so that its controller creates a new one with a reservation (but if
+Do: cordon the node first; then delete the pod, so that its controller creates a new pod with a reservation (but if
 `nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 """

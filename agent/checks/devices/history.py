@@ -1,7 +1,7 @@
 """The device history: the transitions that earlier snapshots saw, and those that this snapshot adds. Pure.
 
-The kubelet writes its checkpoint when a plugin reports devices or a pod is given one, not when it starts and not when a
-plugin disconnects. So devices in a checkpoint prove a registration only if the running kubelet wrote the checkpoint.
+The kubelet writes its checkpoint when a plugin reports devices or a pod is given some, not when it starts and not when
+a plugin disconnects. So devices in a checkpoint prove a registration only if the running kubelet wrote the checkpoint.
 """
 
 from collections.abc import Iterable, Iterator

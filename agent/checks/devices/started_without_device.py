@@ -1,4 +1,4 @@
-"""A pod requests a device and was started without one: the kubelet did not know the resource when it admitted the pod.
+"""A pod requests a device and was started without it: the kubelet did not know the resource when it admitted the pod.
 
 A kubelet that does not know a resource ignores the request and starts the pod. Up to 1.24 it also starts a pod whose
 devices were allocated before. The pod runs without a device, or with a device that the next pod is given too.
