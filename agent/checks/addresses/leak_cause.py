@@ -65,24 +65,18 @@ class LeakEvidence:
         running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
         return frozenset(result.network for result in running if result.ifname in PRIMARY)
 
-    def is_replaced(self, network: str) -> bool:
-        """Return whether pods have their address from other networks now."""
-        return bool(self.current_networks) and network not in self.current_networks
+    @cached_property
+    def has_older_record(self) -> bool:
+        """Whether the runtime has a container from before its start."""
+        started, containers = self.runtime_started, self.assessment.index.containers.values()
+        return started is not None and any(container.created < started.timestamp() for container in containers)
 
-    def has_older_record(self, moment: datetime) -> bool:
-        """Return whether the runtime has a container from before."""
-        return any(container.created < moment.timestamp() for container in self.assessment.index.containers.values())
-
-    def leaked_before(self, moment: datetime) -> int:
-        """Count the leaked sandboxes that were set up before, and have a result of ADD."""
-        cached = self.assessment.index.cached_networks
-        return len(
-            {
-                leak.container_id
-                for leak in self.assessment.leaked
-                if leak.container_id in cached and leak.mtime < moment
-            }
-        )
+    @cached_property
+    def lost_sandboxes(self) -> int:
+        """How many leaked sandboxes have a result of ADD, and were set up before the runtime's start."""
+        started, cached = self.runtime_started, self.assessment.index.cached_networks
+        leaks = (leak for leak in self.assessment.leaked if leak.container_id in cached)
+        return len({leak.container_id for leak in leaks if started is not None and leak.mtime < started})
 
 
 def likely_cause(leak: Reservation, evidence: LeakEvidence) -> Origin:
@@ -141,10 +135,11 @@ def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetim
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
     if started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1:  # not all records are its own
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
-    survived = started <= leak.mtime or evidence.has_older_record(started)
-    replaced = leak.ifname in PRIMARY and evidence.is_replaced(leak.network)
+    survived = started <= leak.mtime or evidence.has_older_record
+    current = evidence.current_networks
+    replaced = leak.ifname in PRIMARY and bool(current) and leak.network not in current
     if replaced and survived:
         return LeakCause.NETWORK_RENAMED, leak.mtime
-    if not replaced and not survived and evidence.leaked_before(started) >= _FEWEST_LOST:
+    if not replaced and not survived and evidence.lost_sandboxes >= _FEWEST_LOST:
         return LeakCause.RUNTIME_STATE_LOST, started
     return LeakCause.TEARDOWN_SKIPPED, leak.mtime
