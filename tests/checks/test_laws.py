@@ -46,9 +46,9 @@ def finding_keys(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tupl
 
 def leaked(snapshot: Snapshot, grace: timedelta = GRACE) -> set[tuple[str, str]]:
     return {
-        (one.network, one.name)
-        for one in assessment(snapshot, grace).reservations
-        if one.state is State.LEAKED
+        (entry.network, entry.name)
+        for entry in assessment(snapshot, grace).reservations
+        if entry.state is State.LEAKED
     }  # fmt: skip
 
 
@@ -105,8 +105,8 @@ THE_IP, THE_ID = "10.0.0.77", "f" * 64
 def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     """Put a file into the first network, whatever else is true of the node; its directory was read."""
     store = snapshot.reservations[0]
-    others = tuple(one for one in _known(store.reading) if one.ip != entry.ip)
-    invalid = tuple(one for one in store.unrecognized if one.name != entry.ip)
+    others = tuple(reserved for reserved in _known(store.reading) if reserved.ip != entry.ip)
+    invalid = tuple(reserved for reserved in store.unrecognized if reserved.name != entry.ip)
     return replace(
         snapshot,
         reservations=(
@@ -121,8 +121,8 @@ def _known(reading: Any) -> tuple[Any, ...]:
 
 
 def also(snapshot: Snapshot, field: str, thing: Any, same: Callable[[Any], bool] = lambda _: False) -> Snapshot:
-    """Add a thing to a source that was read, in the place of the same one."""
-    kept = (one for one in _known(getattr(snapshot, field)) if not same(one))
+    """Add a thing to a source that was read, in the place of the same."""
+    kept = (record for record in _known(getattr(snapshot, field)) if not same(record))
     changed: dict[str, Any] = {field: Known((*kept, thing))}
     return replace(snapshot, **changed)
 
@@ -137,7 +137,9 @@ patiences = st.sampled_from([timedelta(0), GRACE, timedelta(days=3650)])
 
 def the_state(snapshot: Snapshot, grace: timedelta) -> State:
     network = snapshot.reservations[0].network
-    (it,) = (one for one in assessment(snapshot, grace).reservations if (one.network, one.name) == (network, THE_IP))
+    (it,) = (
+        entry for entry in assessment(snapshot, grace).reservations if (entry.network, entry.name) == (network, THE_IP)
+    )
     return it.state
 
 
@@ -145,7 +147,9 @@ def is_never_leaked(snapshot: Snapshot, grace: timedelta) -> None:
     assert the_state(snapshot, grace) is not State.LEAKED
     findings, _ = engine.detect(assessment(snapshot, grace), DETECTORS)
     subject = f"{snapshot.reservations[0].network}/{THE_IP}"
-    assert not [one for one in findings if (one.detector, one.subject) == ("leaked_reservation", subject)]
+    assert not [
+        finding for finding in findings if (finding.detector, finding.subject) == ("leaked_reservation", subject)
+    ]
 
 
 @_LONGEST
@@ -154,7 +158,7 @@ def test_a_reservation_whose_container_is_listed_is_never_leaked(
     snapshot: Snapshot, entry: Reservation, grace: timedelta, word: str
 ) -> None:
     listed = sandbox(THE_ID, "shop/web", word)
-    snapshot = also(with_it(snapshot, entry), "containers", listed, lambda one: one.id == THE_ID)
+    snapshot = also(with_it(snapshot, entry), "containers", listed, lambda container: container.id == THE_ID)
     is_never_leaked(snapshot, grace)
     assert the_state(snapshot, grace) in {State.IN_USE, State.NOT_READY}
 
@@ -204,7 +208,7 @@ def test_all_addresses_of_a_sandbox_are_leaked_or_none(
     snapshot = with_it(with_it(snapshot, entry), reservation("fd00::5", THE_ID))
     snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if in_use else snapshot
     states = {
-        one.state for one in assessment(snapshot, grace).reservations if one.container_id == THE_ID
+        entry.state for entry in assessment(snapshot, grace).reservations if entry.container_id == THE_ID
     }  # fmt: skip
     assert states == {State.LEAKED} or State.LEAKED not in states
 
@@ -257,7 +261,7 @@ def test_every_entry_has_one_state_and_the_counts_sum_to_the_entries(snapshot: S
         assert network.states is not None
         assert sum(network.states.values()) == len(store.reading.value) + len(store.unrecognized)
         assert network.states[State.UNRECOGNIZED] == len(store.unrecognized)
-        assert network.reserved == len(store.reading.value) + sum(one.blocks for one in store.unrecognized)
+        assert network.reserved == len(store.reading.value) + sum(entry.blocks for entry in store.unrecognized)
         assert network.free is None or network.usable is None or 0 <= network.free <= network.usable
 
 
@@ -272,8 +276,8 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
     stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
     mixed = replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
     assert finding_keys(mixed) == finding_keys(snapshot)
-    assert {(one.entry, one.state) for one in assessment(mixed).reservations} == {
-        (one.entry, one.state) for one in assessment(snapshot).reservations
+    assert {(entry.entry, entry.state) for entry in assessment(mixed).reservations} == {
+        (entry.entry, entry.state) for entry in assessment(snapshot).reservations
     }
 
 
@@ -284,7 +288,7 @@ def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None
     assert len(exported["reservations"]) == len(report.assessment.reservations)
     text = scan_table(report, verbose=True)  # otherwise findings of one cause are one line
     assert all(tracked.finding.message in text for tracked in report.findings)
-    assert all(one.why in text for one in report.unavailable)
+    assert all(reading.why in text for reading in report.unavailable)
 
 
 # Names of pods
@@ -296,19 +300,19 @@ def test_names_of_pods_change_names_only(recording: Recording, data: st.DataObje
         return engine.replay(recording.snapshots, grace=recording.grace, confirm_after=timedelta(0), pods=pods)
 
     plain = assessed(None)
-    ids = sorted({one.container_id for one in plain.assessment.reservations})
-    running = sorted(pod.name for one in recording.snapshots for pod in known_or(one.pods, ()))
+    ids = sorted({entry.container_id for entry in plain.assessment.reservations})
+    running = sorted(pod.name for snapshot in recording.snapshots for pod in known_or(snapshot.pods, ()))
     names = st.sampled_from(["shop/cart-0", *running])
     named = assessed(data.draw(st.dictionaries(st.sampled_from(ids), names)) if ids else {})
-    owners = {one.container_id: one.pod for one in plain.assessment.reservations}
+    owners = {entry.container_id: entry.pod for entry in plain.assessment.reservations}
     assert without_names(named) == without_names(plain)
-    assert [one for one in named.assessment.reservations if owners[one.container_id] not in {"", one.pod}] == []
+    assert [entry for entry in named.assessment.reservations if owners[entry.container_id] not in {"", entry.pod}] == []
 
 
 def without_names(report: Report) -> list[object]:
     return [
-        [replace(one, pod="") for one in report.assessment.reservations],
-        [replace(one, finding=replace(one.finding, pod="", message="")) for one in report.findings],
+        [replace(entry, pod="") for entry in report.assessment.reservations],
+        [replace(tracked, finding=replace(tracked.finding, pod="", message="")) for tracked in report.findings],
         report.gaps,
         report.networks,
         report.confirmed_leaks,
@@ -325,12 +329,15 @@ def test_a_recording_read_back_equals_what_was_written(recording: Any) -> None:
 
 @given(recordings)
 def test_an_anonymous_recording_has_the_same_states(recording: Any) -> None:
-    def states(one: Recording) -> list[Any]:
-        report = engine.replay(one.snapshots, grace=one.grace, confirm_after=timedelta(0))
+    def states(recorded: Recording) -> list[Any]:
+        report = engine.replay(recorded.snapshots, grace=recorded.grace, confirm_after=timedelta(0))
         return [
-            [(one.network == KUBENET, one.state, one.blocks) for one in report.assessment.reservations],
-            Counter((one.finding.detector, one.finding.network == KUBENET, one.since) for one in report.findings),
-            [(one.usable, one.reserved, one.free) for one in report.networks],
+            [(entry.network == KUBENET, entry.state, entry.blocks) for entry in report.assessment.reservations],
+            Counter(
+                (tracked.finding.detector, tracked.finding.network == KUBENET, tracked.since)
+                for tracked in report.findings
+            ),
+            [(network.usable, network.reserved, network.free) for network in report.networks],
             [(gap.detector, gap.broken, gap.chosen) for gap in report.gaps],
         ]
 
@@ -341,4 +348,4 @@ def test_an_anonymous_recording_has_the_same_states(recording: Any) -> None:
 
 def test_the_sources_are_the_snapshot_fields_in_reading_order() -> None:
     assert list(dict.fromkeys(name for name, _ in node().readings())) == list(SOURCES)
-    assert {one.source for one in dark_node().unavailable()} == set(SOURCES)
+    assert {reading.source for reading in dark_node().unavailable()} == set(SOURCES)

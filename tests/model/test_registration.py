@@ -19,8 +19,8 @@ A, B = "kind://a", "kind://b"
 def seen(*ids: str) -> LastSeen:
     """See a Node again and again, each time with one of these provider IDs."""
     last: LastSeen | None = None
-    for number, one in enumerate(ids):
-        last = remember(last, "worker-1", "u-1", one, NOW + number * timedelta(minutes=1))
+    for number, container_id in enumerate(ids):
+        last = remember(last, "worker-1", "u-1", container_id, NOW + number * timedelta(minutes=1))
     assert last is not None
     return last
 
