@@ -1,7 +1,6 @@
 """What the agent of one node answered, or why it did not. Pure."""
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -43,9 +42,9 @@ class Answer:
         try:
             tree = json.loads(self.output)
             json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
+            return tree if isinstance(tree, dict) and _depth(tree) <= _MAX_LEVELS else None
         except (ValueError, RecursionError):
             return None
-        return tree if isinstance(tree, dict) and not _is_deeper(tree, _MAX_LEVELS) else None
 
     def entry(self) -> dict[str, Any]:
         """Return its part of the merged document."""
@@ -55,12 +54,10 @@ class Answer:
         return known | {"document": self.document}
 
 
-def _is_deeper(tree: Any, levels: int) -> bool:
-    """Return whether a document is nested more deeply: Python parses a thousand levels, and cannot write them all."""
-    if not isinstance(tree, (dict, list)):
-        return False
-    parts: Collection[Any] = tree.values() if isinstance(tree, dict) else tree
-    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
+def _depth(tree: Any) -> int:
+    """Return how many levels a document has: Python parses a thousand, and cannot write them all."""
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return 1 + max(map(_depth, parts), default=0)
 
 
 def answer_of(node: str, code: int, output: str, errors: str) -> Answer:

@@ -21,16 +21,7 @@ from agent.model.anonymize import anonymous
 from agent.model.assessment import KUBENET, State
 from agent.model.recording import Recording, dumps, loads
 from agent.model.report import Report
-from agent.model.snapshot import (
-    SOURCES,
-    Address,
-    Checkpoint,
-    InsufficientData,
-    Known,
-    Reservation,
-    Snapshot,
-    known_or,
-)
+from agent.model.snapshot import SOURCES, Address, Checkpoint, InsufficientData, Known, Reservation, Snapshot, known_or
 from tests.builders import GRACE, assessment, dark_node, node, pod, reservation, sandbox, without
 from tests.strategies import nodes, read_nodes, recordings
 

@@ -4,15 +4,7 @@ import pytest
 
 from agent.checks.addresses import shared_ip
 from agent.model.snapshot import InsufficientData, Snapshot
-from tests.builders import (
-    findings_of,
-    node,
-    pod,
-    reservation,
-    sandbox,
-    without,
-    without_api,
-)
+from tests.builders import findings_of, node, pod, reservation, sandbox, without, without_api
 
 CART = sandbox("4" * 64, "shop/cart")
 
