@@ -20,12 +20,11 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
 from agent.model.finding import Finding
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.registration import Autoscaler, LastSeen, Registration, Removal, Taint
+from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Removal, Taint
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Limits, Refusal, ReleaseRequest
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,

@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from agent.model.devices import DevicePlugins, TransitionKind
 from agent.model.recording import Recording
-from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Removal, Taint
+from agent.model.registration import (
+    DELETION_CANDIDATE,
+    TO_BE_DELETED,
+    UNINITIALIZED,
+    Autoscaler,
+    Expected,
+    Removal,
+    Taint,
+)
 from agent.model.release import Limits
-from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,

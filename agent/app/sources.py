@@ -14,8 +14,7 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
 from agent.model.registration import Registration
 from agent.model.release import ProbeResult
-from agent.model.runtime import DOCKER, RuntimeNetwork
-from agent.model.setting_values import AUTO
+from agent.model.runtime import AUTO, DOCKER, RuntimeNetwork
 from agent.model.snapshot import (
     CniResult,
     NetworkStore,

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from agent.model.codec import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 _LONGEST: Final = 300
 _USAGE: Final = 2
-_MAX_LEVELS: Final = 20
-"""Levels of a document of nodeleak's own; none has more than ten."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ class Answer:
         try:
             tree = json.loads(self.output)
             json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
-            return tree if isinstance(tree, dict) and _depth(tree) <= _MAX_LEVELS else None
         except (ValueError, RecursionError):
             return None
+        return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
 
     def entry(self) -> dict[str, Any]:
         """Return its part of the merged document."""
@@ -52,12 +51,6 @@ class Answer:
         if self.exit_code is None or self.document is None:
             return known | {"error": self.reason}
         return known | {"document": self.document}
-
-
-def _depth(tree: Any) -> int:
-    """Return how many levels a document has: Python parses a thousand, and cannot write them all."""
-    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    return 1 + max(map(_depth, parts), default=0)
 
 
 def answer_of(node: str, code: int, output: str, errors: str) -> Answer:

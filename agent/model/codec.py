@@ -18,6 +18,8 @@ from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
 
 D = TypeVar("D")
 
+MAX_LEVELS: Final = 20
+"""Levels of a document of nodeleak's own; none has more than ten."""
 _GREATEST: Final = 2**64
 """Of integers. The kernel has none that is greater, and a float cannot hold every other integer."""
 
@@ -35,6 +37,12 @@ def parse_document(text: str | bytes, schema: str) -> dict[str, Any]:
     if not isinstance(tree, dict) or tree.get("schema") != schema:
         raise Damaged(f"its schema is not {schema!r}")
     return tree
+
+
+def is_deeper(tree: Any, levels: int) -> bool:
+    """Return whether a document is nested more deeply: Python parses a thousand levels, and cannot write them all."""
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return levels == 0 or any(is_deeper(part, levels - 1) for part in parts)
 
 
 def plain(value: Any) -> Any:

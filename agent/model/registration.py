@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from agent.model.setting_values import Expected
 from agent.model.text import format_time
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
@@ -22,6 +21,15 @@ DRAINED_WITHIN: Final = timedelta(days=1)
 """A node that was not in use for longer is a spare, or a control plane that is always cordoned."""
 NO_CLOUD: Final = frozenset({"", "external"})
 """With any other `--cloud-provider` the kubelet asks that cloud for the name of its node."""
+
+
+class Expected(StrEnum):
+    """Whether a Node must have a provider ID (`--provider-id`)."""
+
+    AUTO = "auto"
+    """If there is evidence that the cluster uses a cloud."""
+    REQUIRED = "required"
+    IGNORED = "ignored"
 
 
 @dataclass(frozen=True, slots=True)

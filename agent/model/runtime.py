@@ -10,6 +10,9 @@ DOCKER: Final = "docker"
 CONTAINERD: Final = "containerd"
 CRI_O: Final = "cri-o"
 
+AUTO: Final = "auto"
+"""In place of a network's name: the networks that pods of this node use."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerRuntime:

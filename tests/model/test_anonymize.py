@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.checks import engine
-from agent.checks.devices.pod_outcome import REPLACED_WITHIN
+from agent.checks.devices.rejected_pod import REPLACED_WITHIN
 from agent.checks.devices.view import DeviceView
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
@@ -24,9 +24,8 @@ from agent.model.anonymize import DEVICE_WORDS, VOLUME_WORDS, WORDS, anonymous
 from agent.model.finding import Severity
 from agent.model.ranges import Range
 from agent.model.recording import Recording, dumps, loads
-from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Taint
+from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.runtime import RuntimeNetwork, WrittenRange
-from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,

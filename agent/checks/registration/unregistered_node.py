@@ -30,13 +30,13 @@ from agent.model.registration import (
     REMOVED_AFTER,
     TO_BE_DELETED,
     Autoscaler,
+    Expected,
     LastSeen,
     Registration,
     Removal,
     evidence_of_cloud,
     evidence_of_node,
 )
-from agent.model.setting_values import Expected
 from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
 from agent.model.text import count_of, format_time
 

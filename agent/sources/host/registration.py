@@ -13,13 +13,13 @@ from agent.model.codec import Damaged
 from agent.model.registration import (
     NO_CLOUD,
     TO_BE_DELETED,
+    Expected,
     LastSeen,
     Registration,
     Removal,
     remember,
     with_removal,
 )
-from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.model.state_files import LAST_SEEN_FILE, load_last_seen
 from agent.sources.host.files import read_file

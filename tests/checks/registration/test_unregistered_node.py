@@ -8,8 +8,15 @@ import pytest
 
 from agent.checks.registration import unregistered_node
 from agent.model.finding import Finding, Severity
-from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Autoscaler, Removal, Taint
-from agent.model.setting_values import Expected
+from agent.model.registration import (
+    DELETION_CANDIDATE,
+    TO_BE_DELETED,
+    UNINITIALIZED,
+    Autoscaler,
+    Expected,
+    Removal,
+    Taint,
+)
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
 from tests.builders import (
     INSTANCE,

@@ -156,35 +156,3 @@ def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> Non
         )
 
     assert kinds(read_back) == kinds(snapshot)
-
-
-def test_an_anonymous_recording_has_volume_types_and_no_volume_names() -> None:
-    seen = node(
-        waiting_pod("secretshop/ledger-0", CLOUD_DISK, "kubernetes.io/gce-pd/gold", claims=["books"], uid="uid-of-it"),
-        node=[node_using(DISK, "kubernetes.io/csi/d.example.com^projects/acme/disks/gold", attached=["v/d/silver"])],
-        mounts=[Mount("kubernetes.io/gce-pd/gold", "uid-of-it")],
-        attachments=attachments(Attachment(DISK, claim="secretshop/books"), failed_pods=["uid-of-it"]),
-    )
-    text = dumps(anonymous(Recording(GRACE, timedelta(0), (seen,))))
-    names = (
-        "example.com",
-        "vol-7",
-        "vol-8",
-        "zone-a",
-        "gold",
-        "silver",
-        "acme",
-        "projects",
-        "secretshop",
-        "ledger-0",
-        "books",
-    )
-    assert [name for name in (*names, "uid-of-it") if name in text] == []
-    (snapshot,) = loads(text).snapshots
-    (pod,) = (pod for pod in snapshot.pods.known() if pod.claims)
-    finding = snapshot.attachments.known()
-    assert finding.volumes[0].claim == f"{pod.name.partition('/')[0]}/{pod.claims[0]}"
-    assert finding.volumes[0].volume in the_node(snapshot).volumes_in_use
-    assert finding.volumes[0].volume.startswith("kubernetes.io/csi/n")
-    assert snapshot.mounts.known()[0].volume in pod.volumes
-    assert finding.failed_pods == (pod.uid,) == (snapshot.mounts.known()[0].pod_uid,)

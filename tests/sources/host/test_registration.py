@@ -10,12 +10,12 @@ import pytest
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
+    Expected,
     LastSeen,
     Registration,
     Removal,
     Taint,
 )
-from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
 from agent.model.state_files import LAST_SEEN_FILE, dump_last_seen
 from agent.sources.host.registration import RegistrationTracker
