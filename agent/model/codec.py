@@ -36,6 +36,8 @@ def parse_document(text: str | bytes, schema: str) -> dict[str, Any]:
         raise Damaged("not JSON") from error
     if not isinstance(tree, dict) or tree.get("schema") != schema:
         raise Damaged(f"its schema is not {schema!r}")
+    if is_deeper(tree, MAX_LEVELS):
+        raise Damaged("nested too deeply")
     return tree
 
 

@@ -491,6 +491,11 @@ class Snapshot:
     """The API server's version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
+    @property
+    def api_time(self) -> datetime:
+        """The time by the API server's clock; by the node's where their difference is not known."""
+        return self.taken_at + (self.api_skew or timedelta(0))
+
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
         """Yield every reading with the name of its source, in the order of `SOURCES`; each network has a reading."""
         yield from (("reservations", store.reading) for store in self.reservations)

@@ -120,13 +120,16 @@ def _end(assessment: Assessment, network: str) -> datetime:
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
-    now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
     waiting = [
         (pod.scheduled, pod.uid, pod)
         for pod in known_or(snapshot.pods, ())
         if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
     ]
-    return [pod for scheduled, _, pod in sorted(waiting, key=lambda pair: pair[:2]) if now - scheduled >= _WAITS]
+    return [
+        pod
+        for scheduled, _, pod in sorted(waiting, key=lambda pair: pair[:2])
+        if snapshot.api_time - scheduled >= _WAITS
+    ]
 
 
 def _last_start(snapshot: Snapshot) -> datetime | None:

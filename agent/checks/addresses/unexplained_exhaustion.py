@@ -49,9 +49,8 @@ def _used(snapshot: Snapshot) -> list[str]:
 
 def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:
     """Yield what waiting pods say, in reverse: the first of those that say the same stays in a mapping."""
-    now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
     for failure in reversed(known_or(snapshot.sandbox_failures, ())):
-        if failure.at is not None and now - failure.at <= _LATEST:
+        if failure.at is not None and snapshot.api_time - failure.at <= _LATEST:
             yield failure
 
 

@@ -85,8 +85,7 @@ def _rejected(
 
 def _overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
     """Return since when a deleted pod should be gone, by the API server's clock; None: it may still exist."""
-    by_api = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
-    return pod.deletion if pod.deletion is not None and by_api - pod.deletion > OVERDUE else None
+    return pod.deletion if pod.deletion is not None and snapshot.api_time - pod.deletion > OVERDUE else None
 
 
 def _outcome(

@@ -137,8 +137,7 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         return
     if node.created is None:
         raise InsufficientData("node: it has no creationTimestamp")
-    # The server sets creationTimestamp, so the age is by its clock.
-    age = snapshot.taken_at + (snapshot.api_skew or timedelta(0)) - node.created
+    age = snapshot.api_time - node.created  # the server sets creationTimestamp
     if age < _WARNING_AFTER:
         return
     why = _why_it_needs_one(node, registration, snapshot)

@@ -167,7 +167,7 @@ def _waited(pod: Pod, snapshot: Snapshot) -> timedelta | None:
     waits = pod.phase == "Pending" and not pod.deleting and pod.started is None
     if not waits or pod.scheduled is None or not (pod.claims or pod.volumes):
         return None
-    return snapshot.taken_at + min(snapshot.api_skew or timedelta(0), timedelta(0)) - pod.scheduled
+    return min(snapshot.taken_at, snapshot.api_time) - pod.scheduled
 
 
 def _claims(pod: Pod) -> set[str]:
