@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from agent.model.devices import DevicePlugins, TransitionKind
-from agent.model.recording import Recording
+from agent.model.documents import Recording
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,

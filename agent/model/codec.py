@@ -20,8 +20,6 @@ D = TypeVar("D")
 
 MAX_LEVELS: Final = 20
 """Levels of a document of nodeleak's own; none has more than ten."""
-_GREATEST: Final = 2**64
-"""Of integers. The kernel has none that is greater, and a float cannot hold every other integer."""
 
 
 class Damaged(Exception):
@@ -127,7 +125,7 @@ def _scalar(kind: Any, tree: Any) -> Any:
         return timedelta(seconds=tree)
     if issubclass(kind, StrEnum):
         return kind(tree)
-    if isinstance(tree, kind) and not (kind is int and (isinstance(tree, bool) or abs(tree) > _GREATEST)):
+    if isinstance(tree, kind) and not (kind is int and isinstance(tree, bool)):
         return tree
     raise TypeError(kind.__name__)
 

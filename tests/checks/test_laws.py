@@ -19,7 +19,7 @@ from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
 from agent.model.assessment import KUBENET, State
-from agent.model.recording import Recording, dumps, loads
+from agent.model.documents import Recording, dumps, loads
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Checkpoint, InsufficientData, Known, Reservation, Snapshot, known_or
 from tests.builders import GRACE, assessment, dark_node, node, pod, reservation, sandbox, without

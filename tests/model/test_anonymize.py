@@ -21,9 +21,9 @@ from agent.checks.devices.view import DeviceView
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import DEVICE_WORDS, VOLUME_WORDS, WORDS, anonymous
+from agent.model.documents import Recording, dumps, loads
 from agent.model.finding import Severity
 from agent.model.ranges import Range
-from agent.model.recording import Recording, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import (

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.model.devices import DeviceTransition, TransitionKind
-from agent.model.state_files import HISTORY_SCHEMA, StoredHistory, dump_history, load_history
+from agent.model.documents import HISTORY_SCHEMA, StoredHistory, dump_history, load_history
 from tests.builders import KVM, KVM_SOCKET, NOW, transition
 
 STARTED = transition(TransitionKind.KUBELET_STARTED, ago=timedelta(minutes=9))

@@ -12,7 +12,7 @@ from agent.checks import engine
 from agent.model.anonymize import anonymous
 from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
-from agent.model.recording import Recording, dumps, loads
+from agent.model.documents import Recording, dumps, loads
 from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Removal, Taint
 from agent.model.report import Report
 from agent.model.snapshot import (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.codec import Damaged
+from agent.model.documents import dump_last_seen, load_last_seen
 from agent.model.registration import LastSeen, Removal, remember
-from agent.model.state_files import dump_last_seen, load_last_seen
 from tests.builders import INSTANCE, NOW, WORKER_UID, last_seen
 
 LATER = NOW + timedelta(seconds=15)

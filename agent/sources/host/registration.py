@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.model.codec import Damaged
+from agent.model.documents import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import (
     NO_CLOUD,
     TO_BE_DELETED,
@@ -21,7 +22,6 @@ from agent.model.registration import (
     with_removal,
 )
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
-from agent.model.state_files import LAST_SEEN_FILE, load_last_seen
 from agent.sources.host.files import read_file
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError

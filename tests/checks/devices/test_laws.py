@@ -12,10 +12,10 @@ from agent.checks.devices.history import MAX_TRANSITIONS, derive, with_history
 from agent.checks.devices.rejected_pod import rejected_pods
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.model import state_files
+from agent.model import documents
 from agent.model.anonymize import anonymous
 from agent.model.devices import TransitionKind
-from agent.model.recording import Recording, dumps, loads
+from agent.model.documents import Recording, dumps, loads
 from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
 from agent.model.snapshot import SOURCES, Known, NodeDevices, NotRequested, Pod, Snapshot
 from tests.builders import GRACE, KVM, NOW, WORKER, assessment, node, refused_pod, without
@@ -74,8 +74,8 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Return the next snapshot (by default the same) with the stored history of the first."""
     later = later or snapshot
     devices = later.device_plugins.known()
-    text = state_files.dump_history(derive(snapshot))
-    stored = state_files.load_history(text)
+    text = documents.dump_history(derive(snapshot))
+    stored = documents.load_history(text)
     assert stored.trouble == ""
     return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
 

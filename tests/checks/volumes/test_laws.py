@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from agent.checks import engine
 from agent.checks.volumes import detached_volume
 from agent.model.anonymize import anonymous
+from agent.model.documents import Recording, dumps, loads
 from agent.model.finding import Finding, Severity
-from agent.model.recording import Recording, dumps, loads
 from agent.model.snapshot import SOURCES, Known, Pod, Snapshot
 from agent.model.volumes import Attachment, Confidence, Mount
 from tests.builders import (

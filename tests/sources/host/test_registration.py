@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.model.documents import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
@@ -17,7 +18,6 @@ from agent.model.registration import (
     Taint,
 )
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
-from agent.model.state_files import LAST_SEEN_FILE, dump_last_seen
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, pod, worker

@@ -1,21 +1,34 @@
-"""The files in the agent's state directory as text, and back: what the node itself no longer shows. Pure.
+"""Recordings and the files of the state directory as versioned JSON, and back. Pure.
 
-A damaged file is not repaired: what it had starts anew, and the reason is reported.
+They outlive code: see `codec.py` for what that takes. A damaged file is not repaired: what it had starts anew, and the
+reason is reported.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from agent.model.codec import Damaged, build, parse_document, plain
 from agent.model.devices import DeviceTransition
 from agent.model.registration import LastSeen
+from agent.model.snapshot import Snapshot
 
 HISTORY_FILE: Final = "device-plugins.json"
 LAST_SEEN_FILE: Final = "node.json"
 HISTORY_SCHEMA: Final = "nodeleak.device-plugins/v1"
 _LAST_SEEN_SCHEMA: Final = "nodeleak.node/v1"
+_RECORDING_SCHEMA: Final = "nodeleak.recording/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One or more snapshots, and the settings with which they were assessed."""
+
+    grace: timedelta
+    confirm_after: timedelta
+    snapshots: tuple[Snapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +37,22 @@ class StoredHistory:
     """Oldest first."""
     trouble: str = ""
     """Why it could not be read; empty: it could."""
+
+
+def dumps(recording: Recording) -> str:
+    return json.dumps({"schema": _RECORDING_SCHEMA, **plain(recording)}, indent=1)
+
+
+def loads(text: str) -> Recording:
+    """Read a recording; raises Damaged with the path and the value that is wrong."""
+    try:
+        tree = parse_document(text, _RECORDING_SCHEMA)
+    except Damaged as damaged:
+        raise Damaged(f"{damaged}: 'nodeleak record' writes recordings") from damaged
+    recording = build(Recording, tree, "recording")
+    if not recording.snapshots:
+        raise Damaged("recording.snapshots: no snapshot")
+    return recording
 
 
 def dump_history(transitions: Iterable[DeviceTransition]) -> str:
