@@ -7,7 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from agent.model.setting_values import AUTO, Expected
+from agent.model.registration import Expected
+from agent.model.runtime import AUTO
 
 ENV_PREFIX: Final = "NODELEAK_"
 

@@ -20,12 +20,11 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
 from agent.model.finding import Finding
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.registration import Autoscaler, LastSeen, Registration, Removal, Taint
+from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Removal, Taint
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Limits, Refusal, ReleaseRequest
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -190,17 +189,17 @@ def device_plugins(
 
     Where something is registered or allocated, the checkpoint was written 2 hours ago, unless another time is given.
     """
-    listed = tuple(one for one in records if isinstance(one, Registered))
-    allocated = tuple(one for one in records if isinstance(one, Allocation))
+    listed = tuple(record for record in records if isinstance(record, Registered))
+    allocated = tuple(record for record in records if isinstance(record, Allocation))
     if checkpoint_written is None and (listed or allocated):
         checkpoint_written = OLD
     return DevicePlugins(
         kubelet_socket=None if kubelet_socket is None else NOW - kubelet_socket,
-        sockets=tuple(one for one in records if isinstance(one, PluginSocket)),
+        sockets=tuple(record for record in records if isinstance(record, PluginSocket)),
         checkpoint_written=None if checkpoint_written is None else NOW - checkpoint_written,
         registered=listed,
         allocations=allocated,
-        history=tuple(one for one in records if isinstance(one, DeviceTransition)),
+        history=tuple(record for record in records if isinstance(record, DeviceTransition)),
         trouble=trouble,
     )
 
@@ -267,7 +266,7 @@ def last_seen(
     in_use: timedelta | None = None,
 ) -> LastSeen:
     """Say how long ago the API server last had the Node, its provider ID changed, it was gone, and it was in use."""
-    at, since, used = (None if one is None else NOW - one for one in (changed, gone, in_use))
+    at, since, used = (None if past is None else NOW - past for past in (changed, gone, in_use))
     return LastSeen(name, WORKER_UID, provider_id, NOW - ago, earlier_id, at, removal, since, used)
 
 
@@ -425,9 +424,9 @@ def node(
 
 def the_node(snapshot: Snapshot) -> Node:
     """Return the Node object of a snapshot that has one."""
-    one = snapshot.node.known()
-    assert one is not None
-    return one
+    present = snapshot.node.known()
+    assert present is not None
+    return present
 
 
 _PROCESSES = processes()
@@ -439,15 +438,14 @@ def _stores(
 ) -> tuple[NetworkStore, ...]:
     if not isinstance(promised, Known):
         return (NetworkStore("kubenet", promised),)
-    networks = dict.fromkeys(
-        ["kubenet", *(one.network for one in promised.value), *(one.network for one in strange)]
-    )  # fmt: skip
+    entries: list[Reservation | UnrecognizedEntry] = [*promised.value, *strange]
+    networks = dict.fromkeys(["kubenet", *(entry.network for entry in entries)])
     return (
         *(
             NetworkStore(
                 network,
-                Known(tuple(one for one in promised.value if one.network == network)),
-                tuple(one for one in strange if one.network == network),
+                Known(tuple(entry for entry in promised.value if entry.network == network)),
+                tuple(entry for entry in strange if entry.network == network),
             )
             for network in networks
             if network not in unread_networks
@@ -478,7 +476,7 @@ def dark_node() -> Snapshot:
 
 def without_api(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with the API server disabled."""
-    off: dict[str, Any] = {one: NotRequested(one, "--api=off") for one in OF_THE_API_SERVER}
+    off: dict[str, Any] = {source: NotRequested(source, "--api=off") for source in OF_THE_API_SERVER}
     return replace(snapshot, **off)
 
 
@@ -490,7 +488,7 @@ def classify_one(
     snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE
 ) -> ClassifiedReservation:
     """Say what one entry is."""
-    (classified,) = (one for one in classify(snapshot, grace).of(network) if one.name == ip)
+    (classified,) = (entry for entry in classify(snapshot, grace).of(network) if entry.name == ip)
     return classified
 
 
@@ -532,7 +530,7 @@ def verdicts(context: GuardContext) -> dict[str, tuple[Refusal, ...]]:
 
 
 def _addresses(candidate: ReleaseRequest) -> str:
-    return " ".join(one.ip for one in candidate.reservations)
+    return " ".join(reservation.ip for reservation in candidate.reservations)
 
 
 def with_waiting_pod(snapshot: Snapshot) -> Snapshot:

@@ -20,7 +20,7 @@ from agent.checks import engine
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import LINKS, HttpExporter
 from agent.model.devices import DevicePlugins, PluginSocket, Registered
-from agent.model.recording import loads
+from agent.model.documents import loads
 from agent.model.report import Report
 from agent.model.snapshot import Known, NetworkStore, Node, Snapshot, Unavailable
 

@@ -13,17 +13,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 from agent.model.devices import DevicePlugins, TransitionKind
-from agent.model.recording import Recording
+from agent.model.documents import Recording
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
     UNINITIALIZED,
     Autoscaler,
+    Expected,
     Removal,
     Taint,
 )
 from agent.model.release import Limits
-from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -107,8 +107,8 @@ def stores(draw: st.DrawFn, network: str) -> NetworkStore:
         entries.append(unrecognized("notes.txt", network=network))
     return NetworkStore(
         network,
-        Known(tuple(one for one in entries if isinstance(one, Reservation))),
-        tuple(one for one in entries if isinstance(one, UnrecognizedEntry)),
+        Known(tuple(entry for entry in entries if isinstance(entry, Reservation))),
+        tuple(entry for entry in entries if isinstance(entry, UnrecognizedEntry)),
     )
 
 
@@ -159,7 +159,7 @@ nodes_objects = st.builds(
     st.sampled_from([110, 4, 2, None]),
     st.sampled_from([OLD, *AGES, None]),
     st.sampled_from([INSTANCE, INSTANCE, "kind://other", ""]),
-    st.lists(taints, max_size=2, unique_by=lambda one: one.key),
+    st.lists(taints, max_size=2, unique_by=lambda taint: taint.key),
     st.sampled_from(["", "False", "True", "Unknown"]),
 )
 memories = st.builds(
@@ -209,7 +209,7 @@ moments = st.builds(
 _connected = st.sampled_from([True, True, False, None])
 _sockets = st.lists(st.sampled_from(PLUGIN_SOCKETS), max_size=2, unique=True)
 _registered = st.lists(resources, max_size=2, unique=True)
-_allocated = st.lists(st.builds(lambda name, one: allocation(name, one, "d0"), names, resources), max_size=2)
+_allocated = st.lists(st.builds(lambda name, resource: allocation(name, resource, "d0"), names, resources), max_size=2)
 _changes = st.lists(moments, max_size=4)
 _perhaps_ago = st.one_of(st.none(), agos)
 
@@ -220,9 +220,9 @@ def device_managers(draw: st.DrawFn) -> DevicePlugins:
     """A kubelet's device manager, whatever its plugins are up to."""
     return device_plugins(
         *(plugin_socket(name, ago=draw(agos), connected=draw(_connected)) for name in draw(_sockets)),
-        *(registered(one, *draw(devices)) for one in draw(_registered)),
+        *(registered(resource, *draw(devices)) for resource in draw(_registered)),
         *draw(_allocated),
-        *sorted(draw(_changes), key=lambda one: one.at),
+        *sorted(draw(_changes), key=lambda moment: moment.at),
         kubelet_socket=draw(_perhaps_ago),
         checkpoint_written=draw(_perhaps_ago),
     )
@@ -233,7 +233,7 @@ def watches() -> st.SearchStrategy[list[Watch]]:
     """What the watches showed, of each kind once."""
     kinds = st.tuples(st.sampled_from(Evidence), st.sampled_from(["pods", "node"]))
     return st.lists(st.builds(lambda kind, ago: shown(*kind, ago=ago), kinds, agos), max_size=3).map(
-        lambda values: list({(one.resource, one.evidence): one for one in values}.values())
+        lambda values: list({(watch.resource, watch.evidence): watch for watch in values}.values())
     )
 
 
@@ -241,13 +241,15 @@ def watches() -> st.SearchStrategy[list[Watch]]:
 def unique_ids(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     """The runtime, and the kubelet's directory, have an id once."""
     return st.lists(
-        values, max_size=5, unique_by=lambda one: one.container_id if hasattr(one, "container_id") else one.id
+        values,
+        max_size=5,
+        unique_by=lambda record: record.container_id if hasattr(record, "container_id") else record.id,
     )
 
 
 @cache
 def unique_names() -> st.SearchStrategy[list[Any]]:
-    return st.lists(pods, max_size=4, unique_by=lambda one: one.name)
+    return st.lists(pods, max_size=4, unique_by=lambda pod: pod.name)
 
 
 _checkpoints = st.builds(Checkpoint, ids, st.one_of(st.just(""), names))
@@ -317,11 +319,11 @@ _files = st.builds(
 )
 
 
-_few_pods = st.lists(pods, max_size=2, unique_by=lambda one: one.name)
+_few_pods = st.lists(pods, max_size=2, unique_by=lambda pod: pod.name)
 _one_container = st.lists(
     st.builds(Container, ids, st.sampled_from(WORDS), st.just(0), names, st.just(""), st.just(True)), max_size=1
 )
-_some_files = st.lists(_files, min_size=2, max_size=6, unique_by=lambda one: one.ip)
+_some_files = st.lists(_files, min_size=2, max_size=6, unique_by=lambda file: file.ip)
 _one_checkpoint = st.lists(st.builds(Checkpoint, ids, st.just("")), max_size=1)
 _one_address = st.lists(st.builds(Address, ips, st.just(1), st.just("java")), max_size=1)
 
@@ -332,11 +334,13 @@ def leaky_nodes(draw: st.DrawFn) -> Snapshot:
     """A node that has settled, and docker lists all that runs on it; most of its files have no owner."""
     running = draw(_few_pods)
     listed = [
-        Container(f"{n:x}" * 64, "running", 0, one.name, one.uid, sandbox=True) for n, one in enumerate(running, 10)
+        Container(f"{n:x}" * 64, "running", 0, pod.name, pod.uid, sandbox=True) for n, pod in enumerate(running, 10)
     ]
     one_more = draw(_one_container)
     reserved = draw(_some_files)
-    elsewhere = [replace(one, network="storage", ip="10.9.0.2") for one in reserved[:1] if draw(seldom())]
+    elsewhere = [
+        replace(reservation, network="storage", ip="10.9.0.2") for reservation in reserved[:1] if draw(seldom())
+    ]
     return node(
         reservations=[*reserved, *elsewhere],
         checkpoints=draw(_one_checkpoint),
@@ -417,4 +421,4 @@ def cleanup_inputs(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any
     first = draw(snapshots)
     other = draw(snapshots) if differs else first
     changed: dict[str, Any] = {source: getattr(other, source) for source in differs}
-    return CleanupInput(first, _later(first, lambda one: replace(one, **changed)), draw(bounds()))
+    return CleanupInput(first, _later(first, lambda snapshot: replace(snapshot, **changed)), draw(bounds()))

@@ -1,6 +1,7 @@
 """docs/reference.md explains every public word of the code, and no other."""
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -48,6 +49,12 @@ def words(cell: str) -> set[str]:
 def test_every_public_word_is_in_its_table_and_no_other() -> None:
     for title, names in TABLES.items():
         assert sorted(rows(title)) == sorted(names), title
+
+
+def test_all_detectors_are_held_independent() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (independent,) = (contract["modules"] for contract in contracts if contract["type"] == "independence")
+    assert sorted(independent) == sorted(vars(detector)["__name__"] for detector in DETECTORS)
 
 
 def test_every_setting_has_its_default() -> None:

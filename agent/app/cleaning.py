@@ -20,7 +20,7 @@ from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
 from agent.model.release import Blocker, Cleaning, CleanupStatus, Limits
 from agent.model.report import Report
-from agent.model.setting_values import AUTO
+from agent.model.runtime import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.host.reservations import describe_networks
 from agent.sources.os_error import describe_os_error

@@ -13,7 +13,7 @@ from agent.app.build import commit
 from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.run import Budget, DryRun
 from agent.config import BUG, Config, UsageError, option, variable
-from agent.model.setting_values import AUTO
+from agent.model.runtime import AUTO
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

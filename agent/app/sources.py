@@ -12,10 +12,10 @@ from agent.app import api_server, loop
 from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
+from agent.model.documents import StoredHistory
 from agent.model.registration import Registration
 from agent.model.release import ProbeResult
-from agent.model.runtime import DOCKER, RuntimeNetwork
-from agent.model.setting_values import AUTO
+from agent.model.runtime import AUTO, DOCKER, RuntimeNetwork
 from agent.model.snapshot import (
     CniResult,
     NetworkStore,
@@ -26,7 +26,6 @@ from agent.model.snapshot import (
     Snapshot,
     known_or,
 )
-from agent.model.state_files import StoredHistory
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline

@@ -14,7 +14,7 @@ CLOCK_STEP = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One finding, kept from snapshot to snapshot."""
+    """A finding, kept from snapshot to snapshot."""
 
     first: Finding
     first_seen: datetime
@@ -24,7 +24,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationState:
-    """What one sync leaves to the next."""
+    """What a sync leaves to the next."""
 
     taken_at: datetime
     uptime: timedelta
@@ -40,7 +40,7 @@ class ConfirmationState:
 
 
 class Detected(NamedTuple):
-    """What detectors found in one snapshot."""
+    """What detectors found in a snapshot."""
 
     findings: tuple[Finding, ...]
     gaps: tuple[SkippedCheck, ...]
@@ -51,16 +51,14 @@ class Confirmed(NamedTuple):
     observations: Mapping[Key, Observation]
 
 
-def clock_stepped(before: ConfirmationState | None, snapshot: Snapshot) -> bool:
+def clock_stepped(before: ConfirmationState, snapshot: Snapshot) -> bool:
     """Return whether the wall clock was set since the last snapshot."""
-    if before is None:
-        return False
     return abs((snapshot.taken_at - before.taken_at) - (snapshot.uptime - before.uptime)) > CLOCK_STEP
 
 
 def confirm(
     detected: Detected,
-    before: ConfirmationState | None,
+    before: ConfirmationState,
     snapshot: Snapshot,
     confirm_after: timedelta,
     ended: Collection[Key] = (),
@@ -71,10 +69,8 @@ def confirm(
     they do not count as new afterwards, except those that are certain to have `ended`; its candidates start over. All
     candidates start over when the clock was set.
     """
-    known = before.observations if before else {}
-    confirmed_before = {key: observation for key, observation in known.items() if observation.confirmed}
-    if clock_stepped(before, snapshot):
-        known = confirmed_before
+    confirmed_before = {key: observation for key, observation in before.observations.items() if observation.confirmed}
+    known = confirmed_before if clock_stepped(before, snapshot) else before.observations
     with_gap = {gap.detector for gap in detected.gaps}
     observations = {
         key: observation

@@ -1,10 +1,10 @@
 """One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
@@ -12,7 +12,7 @@ from agent.checks.addresses.classify import classify
 from agent.checks.confirm import ConfirmationState, Confirmed, Detected, clock_stepped, confirm
 from agent.checks.devices.history import with_history
 from agent.checks.registry import DETECTORS, Detector
-from agent.model.assessment import Assessment, State
+from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Key, LeakCause, SkippedCheck
 from agent.model.ranges import usable
 from agent.model.report import NetworkSummary, Report
@@ -41,15 +41,16 @@ def run(
     confirm_after: timedelta,
     pods: Mapping[str, str] | None = None,
 ) -> tuple[Report, ConfirmationState]:
-    """Assess one snapshot.
+    """Assess a snapshot.
 
     Leaks are confirmed first: a reservation is `leaked` only once two snapshots found the same file without an owner.
-    Every other detector sees the final states, so that states, findings, metrics and JSON of one report agree.
+    Every other detector sees the final states, so that states, findings, metrics and JSON of a report agree.
 
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     `pods`: names of pods by container ID, for the first snapshot. They name, and change no state.
     """
-    suspected = _with_memory(classify(snapshot, grace, before.pods if before else pods), before)
+    before = before or ConfirmationState(snapshot.taken_at, snapshot.uptime, {}, pods or {})
+    suspected = _with_memory(classify(snapshot, grace, before.pods), before)
     suspects = detect(suspected, (leaked_reservation,))
     leaks = _as_first_seen(confirm(suspects, before, snapshot, confirm_after, _ended(suspected, before)))
     assessment = _with_leaks(suspected, leaks)
@@ -76,7 +77,7 @@ def run(
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
-    """Run each detector. One that lacks data leaves a gap beside what it could still find."""
+    """Run each detector. If it lacks data, it leaves a gap beside what it could still find."""
     findings: list[Finding] = []
     gaps: list[SkippedCheck] = []
     for detector in detectors:
@@ -85,33 +86,44 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
         except InsufficientData as missing:
             gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
-        except Exception as error:  # noqa: BLE001 (one broken detector must not silence the others; it is logged as a gap)
+        except Exception as error:  # noqa: BLE001 (a broken detector must not silence the others; it is logged as a gap)
             gaps.append(SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
     return Detected(tuple(findings), tuple(gaps))
 
 
-def _with_memory(assessment: Assessment, before: ConfirmationState | None) -> Assessment:
-    """Add what earlier snapshots know of the reservations."""
-    pending = stuck_teardown.pending_since(assessment, before.pending if before else {})
-    ports = host_ports.in_specs(assessment, before.host_ports if before else {})
-    assessment = replace(assessment, pending=pending, host_ports=ports)
-    if before is None or clock_stepped(before, assessment.snapshot):
-        return assessment
-    return replace(assessment, last_owned={leak: before.taken_at for leak in assessment.leaked if leak in before.owned})
+def _with_memory(assessment: Assessment, before: ConfirmationState) -> Assessment:
+    """Add what earlier snapshots know of the reservations. Where none can be read now, that stays known."""
+    if not _read(assessment.snapshot):
+        return replace(assessment, pending=before.pending, host_ports=before.host_ports)
+    owned = frozenset() if clock_stepped(before, assessment.snapshot) else before.owned
+    return replace(
+        assessment,
+        last_owned={leak: before.taken_at for leak in assessment.leaked if leak in owned},
+        pending=stuck_teardown.pending_since(assessment, before.pending),
+        host_ports=host_ports.in_specs(assessment, before.host_ports),
+    )
 
 
-def _ended(suspected: Assessment, before: ConfirmationState | None) -> frozenset[Key]:
+def _read(snapshot: Snapshot) -> set[str]:
+    """Return the networks whose reservations were read."""
+    return {store.network for store in snapshot.reservations if isinstance(store.reading, Known)}
+
+
+def _ended(suspected: Assessment, before: ConfirmationState) -> frozenset[Key]:
     """Return the leaks that have ended, even if their detector has a gap: the file is gone, or has an owner."""
-    leaks = {key: observation.first for key, observation in (before.observations if before else {}).items()}
-    read = {store.network for store in suspected.snapshot.reservations if isinstance(store.reading, Known)}
+    leaks = {
+        key: observation.first
+        for key, observation in before.observations.items()
+        if observation.first.detector == leaked_reservation.NAME
+    }
+    read = _read(suspected.snapshot)
     undecided = (entry.entry for entry in suspected.reservations if entry.state in {State.UNKNOWN, State.LEAKED})
-    return frozenset(
-        key for key, leak in leaks.items() if leak.detector == leaked_reservation.NAME and leak.network in read
-    ).difference(leaked_reservation.key(entry) for entry in undecided if isinstance(entry, Reservation))
+    keys = {leaked_reservation.key(entry) for entry in undecided if isinstance(entry, Reservation)}
+    return frozenset(key for key, leak in leaks.items() if leak.network in read and key not in keys)
 
 
 def _as_first_seen(leaks: Confirmed) -> Confirmed:
-    """Return the confirmed ones with the cause that was seen first: a later restart did not cause an earlier leak."""
+    """Return the confirmed leaks with the cause seen first: a later restart did not cause an earlier leak."""
     confirmed = (leak for leak in leaks.findings if leak.confirmed)
     findings = (replace(leak, finding=leaks.observations[leak.finding.key].first) for leak in confirmed)
     return Confirmed(tuple(findings), leaks.observations)
@@ -136,16 +148,16 @@ def _known_causes(assessment: Assessment, leaks: Confirmed) -> dict[ReservationK
     return {key: cause for key, cause in found if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN}
 
 
-def _newly_confirmed(leaks: Confirmed, before: ConfirmationState | None) -> Counter[tuple[str, LeakCause]]:
+def _newly_confirmed(leaks: Confirmed, before: ConfirmationState) -> Counter[tuple[str, LeakCause]]:
     """Count by network and cause."""
-    known = {key for key, observation in before.observations.items() if observation.confirmed} if before else set()
+    known = {key for key, observation in before.observations.items() if observation.confirmed}
     new = (leak.finding for leak in leaks.findings if leak.finding.key not in known)
     return Counter((leak.network, leak.cause) for leak in new if isinstance(leak.cause, LeakCause))
 
 
-def _pods(assessment: Assessment, before: ConfirmationState | None) -> Mapping[str, str]:
-    """Return the pods of the reserved IDs; the earlier ones where no reservation was read."""
-    if before is not None and not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
+def _pods(assessment: Assessment, before: ConfirmationState) -> Mapping[str, str]:
+    """Return the pods of the reserved IDs; those known before where no reservation was read."""
+    if not _read(assessment.snapshot):
         return before.pods
     return {entry.container_id: entry.pod for entry in assessment.reservations if entry.container_id and entry.pod}
 
@@ -154,31 +166,21 @@ def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
     network = store.network
     if isinstance(store.reading, NotRequested):
         return NetworkSummary(network, None, None, None, None, None, not_in_use=store.reading.why)
-    entries, ranges = _or_none(assessment.of, network), _or_none(assessment.ranges, network)
+    entries, ranges = or_none(assessment.of, network), or_none(assessment.ranges, network)
     states = None if entries is None else Counter(classified.state for classified in entries)
     return NetworkSummary(
         name=network,
         ranges=ranges,
         usable=None if ranges is None else usable(ranges),
         reserved=None if entries is None else sum(entry.blocks for entry in entries),
-        free=_or_none(assessment.free, network),
+        free=or_none(assessment.free, network),
         states=None if states is None else {state: states[state] for state in State},
     )
 
 
-_T = TypeVar("_T")
-
-
-def _or_none(known: Callable[[str], _T], network: str) -> _T | None:
-    try:
-        return known(network)
-    except InsufficientData:
-        return None
-
-
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
     """Return whether a snapshot leaves anything to confirm."""
-    assessment = _with_memory(classify(snapshot, grace), None)
+    assessment = _with_memory(classify(snapshot, grace), ConfirmationState(snapshot.taken_at, snapshot.uptime, {}))
     return bool(assessment.leaked or detect(assessment, _OTHERS).findings)
 
 
@@ -189,7 +191,7 @@ def replay(
     confirm_after: timedelta,
     pods: Mapping[str, str] | None = None,
 ) -> Report:
-    """Assess snapshots one after the other, and keep of the last one what was confirmed: the report of a command."""
+    """Assess snapshots one after the other, and keep of the last what was confirmed: the report of a command."""
     state: ConfirmationState | None = None
     report: Report | None = None
     for snapshot in map(with_history, snapshots):

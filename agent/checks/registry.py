@@ -1,4 +1,4 @@
-"""The list of detectors: one module for each kind of problem."""
+"""The list of detectors: a module for each kind of problem."""
 
 from collections.abc import Iterator
 from typing import Final, Protocol
@@ -24,7 +24,7 @@ from agent.model.finding import Finding, Severity
 
 
 class Detector(Protocol):
-    """A module. Its docstring is its `explain` page, with one line `Means:` and one `Do:`."""
+    """A module. Its docstring is its `explain` page, with a line `Means:` and a line `Do:`."""
 
     @property
     def NAME(self) -> str: ...

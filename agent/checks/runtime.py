@@ -22,8 +22,8 @@ def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtime that the kubelet uses; empty: it is not known, or it was not asked.
 
-    Where neither the kubelet nor the Node names one, it is the one that somebody chose. The Node does not tell two
-    of the same name and version apart: then it is one of them.
+    Where neither the kubelet nor the Node names a runtime, it is what somebody chose. The Node does not tell two
+    runtimes of the same name and version apart: then it is either.
     """
     if contradiction(snapshot):
         return ()
@@ -53,7 +53,7 @@ def name_of(snapshot: Snapshot) -> str:
 
 
 def keeps_checkpoints(snapshot: Snapshot) -> bool:
-    """Return whether the kubelet has checkpoints of its sandboxes, as one with docker has.
+    """Return whether the kubelet has checkpoints of its sandboxes, as a kubelet with docker has.
 
     Where its runtime is not known, it may have some if docker was asked, or if there are some.
     """
@@ -112,7 +112,7 @@ def is_named(snapshot: Snapshot) -> bool:
     """Return whether anything shows that the kubelet's runtime was asked, other than its list itself."""
     if of_the_kubelet(snapshot):
         return True
-    # A checkpoint directory is one of docker, and may be a remnant: it counts where the kubelet cannot be asked.
+    # A checkpoint directory is of docker, and may be a remnant: it counts where the kubelet cannot be asked.
     if not _any_docker(asked(snapshot)):
         return False
     processes = known_or(snapshot.processes, None)

@@ -19,8 +19,7 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
-from agent.model.runtime import CRI_O
-from agent.model.setting_values import AUTO
+from agent.model.runtime import AUTO, CRI_O
 from agent.model.snapshot import (
     DEFAULT_DATA_DIR,
     InsufficientData,

@@ -319,18 +319,11 @@ def _time(text: str) -> datetime:
 def file_document(image: FileImage) -> dict[str, Any]:
     """Return one file as the journal stores it: UTF-8 as text, for people, and anything else as base64."""
     document = {name: value for name, value in asdict(image).items() if name != "content" and value != ""}
-    document |= {"mode": f"{image.mode:04o}", "mtime": _readable(image.mtime_ns)}
+    document |= {"mode": f"{image.mode:04o}", "mtime": _timestamp(from_mtime(image.mtime_ns))}
     try:
         return document | {"text": image.content.decode()}
     except UnicodeDecodeError:
         return document | {"base64": base64.b64encode(image.content).decode()}
-
-
-def _readable(mtime_ns: int) -> str:
-    try:
-        return _timestamp(from_mtime(mtime_ns))
-    except OverflowError:
-        return "out of range"
 
 
 def _file_image(document: dict[str, Any]) -> FileImage:

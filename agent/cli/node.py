@@ -11,7 +11,7 @@ from agent.app.sources import displayed_name, for_command
 from agent.checks import engine
 from agent.cli.output import progress
 from agent.config import Config
-from agent.model.recording import Recording
+from agent.model.documents import Recording
 from agent.model.report import Report
 from agent.sources.daemon import DaemonClient
 

@@ -20,7 +20,7 @@ from agent.cli.exit_codes import DONE
 from agent.cli.node import record_node
 from agent.cli.options import config_of
 from agent.cli.output import write
-from agent.model import recording
+from agent.model import documents
 from agent.model.anonymize import anonymous
 
 
@@ -30,6 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     recorded = record_node(config_of(arguments))
-    text = recording.dumps(anonymous(recorded) if arguments.anonymous else recorded)
+    text = documents.dumps(anonymous(recorded) if arguments.anonymous else recorded)
     write(f"{text}\n")
     return DONE

@@ -34,7 +34,7 @@ from agent.exporters.text.addresses import TableView
 from agent.exporters.text.map import map_table
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.model.codec import Damaged
-from agent.model.recording import Recording, loads
+from agent.model.documents import Recording, loads
 from agent.model.report import Report
 from agent.sources.os_error import describe_os_error
 

@@ -14,7 +14,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Key, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.setting_values import AUTO
+from agent.model.runtime import AUTO
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,

@@ -34,7 +34,7 @@ from agent.exporters.metrics_devices import gauge, single
 from agent.model.finding import LeakCause, Severity
 from agent.model.release import MISSED, Outcome, Reason, Verdict
 from agent.model.report import Report
-from agent.model.setting_values import AUTO
+from agent.model.runtime import AUTO
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
 
 if TYPE_CHECKING:

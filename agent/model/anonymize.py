@@ -5,7 +5,6 @@ nobody can find a name by guessing it. Networks and ranges keep their sizes, and
 """
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
@@ -25,8 +24,8 @@ from itertools import chain
 from typing import Any, Final, TypeAlias, TypeVar
 
 from agent.model.assessment import KUBENET
+from agent.model.documents import Recording
 from agent.model.ranges import Range
-from agent.model.recording import Recording
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import SOURCES
@@ -84,7 +83,7 @@ _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
 _TEXT: Final = _Rule(re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch)
-"""Free text, as one name: nobody can check each word of it. Two phrases of the kubelet decide a cause."""
+"""Free text, as a single name: nobody can check each word of it. Two phrases of the kubelet decide a cause."""
 _VERSION: Final = _Rule(re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch)
 
 _RULES: Final[Mapping[str, _Rule]] = {
@@ -139,9 +138,11 @@ def _new_names(names: Iterable[str]) -> Mapping[str, str]:
     new = {name: f"n{number:0{digits}}" for number, name in enumerate(others)}
     for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
         family = {name: address for name, address in addresses.items() if address.version == first.version}
-        move = _mover([address.network for address in family.values()], first)
+        moved = _moved([address.network for address in family.values()], int(first), first.max_prefixlen)
         for name, address in family.items():
-            new[name] = f"{move(address)}/{address.network.prefixlen}" if "/" in name else str(move(address))
+            old = next(network for network in moved if address.ip in network)
+            ip = type(first)(moved[old] + int(address.ip) - int(old.network_address))
+            new[name] = f"{ip}/{address.network.prefixlen}" if "/" in name else str(ip)
     return new
 
 
@@ -155,25 +156,10 @@ def _address(name: str) -> IPv4Interface | IPv6Interface | None:
     return None if zone or name not in {str(address), str(address.ip)} else address
 
 
-def _mover(networks: Iterable[Any], first: IPv4Address | IPv6Address) -> Callable[[Any], IPv4Address | IPv6Address]:
-    """Return a function that moves addresses: the networks follow one another, from `first` on, in their order."""
-    blocks = [*collapse_addresses(networks)]
-    old = [int(block.network_address) for block in blocks]
-    new, end = _packed([block.num_addresses for block in blocks], int(first))
-    if end > 1 << first.max_prefixlen:
-        new, _ = _packed([block.num_addresses for block in blocks], 0)
-
-    def move(address: Any) -> IPv4Address | IPv6Address:
-        block = bisect_right(old, int(address.ip)) - 1
-        return type(first)(new[block] + int(address.ip) - old[block])
-
-    return move
-
-
-def _packed(sizes: Iterable[int], first: int) -> tuple[list[int], int]:
-    """Return where networks of these sizes begin, and where the last one ends."""
-    begins, end = [], first
-    for size in sizes:
-        begins.append(-(-end // size) * size)
-        end = begins[-1] + size
-    return begins, end
+def _moved(networks: Iterable[Any], first: int, bits: int) -> Mapping[Any, int]:
+    """Return where each network begins now: one follows the other in their order, from `first` on if there is room."""
+    moved, end = dict[Any, int](), first
+    for network in collapse_addresses(networks):
+        moved[network] = -(-end // network.num_addresses) * network.num_addresses
+        end = moved[network] + network.num_addresses
+    return moved if first == 0 or end <= 1 << bits else _moved(moved, 0, bits)

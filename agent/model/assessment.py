@@ -1,11 +1,12 @@
 """A snapshot in which every reservation has a state."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeVar
 
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import Range, RangeSets, free, subnet_range, usable
@@ -19,7 +20,10 @@ from agent.model.snapshot import (
     Snapshot,
     UnrecognizedEntry,
     known_or,
+    require_available,
 )
+
+_T = TypeVar("_T")
 
 KUBENET = "kubenet"
 """The network whose range is the node's pod CIDR by definition."""
@@ -85,9 +89,17 @@ class ClassifiedReservation:
         return self.entry.blocks if isinstance(self.entry, UnrecognizedEntry) else True
 
 
+def or_none(of_network: Callable[[str], _T], network: str) -> _T | None:
+    """Return what an assessment knows of a network; None: not known."""
+    try:
+        return of_network(network)
+    except InsufficientData:
+        return None
+
+
 @dataclass(frozen=True)
 class Assessment:
-    """There is one at a time, so it has no slots, and keeps what several detectors ask for."""
+    """It has no slots, and keeps what several detectors ask for."""
 
     index: SnapshotIndex
     reservations: tuple[ClassifiedReservation, ...]
@@ -117,8 +129,12 @@ class Assessment:
             stores[0].reading.known()
         return used
 
+    def require_reservations(self) -> None:
+        """Raise InsufficientData if the directory of a network that pods use is unavailable."""
+        require_available(*(store.reading for store in self.snapshot.reservations if store.network in self.networks))
+
     def of(self, network: str) -> tuple[ClassifiedReservation, ...]:
-        """Return one network's entries. Raises InsufficientData where its directory is unavailable."""
+        """Return the entries of a network. Raises InsufficientData where its directory is unavailable."""
         for store in self.snapshot.reservations:
             if store.network == network:
                 store.reading.known()
@@ -158,7 +174,7 @@ class Assessment:
         return self.pod_ranges() if newest.uses_pod_cidr else newest.ranges
 
     def pod_ranges(self) -> RangeSets:
-        """Return a set of one range for each pod CIDR of the node. Raises InsufficientData."""
+        """Return each pod CIDR of the node as a set with a single range. Raises InsufficientData."""
         node = self.snapshot.node.known()
         if node is None or not node.pod_cidrs:
             raise InsufficientData("node: it has no pod CIDR")
@@ -193,7 +209,7 @@ class Assessment:
         """Each pod that has an address now, with each of its addresses according to the API server.
 
         Only live pods on the pod network with a running sandbox. Where a sandbox was recreated, the pod's status lags
-        behind: an address is left out if the sandbox has reserved another one of that family for its `eth0`, and the
+        behind: an address is left out if the sandbox has reserved another of that family for its `eth0`, and the
         whole pod if its sandbox may not have an address yet. Raises InsufficientData.
         """
         pods = self.snapshot.pods.known()
@@ -214,7 +230,7 @@ class Assessment:
     def _without_address(self) -> Iterator[str]:
         """Yield the pods with a sandbox that may not have had an address when the reservations were read.
 
-        A container of the pod is created only after that; without one, nothing is certain for the longest ADD.
+        A container of the pod is created only after that; without a container, nothing is certain for the longest ADD.
         """
         now, last = self.snapshot.taken_at.timestamp(), dict[str, int]()
         for container in self.index.containers.values():

@@ -1,12 +1,12 @@
 """Frozen dataclasses as JSON documents, and back: recordings and state files.
 
 The format is simple on purpose: every field under its own name, a reading as `{"known": …}`, `{"unavailable": …}` or
-`{"not_requested": …}`, times in ISO 8601, durations in seconds. An unknown field is ignored; a missing one is an error
-that names its place.
+`{"not_requested": …}`, times in ISO 8601, durations in seconds. An unknown field is ignored; a missing field is an
+error that names its place.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -18,8 +18,6 @@ from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
 
 D = TypeVar("D")
 
-_GREATEST: Final = 2**64
-"""Of integers. The kernel has none that is greater, and a float cannot hold every other one."""
 MAX_LEVELS: Final = 20
 """Levels of a document of nodeleak's own; none has more than ten."""
 
@@ -43,10 +41,8 @@ def parse_document(text: str | bytes, schema: str) -> dict[str, Any]:
 
 def is_deeper(tree: Any, levels: int) -> bool:
     """Return whether a document is nested more deeply: Python parses a thousand levels, and cannot write them all."""
-    if not isinstance(tree, (dict, list)):
-        return False
-    parts: Collection[Any] = tree.values() if isinstance(tree, dict) else tree
-    return levels == 0 or any(is_deeper(one, levels - 1) for one in parts)
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return levels == 0 or any(is_deeper(part, levels - 1) for part in parts)
 
 
 def plain(value: Any) -> Any:
@@ -129,7 +125,7 @@ def _scalar(kind: Any, tree: Any) -> Any:
         return timedelta(seconds=tree)
     if issubclass(kind, StrEnum):
         return kind(tree)
-    if isinstance(tree, kind) and not (kind is int and (isinstance(tree, bool) or abs(tree) > _GREATEST)):
+    if isinstance(tree, kind) and not (kind is int and isinstance(tree, bool)):
         return tree
     raise TypeError(kind.__name__)
 

@@ -42,7 +42,7 @@ class Allocation:
 
 
 class TransitionKind(StrEnum):
-    """What can happen to the kubelet's device manager, or to one plugin."""
+    """What can happen to the kubelet's device manager, or to a plugin."""
 
     KUBELET_STARTED = "kubelet_started"
     """The kubelet bound `kubelet.sock`: its device manager started, and knows no plugin."""
@@ -62,7 +62,7 @@ class DeviceTransition:
 
     what: TransitionKind
     at: datetime
-    """The node's wall clock: the file's time if there is one, otherwise that of the snapshot that saw it first."""
+    """The node's wall clock: the file's time if there is a file, otherwise that of the snapshot that saw it first."""
     uptime: timedelta
     """The boot clock of the snapshot that saw it first."""
     boot_id: str
@@ -93,7 +93,7 @@ class DevicePlugins:
 
 @dataclass(frozen=True, slots=True)
 class ResourceState:
-    """The current state of one resource."""
+    """The current state of a resource."""
 
     resource: str
     devices: int | None

@@ -92,7 +92,7 @@ class Finding:
     @property
     def pods(self) -> tuple[str, ...]:
         """The names of the rejected pods."""
-        return tuple(one.pod for one in self.rejected_pods)
+        return tuple(rejected.pod for rejected in self.rejected_pods)
 
     @property
     def key(self) -> Key:
@@ -120,7 +120,7 @@ class TrackedFinding:
 
 def total(findings: Iterable[TrackedFinding]) -> int:
     """Return for how many problems these findings stand."""
-    return sum(one.finding.count for one in findings)
+    return sum(tracked.finding.count for tracked in findings)
 
 
 def urgency(tracked: TrackedFinding) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""What the records of one snapshot say about a container or an address. Each index is made once, where it is needed."""
+"""What the records of a snapshot say about a container or an address. Each index is made once, where it is needed."""
 
 import re
 from collections import defaultdict
@@ -42,6 +42,15 @@ class SnapshotIndex:
         for result in known_or(self.snapshot.cni_results, ()):
             by_sandbox[result.container_id].append(result)
         return dict(by_sandbox)
+
+    @cached_property
+    def cached_networks(self) -> Mapping[str, set[str]]:
+        """The networks of which libcni's cache has a file of a sandbox, damaged or not, by container ID."""
+        networks: defaultdict[str, set[str]] = defaultdict(set)
+        cached: list[CniResult | DamagedResult] = [*known_or(self.snapshot.cni_results, ())]
+        for result in (*cached, *self.snapshot.damaged_results):
+            networks[result.container_id].add(result.network)
+        return dict(networks)
 
     @cached_property
     def too_large(self) -> Mapping[str, str]:
@@ -94,7 +103,7 @@ class SnapshotIndex:
 
     @cached_property
     def pods(self) -> Mapping[str, str]:
-        """The pod of each container, by ID. The runtime's record comes last: it is the best one."""
+        """The pod of each container, by ID. The runtime's record comes last: it is the best."""
         records = [
             *((result.container_id, result.pod) for result in known_or(self.snapshot.cni_results, ())),
             *((checkpoint.container_id, checkpoint.pod) for checkpoint in known_or(self.snapshot.checkpoints, ())),

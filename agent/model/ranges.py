@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from itertools import chain
+from itertools import chain, product
 from typing import TypeAlias
 
 IPAddress = IPv4Address | IPv6Address
@@ -53,7 +53,7 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
 
 
 RangeSets: TypeAlias = tuple[tuple[Range, ...], ...]
-"""A network's configuration: a sandbox gets one address from each set (one set a family, in dual stack)."""
+"""A network's configuration: a sandbox gets an address from each set (in dual stack, each family has a set)."""
 
 
 def covers(sets: RangeSets, ip: str) -> bool:
@@ -64,20 +64,19 @@ def covers(sets: RangeSets, ip: str) -> bool:
 
 def overlap(some: RangeSets, others: RangeSets) -> str:
     """Return the first address that both can give out; empty: none."""
-    for one in chain.from_iterable(some):
-        for other in chain.from_iterable(others):
-            if one.first in other or other.first in one:
-                first = max(one.first, other.first, key=int)
-                while first in {one.gateway, other.gateway}:
-                    first += 1
-                if first in one and first in other:
-                    return str(first)
+    for range_, other in product(chain.from_iterable(some), chain.from_iterable(others)):
+        if range_.first in other or other.first in range_:
+            first = max(range_.first, other.first, key=int)
+            while first in {range_.gateway, other.gateway}:
+                first += 1
+            if first in range_ and first in other:
+                return str(first)
     return ""
 
 
 def serves(sets: RangeSets, pods: RangeSets) -> bool:
-    """Tell whether any of the ranges begins in one of the others, those of the node's pods."""
-    return any(one.first in other for one in chain.from_iterable(sets) for other in chain.from_iterable(pods))
+    """Tell whether any of the ranges begins in any of the others, those of the node's pods."""
+    return any(range_.first in other for range_, other in product(chain.from_iterable(sets), chain.from_iterable(pods)))
 
 
 def usable(sets: RangeSets) -> int:
@@ -87,23 +86,14 @@ def usable(sets: RangeSets) -> int:
 
 def free(sets: RangeSets, taken: Iterable[str]) -> int:
     """Count the sandboxes for which there are addresses left: the fullest set decides."""
-    bounds = [
-        [(range_.first.version, int(range_.first), int(range_.last), int(range_.gateway)) for range_ in each]
-        for each in sets
-    ]
     left = [sum(range_.usable for range_ in ranges) for ranges in sets]
-    for family, number in map(numbered, taken):
-        for index, ranges in enumerate(bounds):
-            left[index] -= any(
-                version == family and first <= number <= last and number != gateway
-                for version, first, last, gateway in ranges
-            )
+    for address in map(ip_address, taken):
+        for index, ranges in enumerate(sets):
+            left[index] -= any(address in range_ and address != range_.gateway for range_ in ranges)
     return min(left, default=0)
 
 
 def numbered(ip: str) -> tuple[int, int]:
-    """Return an address's family and number; an IPv4 one as host-local prints it, without the price of parsing any."""
-    if ":" in ip:
-        return 6, int(IPv6Address(ip))
-    first, second, third, fourth = map(int, ip.split("."))
-    return 4, first << 24 | second << 16 | third << 8 | fourth
+    """Return an address's family and number, to sort by."""
+    address = ip_address(ip)
+    return address.version, int(address)

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from agent.model.setting_values import Expected
 from agent.model.text import format_time
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
@@ -22,6 +21,15 @@ DRAINED_WITHIN: Final = timedelta(days=1)
 """A node that was not in use for longer is a spare, or a control plane that is always cordoned."""
 NO_CLOUD: Final = frozenset({"", "external"})
 """With any other `--cloud-provider` the kubelet asks that cloud for the name of its node."""
+
+
+class Expected(StrEnum):
+    """Whether a Node must have a provider ID (`--provider-id`)."""
+
+    AUTO = "auto"
+    """If there is evidence that the cluster uses a cloud."""
+    REQUIRED = "required"
+    IGNORED = "ignored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class Removal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """The Node object as it was when the API server last had one."""
+    """The Node object as it was when the API server last had it."""
 
     name: str
     uid: str
@@ -61,10 +69,10 @@ class LastSeen:
     earlier_id: str = ""
     """An earlier provider ID of a Node of this name; empty: it had no other."""
     changed: datetime | None = None
-    """When the present one was first seen in place of the earlier."""
+    """When the present ID was first seen in place of the earlier."""
     removal: Removal = Removal.NONE
     gone: datetime | None = None
-    """When the API server first had no such Node, by the node's clock; None: it has one."""
+    """When the API server first had no such Node, by the node's clock; None: it has the Node."""
     in_use: datetime | None = None
     """When a cordoned Node was last seen in use, before a drain: schedulable, or with pods to evict; None: never."""
 

@@ -28,14 +28,14 @@ class Rejection:
 
     refused: RejectionKind
     resource: str
-    """Empty: neither the message nor the pod's spec names one."""
+    """Empty: neither the message nor the pod's spec names a resource."""
     requested: int | None
     available: int | None
     at: datetime | None
     """When, by the API server's clock to the second (managedFields), or the kubelet's (startTime); None: not known."""
     message: str
     socket: str = ""
-    """The plugin's socket, if the message names one; the resource may then be empty, or a guess from the spec."""
+    """The plugin's socket, if the message names a socket; the resource may then be empty, or a guess from the spec."""
     by_api: bool = False
     """Whether `at` is by the API server's clock, which may differ from the node's (`Snapshot.api_skew`)."""
 

@@ -1,4 +1,4 @@
-"""The result of one sync, which every exporter shows."""
+"""The result of a sync, which every exporter shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Report:
     findings: tuple[TrackedFinding, ...]
     gaps: tuple[SkippedCheck, ...]
     leak_causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
-    """The likely causes of leaks, where the node has evidence of one."""
+    """The likely causes of leaks, where the node has evidence of a cause."""
     newly_confirmed: Mapping[tuple[str, LeakCause], int] = field(default_factory=dict)
     """How many leaks this snapshot confirmed, by network and cause."""
     clock_stepped: bool = False

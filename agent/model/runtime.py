@@ -10,6 +10,9 @@ DOCKER: Final = "docker"
 CONTAINERD: Final = "containerd"
 CRI_O: Final = "cri-o"
 
+AUTO: Final = "auto"
+"""In place of a network's name: the networks that pods of this node use."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerRuntime:
@@ -55,7 +58,7 @@ class RuntimeNetwork:
     data_dir: str = ""
     """Empty: the IPAM plugin's default."""
     ranges: tuple[tuple[WrittenRange, ...], ...] = ()
-    """The sets of ranges: a sandbox gets one address from each."""
+    """The sets of ranges: a sandbox gets an address from each."""
     later: tuple[str, ...] = ()
     """Those of later files: CRI-O and docker use the next file if a plugin of the first is not installed."""
 
@@ -96,7 +99,7 @@ def version_numbers(version: str) -> _Version | None:
 
 
 def is_since(version: str, firsts: tuple[_Version, ...]) -> bool | None:
-    """Return whether a version is as new as the first one of its release branch; None: it has no numbers.
+    """Return whether a version is as new as the first of its release branch; None: it has no numbers.
 
     The last of the `firsts` stands for all later branches as well.
     """

@@ -1,11 +1,11 @@
-"""What one snapshot of a node contains: facts, and what could not be read."""
+"""What a snapshot of a node contains: facts, and what could not be read."""
 
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
@@ -69,17 +69,28 @@ def known_or(reading: Reading[_T], default: _T) -> _T:
     return reading.value if isinstance(reading, Known) else default
 
 
+def require_available(*readings: Reading[object]) -> None:
+    """Raise InsufficientData if one of the readings failed; a source that is not requested is not needed."""
+    for reading in readings:
+        if isinstance(reading, Unavailable):
+            reading.known()
+
+
 def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
     """Return whether nothing could be read because it does not exist."""
     return isinstance(reading, Unavailable) and reading.missing
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def from_mtime(ns: int) -> datetime:
-    """Return the modification time of a file; raises OverflowError for a year that the calendar does not have."""
-    return _EPOCH + timedelta(microseconds=ns // 1000)
+    """Return the modification time of a file, or the nearest time that the calendar has."""
+    try:
+        return _EPOCH + timedelta(microseconds=ns // 1000)
+    except OverflowError:
+        return _LAST if ns > 0 else _FIRST
 
 
 class ReservationKey(NamedTuple):
@@ -116,11 +127,7 @@ class Reservation:
     @property
     def mtime(self) -> datetime:
         """When it was made: host-local writes the file once, and never again."""
-        try:
-            return from_mtime(self.mtime_ns)
-        except OverflowError:
-            # A file system's years go further than the calendar's.
-            return datetime.max.replace(tzinfo=UTC) if self.mtime_ns > 0 else datetime.min.replace(tzinfo=UTC)
+        return from_mtime(self.mtime_ns)
 
     @property
     def directory(self) -> str:
@@ -175,7 +182,7 @@ class NetworkStore:
 
     @property
     def directory(self) -> str:
-        """Its path, as `data_dir` is one."""
+        """Its path, like `data_dir`."""
         return posixpath.join(self.data_dir, self.network)
 
 
@@ -278,7 +285,7 @@ class Address:
     pid: int
     command: str
     namespace: int = 0
-    """The inode of its table in the process table: each network namespace has one of its own. 0: not known."""
+    """The inode of its table in the process table: each network namespace has its own. 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +330,7 @@ class Pod:
 
     @property
     def has_sandbox(self) -> bool:
-        """Whether the kubelet reports a running sandbox: without one the phase stays Running, and the address goes."""
+        """Whether the kubelet reports a running sandbox: without it the phase stays Running, and the address goes."""
         return self.phase == "Running" and bool(self.ips) and not self.deleting
 
 
@@ -349,7 +356,7 @@ class SandboxFailure:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """The devices of one resource in the node's status."""
+    """The devices of a resource in the node's status."""
 
     resource: str
     capacity: int
@@ -414,7 +421,7 @@ class ProcessStartTimes:
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
     runtime_disputed: bool = False
-    """One process named kubelet names `runtime`, and another one a different runtime."""
+    """A process named kubelet names `runtime`, and another process a different runtime."""
     containerd: datetime | None = None
     crio: datetime | None = None
     plugins: tuple[PluginProcess, ...] = ()
@@ -434,7 +441,12 @@ class Timing:
 _ADDRESSES: Final = {"about_addresses": True}
 """Metadata of a source that has a say in addresses: where it is unavailable, nothing is released."""
 _OTHER: Final = {"about_addresses": False}
-_NOT_RECORDED: Final = "the snapshot was taken by a version that did not read it"
+
+
+def _added(name: str, metadata: dict[str, bool]) -> Any:
+    """Return the field of a source that the first recordings do not have."""
+    why = "the snapshot was taken by a version that did not read it"
+    return field(default=NotRequested(name, why), metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,30 +468,20 @@ class Snapshot:
     node: Reading[Node | None] = field(metadata=_ADDRESSES)
     """None: the API server has no Node of this name."""
     processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
-    runtimes: Reading[tuple[ContainerRuntime, ...]] = field(
-        default=NotRequested("runtimes", _NOT_RECORDED), metadata=_ADDRESSES
-    )
-    networks: Reading[tuple[RuntimeNetwork, ...]] = field(
-        default=NotRequested("networks", _NOT_RECORDED), metadata=_ADDRESSES
-    )
+    runtimes: Reading[tuple[ContainerRuntime, ...]] = _added("runtimes", _ADDRESSES)
+    networks: Reading[tuple[RuntimeNetwork, ...]] = _added("networks", _ADDRESSES)
     """Those that the kubelet's runtime has loaded."""
-    mounted_namespaces: Reading[tuple[str, ...]] = field(
-        default=NotRequested("mounted_namespaces", _NOT_RECORDED), metadata=_ADDRESSES
-    )
+    mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)
     """Where network namespaces are mounted."""
-    device_plugins: Reading[DevicePlugins] = field(
-        default=NotRequested("device_plugins", _NOT_RECORDED), metadata=_OTHER
-    )
-    registration: Reading[Registration] = field(default=NotRequested("registration", _NOT_RECORDED), metadata=_OTHER)
-    autoscaler: Reading[Autoscaler] = field(default=NotRequested("autoscaler", _NOT_RECORDED), metadata=_OTHER)
-    watches: Reading[tuple[Watch, ...]] = field(default=NotRequested("watches", _NOT_RECORDED), metadata=_OTHER)
-    mounts: Reading[tuple[Mount, ...]] = field(default=NotRequested("mounts", _NOT_RECORDED), metadata=_OTHER)
-    attachments: Reading[Attachments] = field(default=NotRequested("attachments", _NOT_RECORDED), metadata=_OTHER)
-    sandbox_failures: Reading[tuple[SandboxFailure, ...]] = field(
-        default=NotRequested("sandbox_failures", _NOT_RECORDED), metadata=_OTHER
-    )
+    device_plugins: Reading[DevicePlugins] = _added("device_plugins", _OTHER)
+    registration: Reading[Registration] = _added("registration", _OTHER)
+    autoscaler: Reading[Autoscaler] = _added("autoscaler", _OTHER)
+    watches: Reading[tuple[Watch, ...]] = _added("watches", _OTHER)
+    mounts: Reading[tuple[Mount, ...]] = _added("mounts", _OTHER)
+    attachments: Reading[Attachments] = _added("attachments", _OTHER)
+    sandbox_failures: Reading[tuple[SandboxFailure, ...]] = _added("sandbox_failures", _OTHER)
     """Of some pods that wait for their sandbox."""
-    state: Reading[bool] = field(default=NotRequested("state", _NOT_RECORDED), metadata=_OTHER)
+    state: Reading[bool] = _added("state", _OTHER)
     """True: the disk of the agent's own directory has space, and answers. Only the daemon reads it."""
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
@@ -489,13 +491,18 @@ class Snapshot:
     """The API server's version (`v1.20.2`); empty: not known."""
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
+    @property
+    def api_time(self) -> datetime:
+        """The time by the API server's clock; by the node's where their difference is not known."""
+        return self.taken_at + (self.api_skew or timedelta(0))
+
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
-        """Yield every reading with the name of its source, in the order of `SOURCES`; one for each network."""
+        """Yield every reading with the name of its source, in the order of `SOURCES`; each network has a reading."""
         yield from (("reservations", store.reading) for store in self.reservations)
         yield from ((name, getattr(self, name)) for name in SOURCES if name != "reservations")
 
     def unavailable(self) -> tuple[Unavailable, ...]:
-        """Return what failed, one entry for each source and network."""
+        """Return what failed, with an entry for each source and network."""
         return tuple(reading for _, reading in self.readings() if isinstance(reading, Unavailable))
 
     def unavailable_about_addresses(self) -> tuple[Unavailable, ...]:
@@ -507,8 +514,8 @@ class Snapshot:
         )
 
 
-SOURCES: Final = tuple(one.name for one in fields(Snapshot) if one.metadata)
+SOURCES: Final = tuple(source.name for source in fields(Snapshot) if source.metadata)
 """Every source by the name of its field, its reader and its metric label."""
 
-NON_ADDRESS_SOURCES: Final = tuple(one.name for one in fields(Snapshot) if one.metadata == _OTHER)
+NON_ADDRESS_SOURCES: Final = tuple(source.name for source in fields(Snapshot) if source.metadata == _OTHER)
 """The sources that have no say in addresses."""

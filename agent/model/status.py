@@ -65,9 +65,9 @@ def checked(answer: Any) -> dict[str, Any]:
 
 def _checked(value: Any, shape: Any) -> Any:
     if isinstance(shape, dict) and isinstance(value, dict):
-        return {key: _checked(value.get(key), one) for key, one in shape.items()}
+        return {key: _checked(value.get(key), part) for key, part in shape.items()}
     if isinstance(shape, list) and isinstance(value, list):
-        return [_checked(one, shape[0]) for one in value]
+        return [_checked(item, shape[0]) for item in value]
     if isinstance(shape, (dict, list)) or not isinstance(value, shape):
         raise Malformed(f"{type(value).__name__} instead of {shape}")
     if isinstance(value, _NUMBER) and not abs(value) < _TOO_LARGE:  # nor NaN

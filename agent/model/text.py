@@ -32,7 +32,7 @@ def rfc3339(at: datetime, timespec: Literal["seconds", "milliseconds"] = "second
 
 
 def format_age(age: timedelta) -> str:
-    """Write an age as `kubectl` does: the greatest unit, and the next one where the first is a single digit."""
+    """Write an age as `kubectl` does: the greatest unit, and the next where the first is a single digit."""
     seconds = int(age.total_seconds())
     if seconds < 0:
         return f"-{format_age(-age)}"

@@ -7,7 +7,7 @@ class TokenBucket:
     """It is full at first. Times are of the boot clock, which is never set."""
 
     def __init__(self, size: int, interval: timedelta) -> None:
-        """`interval`: until the bucket gets one token back."""
+        """`interval`: until the bucket gets a token back."""
         self._size, self._interval = float(size), interval
         self._tokens, self._filled_at = self._size, timedelta(0)
 

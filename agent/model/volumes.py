@@ -42,7 +42,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What the API server says about one volume."""
+    """What the API server says about a volume."""
 
     volume: str
     attached: bool | None = None

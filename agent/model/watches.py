@@ -15,19 +15,19 @@ class Evidence(StrEnum):
     REPLAYED = "replayed"
     """An ADDED or MODIFIED event no newer than what its watch was started from, or of a deleted object."""
     OLDER_LIST = "older_list"
-    """A list from a cache was older than what had been received: one of several servers lags."""
+    """A list from a cache was older than what had been received: some server lags."""
     RV_RESET = "rv_reset"
     """A list read through to etcd was older: etcd was restored from a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Evidence of one kind on one watched resource, repeated with less than `LASTS` in between."""
+    """Evidence of a kind on a watched resource, repeated with less than `LASTS` in between."""
 
     resource: str
     evidence: Evidence
     before: int
-    """The version received before; this one and the next are of the last occurrence."""
+    """The version received before; this and the next version are of the last occurrence."""
     version: int
     """The older version received after it."""
     count: int

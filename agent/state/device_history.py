@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from agent.model.documents import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
-from agent.model.state_files import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.sources.host.files import read_file
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError

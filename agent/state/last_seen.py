@@ -6,10 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from agent.model.documents import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import LastSeen
 from agent.model.report import Report
 from agent.model.snapshot import Known
-from agent.model.state_files import LAST_SEEN_FILE, dump_last_seen
 from agent.state.atomic_file import StateFile
 
 FRESH: Final = timedelta(minutes=10)

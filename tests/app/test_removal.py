@@ -10,9 +10,9 @@ from typing import Any
 from agent.app.api_server import watched
 from agent.app.sources import node_sources
 from agent.config import Config, load
+from agent.model.documents import StoredHistory
 from agent.model.registration import LastSeen, Removal
 from agent.model.snapshot import Known, Snapshot
-from agent.model.state_files import StoredHistory
 from agent.sources.collector import Moment, take_snapshot
 from tests.builders import NOW, UPTIME
 from tests.wire import CHUNKED, Answer, FakeServer, Request, chunk, http, kubeconfig, until

@@ -14,9 +14,9 @@ from agent.app.sources import NodeSources, for_command
 from agent.cleanup.recheck import Recheck
 from agent.config import load
 from agent.model.devices import TransitionKind
+from agent.model.documents import HISTORY_FILE, dump_history
 from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import NotRequested
-from agent.model.state_files import HISTORY_FILE, dump_history
 from agent.model.volumes import Mount
 from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.source_error import SourceError

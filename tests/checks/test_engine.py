@@ -64,8 +64,8 @@ class Syncs:
         snapshot = node(*leaks, later=self._later, clock_set_by=self._clock_set_by, **more)
         snapshot = without(snapshot, gap) if gap else snapshot
         report, self.state = engine.run(snapshot, self.state, grace=GRACE, confirm_after=self._confirm_after)
-        leaked = {one.ip for one in report.assessment.leaked}
-        assert leaked == {one.ip for one in report.confirmed_leaks}
+        leaked = {entry.ip for entry in report.assessment.leaked}
+        assert leaked == {entry.ip for entry in report.confirmed_leaks}
         assert sum(report.newly_confirmed.values()) <= len(leaked)
         return report, leaked
 
@@ -74,7 +74,7 @@ class Syncs:
 
 
 def states(report: Report, ip: str) -> State:
-    (classified,) = (one for one in report.assessment.reservations if one.name == ip)
+    (classified,) = (entry for entry in report.assessment.reservations if entry.name == ip)
     return classified.state
 
 
@@ -110,7 +110,7 @@ def test_a_leak_that_disappears_starts_over_and_others_are_not_affected() -> Non
     assert together.sync(0, LOST)[1] == set()
     assert together.sync(15, LOST, *OTHERS)[1] == set()
     assert together.sync(15, LOST, *OTHERS)[1] == {LOST.ip}
-    assert together.sync(15, *OTHERS, LOST)[1] == {LOST.ip, *(one.ip for one in OTHERS)}
+    assert together.sync(15, *OTHERS, LOST)[1] == {LOST.ip, *(reservation.ip for reservation in OTHERS)}
 
 
 def test_both_addresses_of_a_sandbox_and_each_network_are_confirmed() -> None:
@@ -118,7 +118,7 @@ def test_both_addresses_of_a_sandbox_and_each_network_are_confirmed() -> None:
     assert {states(report, LOST.ip), states(report, "fd00::9")} == {State.LEAKED}
     other = reservation(LOST.ip, "8" * 64, network="storage")
     report = scanned(node(LOST), node(LOST, other, later=timedelta(seconds=1)))
-    assert {(one.network, one.state) for one in report.assessment.reservations if one.name == LOST.ip} == {
+    assert {(entry.network, entry.state) for entry in report.assessment.reservations if entry.name == LOST.ip} == {
         ("kubenet", State.LEAKED),
         ("storage", State.CANDIDATE),
     }
@@ -150,13 +150,13 @@ def test_a_restart_long_before_the_sandbox_was_last_seen_is_not_the_cause() -> N
         syncs.sync(0, LOST, containers=[*CONTAINERS, sandbox(LOST.container_id, "shop/cart")], processes=kubelet)
         for _ in range(2):
             report, _ = syncs.sync(60, LOST, processes=kubelet)
-        assert [one.finding.cause for one in report.findings] == [cause]
+        assert [tracked.finding.cause for tracked in report.findings] == [cause]
 
 
 def test_a_leak_is_named_where_no_record_is_left() -> None:
     pods = {LOST.container_id: "shop/cart-0", WEB_ID: "shop/other"}
     report = engine.replay([node(LOST), node(LOST)], grace=GRACE, confirm_after=timedelta(0), pods=pods)
-    assert {one.name: one.pod for one in report.assessment.reservations} == {
+    assert {entry.name: entry.pod for entry in report.assessment.reservations} == {
         "10.244.1.2": "shop/web", "10.244.1.3": "shop/db", "10.244.1.9": "shop/cart-0"
     }  # fmt: skip
     (leak,) = report.findings
@@ -281,7 +281,7 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
     not_needed = {"processes", "runtimes", "autoscaler", "mounts", "attachments", "state"}
     for source in SOURCES:
         report = scanned(without(node(), source))
-        assert [one.source for one in report.unavailable] == [source]
+        assert [reading.source for reading in report.unavailable] == [source]
         assert report.complete is (source in not_needed), (
             "these only name pods, or the node object is enough, or all volumes are attached"
         )
@@ -367,7 +367,7 @@ def test_the_runtimes_configuration_has_the_range() -> None:
         (written("usePodCidr", "usePodCidrIPv6"), ["10.244.1.1-10.244.1.254", "fd00::1-fd00::ff"]),
     ):
         (network,) = scanned(node(networks=networks, node=dual)).networks
-        assert [str(one) for ranges in network.ranges or () for one in ranges] == expected
+        assert [str(range_) for ranges in network.ranges or () for range_ in ranges] == expected
     for subnet in ("usePodCidrIPv6", "10.9.0.0/31", "elsewhere"):
         (network,) = scanned(node(networks=written(subnet))).networks
         assert network.ranges is None
@@ -378,7 +378,7 @@ def test_the_pod_cidr_in_place_of_a_range_needs_the_node() -> None:
     assert network.ranges is None
     cached = replace(cni_result(WEB_ID, "shop/web", network="storage"), uses_pod_cidr=True)
     of_calico = node(cached)
-    assert [str(one) for (one,) in assessment(of_calico).ranges("storage")] == ["10.244.1.1-10.244.1.254"]
+    assert [str(range_) for (range_,) in assessment(of_calico).ranges("storage")] == ["10.244.1.1-10.244.1.254"]
     with pytest.raises(InsufficientData, match="node: "):
         assessment(without(of_calico, "node")).ranges("storage")
 
@@ -394,7 +394,7 @@ def test_a_dual_stack_range_has_the_size_of_its_smaller_family() -> None:
     dual = Node("worker-1", (CIDR, "fd00::/124"), 10)
     (network,) = scanned(node(reservation("fd00::2", "1" * 64), node=[dual])).networks
     assert (network.usable, network.free) == (14, 13)
-    assert [str(one) for ranges in network.ranges or () for one in ranges] == [
+    assert [str(range_) for ranges in network.ranges or () for range_ in ranges] == [
         "10.244.1.1-10.244.1.254",
         "fd00::1-fd00::f",
     ]
@@ -421,7 +421,7 @@ def test_leaks_are_confirmed_by_the_rules(
     agent, now = Syncs(confirm_after), timedelta(0)
     for seconds, leaks, stepped in syncs:
         now += timedelta(seconds=seconds)
-        seen = {one.ip for one in leaks}
+        seen = {reservation.ip for reservation in leaks}
         if stepped and agent.state is not None:
             since = {ip: at for ip, at in since.items() if ip in before}
         confirmed = {ip for ip in seen if ip in since and (now - since[ip] >= confirm_after or ip in before)}

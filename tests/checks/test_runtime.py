@@ -90,7 +90,7 @@ def test_runtimes_that_may_list_late_are_known() -> None:
         ([replace(OF_CONTAINERD, version="")], ["containerd"]),
         ([OF_CONTAINERD, mine], ["mine 3.0.0"]),
     ):
-        assert [str(one) for one in runtime.unordered(with_runtimes(node(), *runtimes))] == unordered
+        assert [str(asked) for asked in runtime.unordered(with_runtimes(node(), *runtimes))] == unordered
     beside = with_runtimes(node(), OF_DOCKER, early, named=DOCKER)
     assert runtime.unordered(beside) == (), "only that of the kubelet matters"
 
@@ -100,13 +100,13 @@ def test_an_unordered_runtime_has_a_longer_grace_period(version: str, state: Sta
     ordered = replace(OF_CONTAINERD, version=version)
     for age, expected in ((UNORDERED_GRACE - timedelta(seconds=1), state), (UNORDERED_GRACE, State.LEAKED)):
         snapshot = with_runtimes(node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}")
-        (found,) = (one for one in classify(snapshot, timedelta(minutes=5)).reservations if one.name == OLD)
+        (found,) = (entry for entry in classify(snapshot, timedelta(minutes=5)).reservations if entry.name == OLD)
         assert found.state is expected
 
 
 def test_a_directory_of_checkpoints_is_no_evidence_for_containerd() -> None:
-    for one, expected in ((OF_DOCKER, True), (OF_CONTAINERD, False)):
-        stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=[]), one, named=None)
+    for chosen, expected in ((OF_DOCKER, True), (OF_CONTAINERD, False)):
+        stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=[]), chosen, named=None)
         assert runtime.is_named(stopped) is expected
         assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
 
@@ -154,7 +154,9 @@ def test_a_containerd_of_another_version_than_the_nodes_is_not_the_kubelets() ->
         "the runtime of this node is containerd://1.7.23-k3s2, and it was not asked: if it is stopped, start it; "
         "if it runs, set --cri-endpoint",
     )
-    assert {one.state for one in classify(crosscheck.all_sources(other), timedelta(0)).reservations} == {State.UNKNOWN}
+    assert {entry.state for entry in classify(crosscheck.all_sources(other), timedelta(0)).reservations} == {
+        State.UNKNOWN
+    }
 
 
 def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
@@ -165,7 +167,7 @@ def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
     report, _ = engine.run(seen, None, grace=timedelta(0), confirm_after=timedelta(0))
     assert report.gaps == ()
-    states = {one.name: one.state for one in classify(seen, timedelta(0)).reservations}
+    states = {entry.name: entry.state for entry in classify(seen, timedelta(0)).reservations}
     assert states == {"10.244.1.2": State.IN_USE, "10.244.1.3": State.IN_USE, OLD: State.LEAKED}
 
 
@@ -199,7 +201,7 @@ def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_
     )  # fmt: skip
     seen = crosscheck.all_sources(snapshot)
     assert seen.checkpoints == expected
-    (found,) = (one for one in classify(seen, timedelta(0)).reservations if one.name == OLD)
+    (found,) = (entry for entry in classify(seen, timedelta(0)).reservations if entry.name == OLD)
     assert found.state is (State.LEAKED if expected is NONE else State.UNKNOWN)
 
 
@@ -211,5 +213,5 @@ def test_checkpoints_that_exist_count_where_the_runtime_is_not_known() -> None:
 
 def test_checkpoints_not_requested_for_another_reason_make_an_address_unknown() -> None:
     snapshot = node(reservation(OLD), checkpoints=NotRequested("checkpoints", "it was left alone"))
-    (found,) = (one for one in classify(snapshot, timedelta(0)).reservations if one.name == OLD)
+    (found,) = (entry for entry in classify(snapshot, timedelta(0)).reservations if entry.name == OLD)
     assert found.state is State.UNKNOWN

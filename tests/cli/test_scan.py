@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE, USAGE
-from agent.model.recording import Recording, dumps
+from agent.model.documents import Recording, dumps
 from agent.model.snapshot import Snapshot
 from tests.builders import GRACE, node, reservation, without, without_api
 from tests.cli.commands import Done, environment, nodeleak

@@ -25,7 +25,7 @@ from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import LINKS
-from agent.model.recording import Recording, dumps, loads
+from agent.model.documents import Recording, dumps, loads
 from agent.model.release import CleanupStatus
 from agent.model.report import Report
 from tests.builders import GRACE, node, scanned

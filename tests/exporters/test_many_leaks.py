@@ -27,7 +27,7 @@ EVERY = len(LEAKS) + len(STORAGE)
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaked_reservation, "MOST_LISTED", MOST)
+    monkeypatch.setattr(leaked_reservation, "MAX_LISTED", MOST)
 
 
 def leaking(*leaks: Reservation) -> Snapshot:

@@ -27,7 +27,7 @@ from agent.fleet.answers import answer_of
 from agent.fleet.kubectl import KubectlError
 from agent.fleet.status import node_status, status_table, worst_first
 from agent.model.codec import Damaged
-from agent.model.recording import loads
+from agent.model.documents import loads
 from tests.builders import NOW
 from tests.fuzz import host_parsers, kube_parsers, runtime_parsers
 from tests.fuzz.fuzzer import Fuzzer, Parse, pure

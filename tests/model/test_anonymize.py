@@ -16,17 +16,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.checks import engine
-from agent.checks.devices.pod_outcome import REPLACED_WITHIN
+from agent.checks.devices.rejected_pod import REPLACED_WITHIN
 from agent.checks.devices.view import DeviceView
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import DEVICE_WORDS, VOLUME_WORDS, WORDS, anonymous
+from agent.model.documents import Recording, dumps, loads
 from agent.model.finding import Severity
 from agent.model.ranges import Range
-from agent.model.recording import Recording, dumps, loads
-from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Taint
+from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.runtime import RuntimeNetwork, WrittenRange
-from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -95,7 +94,9 @@ class Filler:
 
     def _object(self, kind: Any, of: Any) -> Any:
         hints = {name: of if kind is Known else hint for name, hint in get_type_hints(kind).items()}
-        return kind(**{one.name: self.value(hints[one.name], f"{kind.__name__}.{one.name}") for one in fields(kind)})
+        return kind(
+            **{field.name: self.value(hints[field.name], f"{kind.__name__}.{field.name}") for field in fields(kind)}
+        )
 
     def _scalar(self, kind: Any, place: str) -> Any:
         if issubclass(kind, StrEnum):
@@ -130,7 +131,9 @@ def test_no_text_of_any_field_is_kept() -> None:
 def test_every_type_of_the_model_is_reached() -> None:
     filler = Filler("{0}", Known)
     filler.value(Recording)
-    places = {f"{kind.__name__}.{one.name}" for kind in types_of(Recording) for one in fields(kind) if one.type is str}
+    places = {
+        f"{kind.__name__}.{field.name}" for kind in types_of(Recording) for field in fields(kind) if field.type is str
+    }
     assert places - filler.places == {
         "Unavailable.source",
         "Unavailable.why",
@@ -203,9 +206,12 @@ def telltale() -> Recording:
 def verdicts(recording: Recording) -> Any:
     report = engine.replay(recording.snapshots, grace=recording.grace, confirm_after=recording.confirm_after)
     return (
-        [(one.state, one.blocks, bool(one.pod)) for one in report.assessment.reservations],
-        [(one.finding.detector, one.confirmed, one.finding.cause, one.since) for one in report.findings],
-        [(one.usable, one.reserved, one.free, one.states) for one in report.networks],
+        [(entry.state, entry.blocks, bool(entry.pod)) for entry in report.assessment.reservations],
+        [
+            (tracked.finding.detector, tracked.confirmed, tracked.finding.cause, tracked.since)
+            for tracked in report.findings
+        ],
+        [(network.usable, network.reserved, network.free, network.states) for network in report.networks],
         [(gap.detector, gap.broken) for gap in report.gaps],
     )
 
@@ -224,10 +230,14 @@ def test_a_report_on_an_anonymous_recording_is_the_same_and_has_no_name() -> Non
 def test_equal_names_stay_equal_even_that_of_a_node_which_is_an_address() -> None:
     plain = node(sandbox("1" * 64, "a/web"), sandbox("2" * 64, "b/web"))
     (hidden,) = anonymous(recorded(plain)).snapshots
-    assert {one.pod for one in hidden.containers.known() if one.sandbox} >= {one.name for one in hidden.pods.known()}
+    assert {container.pod for container in hidden.containers.known() if container.sandbox} >= {
+        pod.name for pod in hidden.pods.known()
+    }
     assert hidden.node_name == the_node(hidden).name != plain.node_name
-    before, after = (sorted(one.containers.known(), key=lambda box: box.pod) for one in (plain, hidden))
-    assert [one.created for one in before] == [one.created for one in after], "sorted names stay sorted"
+    before, after = (sorted(snapshot.containers.known(), key=lambda box: box.pod) for snapshot in (plain, hidden))
+    assert [container.created for container in before] == [container.created for container in after], (
+        "sorted names stay sorted"
+    )
     named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
     (hidden,) = anonymous(recorded(named)).snapshots
     assert "10.12.97" not in dumps(anonymous(recorded(named)))
@@ -238,9 +248,9 @@ def test_times_counts_and_file_attributes_are_kept() -> None:
     plain = node(reservation("10.244.1.9"))
     (hidden,) = anonymous(recorded(plain)).snapshots
     assert (hidden.taken_at, hidden.uptime) == (plain.taken_at, plain.uptime)
-    before, after = ([*one.reservations[0].reading.known()] for one in (plain, hidden))
-    assert [(one.inode, one.size, one.mtime_ns) for one in before] == [
-        (one.inode, one.size, one.mtime_ns) for one in after
+    before, after = ([*snapshot.reservations[0].reading.known()] for snapshot in (plain, hidden))
+    assert [(file.inode, file.size, file.mtime_ns) for file in before] == [
+        (file.inode, file.size, file.mtime_ns) for file in after
     ]
 
 
@@ -276,7 +286,7 @@ def test_the_controllers_that_decide_an_outcome_are_kept() -> None:
 
 
 def test_networks_of_the_runtime_keep_what_decides_their_ranges() -> None:
-    sets = tuple((WrittenRange(one),) for one in ("usePodCidr", "usePodCidrIPv6", "10.9.1.1/24"))
+    sets = tuple((WrittenRange(subnet),) for subnet in ("usePodCidr", "usePodCidrIPv6", "10.9.1.1/24"))
     named = RuntimeNetwork(
         "secret-net", ("flannel", "secret-plugin"), "host-local", "/secret/dir", sets, ("secret-later",)
     )
@@ -298,17 +308,17 @@ networks_of_ranges = st.integers(2, 30).flatmap(
 @example([ip_network("0.0.0.0/2"), ip_network("128.0.0.0/2")], [2**32 - 1])
 @example([ip_network("240.0.0.0/4")], [0])
 def test_ranges_keep_their_size_and_their_addresses(networks: list[Any], numbers: list[int]) -> None:
-    ips = [str(IPv4Address(number)) for number in numbers] + [str(one[2]) for one in networks]
+    ips = [str(IPv4Address(number)) for number in numbers] + [str(network[2]) for network in networks]
     cidrs = tuple(map(str, networks))
-    ranges = tuple((Range(one[1], one[-2], one[1]),) for one in networks)
+    ranges = tuple((Range(network[1], network[-2], network[1]),) for network in networks)
     plain = node(
         Pod("shop/web", "uid", "Running", host_network=False, deleting=False, ips=tuple(ips)),
         replace(cni_result(GONE, "shop/web", CIDR), ranges=ranges),
         node=[Node("worker-1", cidrs, None)],
     )
     (hidden,) = anonymous(recorded(plain)).snapshots
-    moved = [ip for one in hidden.pods.known() for ip in one.ips][-len(ips) :]
-    new_ranges = [one for result in hidden.cni_results.known() for (one,) in result.ranges][-len(ranges) :]
+    moved = [ip for pod in hidden.pods.known() for ip in pod.ips][-len(ips) :]
+    new_ranges = [range_ for result in hidden.cni_results.known() for (range_,) in result.ranges][-len(ranges) :]
     for (old,), new in zip(ranges, new_ranges, strict=True):
         assert new.usable == old.usable
         assert [ip_address(ip) in old for ip in ips] == [ip_address(ip) in new for ip in moved]
@@ -342,7 +352,7 @@ def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
     assert DeviceView.of(plain).sockets == resources
     after, sockets = hidden.device_plugins.known(), DeviceView.of(hidden).sockets
     assert [*sockets.items()] == [
-        (one.resource, socket.name) for one, socket in zip(after.registered, after.sockets, strict=True)
+        (resource.resource, socket.name) for resource, socket in zip(after.registered, after.sockets, strict=True)
     ]
     assert sockets[KVM] == KVM_SOCKET
 
@@ -363,7 +373,7 @@ def test_the_instance_id_is_replaced_and_compared_as_before() -> None:
         assert name in dumps(recorded(plain))
         assert name not in dumps(hidden)
     report = engine.replay(hidden.snapshots, grace=GRACE, confirm_after=timedelta(0))
-    (found,) = [one.finding for one in report.findings if one.finding.severity is Severity.CRITICAL]
+    (found,) = [tracked.finding for tracked in report.findings if tracked.finding.severity is Severity.CRITICAL]
     assert "--provider-id=required" in found.message
     known = hidden.snapshots[0].registration.known()
     assert (known.cloud_provider, known.kubelet_name) == ("external", hidden.snapshots[0].node_name)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.model.devices import DeviceTransition, TransitionKind
-from agent.model.state_files import HISTORY_SCHEMA, StoredHistory, dump_history, load_history
+from agent.model.documents import HISTORY_SCHEMA, StoredHistory, dump_history, load_history
 from tests.builders import KVM, KVM_SOCKET, NOW, transition
 
 STARTED = transition(TransitionKind.KUBELET_STARTED, ago=timedelta(minutes=9))
@@ -58,10 +58,7 @@ def test_a_damaged_history_is_empty_and_reported() -> None:
     for why, texts in {
         "not JSON": ("", dump_history([KNOWN])[:-9], b"\xff\xfe\x00", "[" * 9000),
         f"its schema is not {HISTORY_SCHEMA!r}": ("null", "{}", other_version),
-        "it has no list of transitions": (
-            json.dumps({"schema": HISTORY_SCHEMA}),
-            json.dumps({"schema": HISTORY_SCHEMA, "transitions": {}}),
-        ),
+        "history.transitions: expected a list, found null": (json.dumps({"schema": HISTORY_SCHEMA}),),
     }.items():
         for damaged in texts:
             assert load_history(damaged) == StoredHistory((), why)
@@ -78,13 +75,13 @@ def test_a_damaged_history_is_empty_and_reported() -> None:
         for value in values:
             found = load_history(text(STARTED, KNOWN, **{field: value}))
             assert found.transitions == ()
-            assert found.trouble.startswith("transitions[1]")
+            assert found.trouble.startswith("history.transitions[1]")
 
 
 def test_a_missing_field_is_damage_and_a_new_one_is_not() -> None:
     tree = json.loads(dump_history([KNOWN]))
     del tree["transitions"][0]["what"]
-    assert load_history(json.dumps(tree)).trouble == "transitions[0].what: missing"
+    assert load_history(json.dumps(tree)).trouble == "history.transitions[0].what: missing"
     assert load_history(text(KNOWN, colour="green")) == StoredHistory((KNOWN,))
 
 

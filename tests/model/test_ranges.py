@@ -20,8 +20,8 @@ from tests.builders import ranges
     ],
 )
 def test_usable_addresses_exclude_network_broadcast_and_gateway(subnet: str, first: str, last: str, count: int) -> None:
-    one = subnet_range(subnet)
-    assert (str(one), one.usable, one.gateway) == (f"{first}-{last}", count, ip_address(first))
+    range_ = subnet_range(subnet)
+    assert (str(range_), range_.usable, range_.gateway) == (f"{first}-{last}", count, ip_address(first))
 
 
 @pytest.mark.parametrize("subnet", ["10.0.0.0/31", "10.0.0.0/32", "fd00::/128", "10.0.0.0/33", "banana", ""])
@@ -76,5 +76,5 @@ def test_a_range_serves_the_subnet_it_lies_in() -> None:
 )
 def test_two_ranges_overlap_where_both_can_give_out_an_address(some: str, other: str, first: str) -> None:
     """The first address is the gateway, which neither gives out."""
-    one, another = ((subnet_range(some),),), ((subnet_range(other),),)
-    assert overlap(one, another) == overlap(another, one) == first
+    range_, another = ((subnet_range(some),),), ((subnet_range(other),),)
+    assert overlap(range_, another) == overlap(another, range_) == first

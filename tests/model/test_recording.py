@@ -12,10 +12,9 @@ from agent.checks import engine
 from agent.model.anonymize import anonymous
 from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
-from agent.model.recording import Recording, dumps, loads
-from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Removal, Taint
+from agent.model.documents import Recording, dumps, loads
+from agent.model.registration import TO_BE_DELETED, UNINITIALIZED, Autoscaler, Expected, Removal, Taint
 from agent.model.report import Report
-from agent.model.setting_values import Expected
 from agent.model.snapshot import (
     Damage,
     DamagedResult,
@@ -198,8 +197,8 @@ def test_a_long_value_is_truncated_in_the_error() -> None:
 def test_it_is_recorded_whether_a_source_is_missing(missing: bool) -> None:
     snapshot = replace(node(), checkpoints=Unavailable("checkpoints", "no such directory", missing))
     read = loads(dumps(recording(snapshot)))
-    for one in (*read.snapshots, *loads(dumps(anonymous(read))).snapshots):
-        assert is_missing(one.checkpoints) is missing
+    for seen in (*read.snapshots, *loads(dumps(anonymous(read))).snapshots):
+        assert is_missing(seen.checkpoints) is missing
 
 
 # Older versions
@@ -211,16 +210,16 @@ def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> Non
     sources = ("device_plugins", "watches", "registration", "autoscaler", "mounts", "attachments")
     for field in (*sources, "api_skew", "server_version"):
         del snapshot[field]
-    for one in snapshot["pods"]["known"]:
+    for pod in snapshot["pods"]["known"]:
         for field in ("rejection", "wants", "controller", "scheduled", "claims", "volumes"):
-            del one[field]
+            del pod[field]
     for field in ("uid", "created", "provider_id", "taints", "ready", "controller_attach", "volumes_in_use"):
         del snapshot["node"]["known"][field]
     (old,) = loads(json.dumps(tree)).snapshots
     assert {getattr(old, source) for source in sources} == {
         NotRequested(source, "the snapshot was taken by a version that did not read it") for source in sources
     }
-    assert [one.rejection for one in old.pods.known()] == [None] * 4
+    assert [pod.rejection for pod in old.pods.known()] == [None] * 4
     assert old.server_version == ""
     assert replayed(json.dumps(tree)).complete
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.codec import Damaged
+from agent.model.documents import dump_last_seen, load_last_seen
 from agent.model.registration import LastSeen, Removal, remember
-from agent.model.state_files import dump_last_seen, load_last_seen
 from tests.builders import INSTANCE, NOW, WORKER_UID, last_seen
 
 LATER = NOW + timedelta(seconds=15)
@@ -19,8 +19,8 @@ A, B = "kind://a", "kind://b"
 def seen(*ids: str) -> LastSeen:
     """See a Node again and again, each time with one of these provider IDs."""
     last: LastSeen | None = None
-    for number, one in enumerate(ids):
-        last = remember(last, "worker-1", "u-1", one, NOW + number * timedelta(minutes=1))
+    for number, container_id in enumerate(ids):
+        last = remember(last, "worker-1", "u-1", container_id, NOW + number * timedelta(minutes=1))
     assert last is not None
     return last
 

@@ -50,7 +50,7 @@ def test_ages_have_one_or_two_units(seconds: int, text: str) -> None:
 
 
 def test_numbers_are_readable_and_unknown_is_not_zero() -> None:
-    assert [format_number(one) for one in (None, 0, 65534, 2**64)] == ["?", "0", "65,534", "1.8e+19"]
+    assert [format_number(number) for number in (None, 0, 65534, 2**64)] == ["?", "0", "65,534", "1.8e+19"]
     assert [count_of(1, "pod"), count_of(2, "pod"), count_of(0, "address", "addresses")] == [
         "1 pod", "2 pods", "0 addresses",
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from agent.model.recording import Recording, dumps
+from agent.model.documents import Recording, dumps
 from agent.model.runtime import CONTAINERD, ContainerRuntime
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,

@@ -7,8 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from agent.model.registration import Autoscaler, LastSeen, Registration
-from agent.model.setting_values import Expected
+from agent.model.registration import Autoscaler, Expected, LastSeen, Registration
 from agent.model.snapshot import Node, Pod, Snapshot, Unavailable
 from agent.sources import crosscheck
 from agent.sources.host.registration import RegistrationTracker

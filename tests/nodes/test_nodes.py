@@ -13,7 +13,7 @@ from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
 from agent.model.assessment import State
-from agent.model.recording import dumps, loads
+from agent.model.documents import dumps, loads
 from agent.model.report import Report
 
 HERE = Path(__file__).parent

@@ -11,9 +11,9 @@ from pathlib import Path
 from agent.checks import engine
 from agent.checks.devices.history import derive, with_history
 from agent.model.devices import DevicePlugins
+from agent.model.documents import HISTORY_FILE, load_history
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
-from agent.model.state_files import HISTORY_FILE, load_history
 from agent.state.device_history import DeviceHistoryStore
 from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
 

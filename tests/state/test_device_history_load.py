@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.model.devices import TransitionKind
-from agent.model.state_files import HISTORY_FILE, StoredHistory, dump_history
+from agent.model.documents import HISTORY_FILE, StoredHistory, dump_history
 from agent.state.device_history import DeviceHistoryStore
 from tests.builders import KVM, transition
 from tests.wire import as_nobody, open_directory

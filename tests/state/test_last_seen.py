@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.checks import engine
+from agent.model.documents import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import LastSeen, Removal
 from agent.model.report import Report
-from agent.model.state_files import LAST_SEEN_FILE, load_last_seen
 from agent.state.last_seen import FRESH, LastSeenExporter
 from tests.builders import INSTANCE, last_seen, node, registration, unavailable
 

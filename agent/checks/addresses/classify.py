@@ -131,7 +131,7 @@ _PROTECTING = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
 
 
 def _whole_sandboxes(reservations: Sequence[Reservation], single: Sequence[StateAndReason]) -> Iterable[StateAndReason]:
-    """Yield the state of each reservation, with the addresses of one sandbox classified as one."""
+    """Yield the state of each reservation, with the addresses of a sandbox classified together."""
     strongest: dict[str, tuple[Reservation, StateAndReason]] = {}
     for reservation, (state, why) in zip(reservations, single, strict=True):
         if reservation.container_id and state in _PROTECTING:

@@ -13,10 +13,10 @@ node a larger pod CIDR.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from agent.model.assessment import Assessment, State
+from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import serves, usable
-from agent.model.snapshot import InsufficientData, NotRequested, Unavailable
+from agent.model.snapshot import InsufficientData, NotRequested, Unavailable, require_available
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -29,11 +29,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             yield from _in_network(assessment, network)
         except InsufficientData as missing:
             gap = missing
-    # After the findings: a network that cannot be assessed must not hide that another one is full.
+    # After the findings: a network that cannot be assessed must not hide that another network is full.
     if gap is not None:
         raise gap
-    if isinstance(assessment.snapshot.networks, Unavailable):
-        assessment.snapshot.networks.known()
+    require_available(assessment.snapshot.networks)
 
 
 def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
@@ -57,15 +56,11 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
 
 
 def _may_have_range(assessment: Assessment, network: str) -> bool:
-    """Return whether there is a range. A source that is unavailable may hide one that is too small."""
+    """Return whether there is a range. A source that is unavailable may hide a range that is too small."""
     snapshot = assessment.snapshot
     if isinstance(snapshot.node, Unavailable) or isinstance(snapshot.cni_results, Unavailable):
         return True
-    try:
-        assessment.ranges(network)
-    except InsufficientData:
-        return False
-    return True
+    return or_none(assessment.ranges, network) is not None
 
 
 class _Demand(NamedTuple):

@@ -22,9 +22,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.model.assessment import Assessment, State
+from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import InsufficientData, Pod, Reservation, SandboxFailure, Snapshot, known_or
+from agent.model.snapshot import Pod, Reservation, SandboxFailure, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"
@@ -62,7 +62,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             if failure
             else "a CNI plugin fails in ADD and DEL"
         )
-        left = _left(assessment, network)
+        left = or_none(assessment.free, network)
         ends_soon = left is not None and left <= treadmill.per_minute * (_SOON / _MINUTE)
         yield Finding(
             NAME,
@@ -74,8 +74,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             identity=("treadmill",),
         )
     assessment.snapshot.containers.known()
-    for network in assessment.networks:
-        assessment.of(network)
+    assessment.require_reservations()
 
 
 def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
@@ -93,8 +92,8 @@ def _treadmill(assessment: Assessment, network: str, started: datetime) -> Tread
     lost = [leak for leak in _without_owner(assessment, network) if timedelta(0) <= end - leak.mtime <= WINDOW]
     if len(lost) < FEWEST:
         return None
-    completed = {result.container_id for result in assessment.snapshot.cni_results.known()}
-    completed |= {result.container_id for result in assessment.snapshot.damaged_results}
+    assessment.snapshot.cni_results.known()
+    completed = assessment.index.cached_networks
     failed = [leak.mtime for leak in lost if leak.container_id not in completed and leak.mtime > started]
     if len(failed) < FEWEST:
         return None
@@ -110,9 +109,10 @@ def _without_owner(assessment: Assessment, network: str) -> Iterator[Reservation
 
 
 def _end(assessment: Assessment, network: str) -> datetime:
-    """Return until when a retry may have taken an address: now, or when the last one of the range was taken."""
+    """Return until when a retry may have taken an address: now, or when the last address of the range was taken."""
     now = assessment.snapshot.taken_at
-    if _left(assessment, network) != 0:
+    left = or_none(assessment.free, network)
+    if left is None or left > 0:
         return now
     taken = (entry.entry for entry in assessment.of(network))
     return min(now, max((entry.mtime for entry in taken if isinstance(entry, Reservation)), default=now))
@@ -120,13 +120,16 @@ def _end(assessment: Assessment, network: str) -> datetime:
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
-    now = snapshot.taken_at + (snapshot.api_skew or timedelta(0))
     waiting = [
         (pod.scheduled, pod.uid, pod)
         for pod in known_or(snapshot.pods, ())
         if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
     ]
-    return [pod for scheduled, _, pod in sorted(waiting, key=lambda pair: pair[:2]) if now - scheduled >= _WAITS]
+    return [
+        pod
+        for scheduled, _, pod in sorted(waiting, key=lambda pair: pair[:2])
+        if snapshot.api_time - scheduled >= _WAITS
+    ]
 
 
 def _last_start(snapshot: Snapshot) -> datetime | None:
@@ -138,18 +141,10 @@ def _last_start(snapshot: Snapshot) -> datetime | None:
 
 
 def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
-    """Return what a waiting pod says about the network, or about one that it does not name."""
+    """Return what a waiting pod says about the network, or about a network that it does not name."""
     failures = [
         failure
         for failure in known_or(snapshot.sandbox_failures, ())
         if failure.plugin and not failure.exhausted and failure.network in {network, ""}
     ]
     return max(failures, key=lambda failure: failure.network, default=None)
-
-
-def _left(assessment: Assessment, network: str) -> int | None:
-    """Return for how many sandboxes there are free addresses; None: that is not known."""
-    try:
-        return max(0, assessment.free(network))
-    except InsufficientData:
-        return None

@@ -9,7 +9,7 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation
 from agent.model.runtime import CRI_O
-from agent.model.snapshot import Known, Pod, PortMapping, ProcessStartTimes, Reservation, Snapshot, known_or
+from agent.model.snapshot import Pod, PortMapping, ProcessStartTimes, Reservation, Snapshot, known_or
 from agent.model.text import count_of
 
 Ports = tuple[PortMapping, ...]
@@ -20,10 +20,7 @@ _NAMED: Final = 3
 
 def in_specs(assessment: Assessment, before: Mapping[str, Ports]) -> Mapping[str, Ports]:
     """Return the ports in the spec of the pod of each reserved container ID. `before`: what was known earlier."""
-    snapshot = assessment.snapshot
-    if not any(isinstance(store.reading, Known) for store in snapshot.reservations):
-        return before
-    pods, found = {pod.name: pod for pod in known_or(snapshot.pods, ())}, dict[str, Ports]()
+    pods, found = {pod.name: pod for pod in known_or(assessment.snapshot.pods, ())}, dict[str, Ports]()
     for entry in assessment.reservations:
         if entry.container_id in before:
             found[entry.container_id] = before[entry.container_id]
@@ -33,7 +30,7 @@ def in_specs(assessment: Assessment, before: Mapping[str, Ports]) -> Mapping[str
 
 
 def _is_same_pod(pod: Pod, classified: ClassifiedReservation, assessment: Assessment) -> bool:
-    """Return whether this pod had the address: one of a StatefulSet has the name of the pod before it."""
+    """Return whether this pod had the address: the pods of a StatefulSet have their predecessors' names."""
     if container := assessment.index.containers.get(classified.container_id):
         return container.pod_uid == pod.uid
     reserved = classified.entry.mtime if isinstance(classified.entry, Reservation) else None

@@ -1,11 +1,11 @@
 """Why a leak most likely happened: start times, libcni's cache and the runtime's records. Pure.
 
-Each cause is what can be observed, and nothing is guessed. Where two are possible, the less specific one is returned.
+Each cause is what can be observed, and nothing is guessed. Where two are possible, it is the less specific cause.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks import runtime as runtimes
@@ -14,7 +14,7 @@ from agent.model.finding import RESTARTS, LeakCause
 from agent.model.snapshot import Known, ProcessStartTimes, Reservation, known_or
 
 CauseAndTime: TypeAlias = tuple[LeakCause, datetime]
-"""The likely cause, and the last start that can have been it; without one, when the address was reserved."""
+"""The likely cause, and the last start that can have been it; without a start, when the address was reserved."""
 
 
 class Origin(NamedTuple):
@@ -32,62 +32,56 @@ _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 _AFTER_START: Final = timedelta(minutes=15)
 """What a start makes the kubelet or the runtime forget has leaked by then, with some minutes to spare."""
 _FEWEST_LOST: Final = 2
-"""One sandbox alone may have been removed by hand."""
+"""A single sandbox may have been removed by hand."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LeakEvidence:
-    """What the causes of all leaks of one snapshot are told from."""
+    """What the causes of all leaks of a snapshot are told from."""
 
-    processes: ProcessStartTimes | None
-    runtime: str
-    keeps_checkpoints: bool
-    """The kubelet retries teardowns by itself, as one with docker does."""
-    only_runtime: bool
-    """No other runtime was asked, so that all records are its own."""
-    cached: Mapping[str, set[str]] | None
-    """The networks in which libcni has a result of a sandbox, by container ID; None: not known."""
-    current: frozenset[str]
-    """The networks from which running sandboxes have their address."""
-    oldest_record: int | None
-    """When the oldest of the runtime's containers was created, in seconds since the epoch."""
-    leaked: Mapping[str, datetime]
-    """When each leaked sandbox that libcni has a result of reserved its address, by container ID."""
-    last_owned: Mapping[Reservation, datetime]
+    assessment: Assessment
 
-    @classmethod
-    def of(cls, assessment: Assessment) -> "LeakEvidence":
-        snapshot, index = assessment.snapshot, assessment.index
-        cached: dict[str, set[str]] = {}
-        for result in known_or(snapshot.cni_results, ()):
-            cached.setdefault(result.container_id, set()).add(result.network)
-        for damaged in snapshot.damaged_results:
-            cached.setdefault(damaged.container_id, set()).add(damaged.network)
+    @cached_property
+    def processes(self) -> ProcessStartTimes | None:
+        return known_or(self.assessment.snapshot.processes, None)
+
+    @cached_property
+    def runtime(self) -> str:
+        return runtimes.name_of(self.assessment.snapshot)
+
+    @cached_property
+    def runtime_started(self) -> datetime | None:
+        return self.processes.start_of(self.runtime) if self.processes else None
+
+    @cached_property
+    def retries_teardowns(self) -> bool:
+        """Whether the kubelet itself retries them, as a kubelet with docker does."""
+        return runtimes.keeps_checkpoints(self.assessment.snapshot)
+
+    @cached_property
+    def current_networks(self) -> frozenset[str]:
+        """The networks from which running sandboxes have their address."""
+        index = self.assessment.index
         running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
-        return cls(
-            processes=known_or(snapshot.processes, None),
-            runtime=runtimes.name_of(snapshot),
-            keeps_checkpoints=runtimes.keeps_checkpoints(snapshot),
-            only_runtime=len(runtimes.asked(snapshot)) == 1,
-            cached=cached if isinstance(snapshot.cni_results, Known) else None,
-            current=frozenset(result.network for result in running if result.ifname in PRIMARY),
-            oldest_record=min((container.created for container in index.containers.values()), default=None),
-            leaked={leak.container_id: leak.mtime for leak in assessment.leaked if leak.container_id in cached},
-            last_owned=assessment.last_owned,
-        )
+        return frozenset(result.network for result in running if result.ifname in PRIMARY)
 
-    def leaked_before(self, moment: datetime) -> int:
-        """Count the leaked sandboxes that were set up before."""
-        return sum(made < moment for made in self.leaked.values())
+    @cached_property
+    def has_older_record(self) -> bool:
+        """Whether the runtime has a container from before its start."""
+        started, containers = self.runtime_started, self.assessment.index.containers.values()
+        return started is not None and any(container.created < started.timestamp() for container in containers)
 
-    def replaced(self, network: str) -> bool:
-        """Return whether pods have their address from other networks now."""
-        return bool(self.current) and network not in self.current
+    @cached_property
+    def lost_sandboxes(self) -> int:
+        """How many leaked sandboxes have a result of ADD, and were set up before the runtime's start."""
+        started, cached = self.runtime_started, self.assessment.index.cached_networks
+        leaks = (leak for leak in self.assessment.leaked if leak.container_id in cached)
+        return len({leak.container_id for leak in leaks if started is not None and leak.mtime < started})
 
 
 def likely_cause(leak: Reservation, evidence: LeakEvidence) -> Origin:
     cause, at = _by_records(leak, evidence)
-    if owned_at := evidence.last_owned.get(leak):
+    if owned_at := evidence.assessment.last_owned.get(leak):
         if at != leak.mtime and at < owned_at - _AFTER_START:
             cause, at = LeakCause.UNKNOWN, leak.mtime  # what that start made somebody forget had leaked before
         return Origin(cause, at, max(at, owned_at))
@@ -104,14 +98,16 @@ def _by_records(leak: Reservation, evidence: LeakEvidence) -> CauseAndTime:
         return LeakCause.UNKNOWN, leak.mtime
     if processes.booted > leak.mtime:
         return LeakCause.NODE_REBOOT, processes.booted
-    started = processes.start_of(evidence.runtime)
-    if evidence.keeps_checkpoints:
+    started = evidence.runtime_started
+    if evidence.retries_teardowns:
         return _restart(leak, processes.kubelet, started)
     # Without checkpoints, the runtime alone knows what is left to tear down: a kubelet that restarts forgets nothing.
-    networks = evidence.cached.get(leak.container_id, set()) if evidence.cached is not None else set[str]()
+    if not isinstance(evidence.assessment.snapshot.cni_results, Known):
+        return _restart(leak, None, started)
+    networks = evidence.assessment.index.cached_networks.get(leak.container_id, ())
     if leak.network in networks:
         return _torn_down_badly(leak, evidence, started)
-    if evidence.cached is None or networks:
+    if networks:
         return _restart(leak, None, started)
     return _set_up_badly(leak, evidence, started)
 
@@ -130,20 +126,20 @@ def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime |
     if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
         return LeakCause.RUNTIME_RESTART, started
     # A cache without a single result of this network is not that of the runtime.
-    if leak.network in evidence.current:
+    if leak.network in evidence.current_networks:
         return LeakCause.SETUP_FAILED, leak.mtime
     return _restart(leak, None, started)
 
 
 def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
-    if started is None or not evidence.only_runtime:
+    if started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1:  # not all records are its own
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
-    oldest = evidence.oldest_record
-    survived = started <= leak.mtime or (oldest is not None and oldest < started.timestamp())
-    replaced = leak.ifname in PRIMARY and evidence.replaced(leak.network)
+    survived = started <= leak.mtime or evidence.has_older_record
+    current = evidence.current_networks
+    replaced = leak.ifname in PRIMARY and bool(current) and leak.network not in current
     if replaced and survived:
         return LeakCause.NETWORK_RENAMED, leak.mtime
-    if not replaced and not survived and evidence.leaked_before(started) >= _FEWEST_LOST:
+    if not replaced and not survived and evidence.lost_sandboxes >= _FEWEST_LOST:
         return LeakCause.RUNTIME_STATE_LOST, started
     return LeakCause.TEARDOWN_SKIPPED, leak.mtime

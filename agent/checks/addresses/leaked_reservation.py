@@ -14,37 +14,28 @@ reservation files by hand: comparing `docker ps` with a directory listing takes 
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Final
 
 from agent.checks.addresses import host_ports
 from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.leak_cause import LeakEvidence, likely_cause
 from agent.model.assessment import Assessment, ClassifiedReservation
-from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
+from agent.model.finding import Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
-from agent.model.snapshot import (
-    InsufficientData,
-    NotRequested,
-    PortMapping,
-    Reservation,
-    Unavailable,
-    known_or,
-)
+from agent.model.snapshot import InsufficientData, NotRequested, PortMapping, Reservation, known_or, require_available
 from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 
-
-MOST_LISTED: Final = 512
-"""Leaks of a node with a finding each; those beyond are counted in one finding for each network and cause."""
+MAX_LISTED: Final = 512
+"""Leaks of a node with a finding each; those beyond are counted, in a finding for each network and cause."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     leaked = assessment.leaked
     if leaked:
-        evidence, ports = LeakEvidence.of(assessment), host_ports.forwarded(assessment, leaked)
+        evidence, ports = LeakEvidence(assessment), host_ports.forwarded(assessment, leaked)
         for reservation, classified in leaked.items():
             yield _finding(reservation, classified, evidence, ports[reservation] or ())
     _check_sources(assessment)
@@ -86,19 +77,12 @@ def _identity(reservation: Reservation) -> tuple[str | int, ...]:
 def _check_sources(assessment: Assessment) -> None:
     """Raise InsufficientData where an unavailable source may hide a leak."""
     snapshot = assessment.snapshot
-    for network in assessment.networks:
-        assessment.of(network)
+    assessment.require_reservations()
     snapshot.containers.known()
     _check_clock(assessment)
-    for reading in (
-        snapshot.networks,
-        snapshot.checkpoints,
-        snapshot.addresses,
-        snapshot.mounted_namespaces,
-        snapshot.pods,
-    ):
-        if isinstance(reading, Unavailable):
-            reading.known()
+    require_available(
+        snapshot.networks, snapshot.checkpoints, snapshot.addresses, snapshot.mounted_namespaces, snapshot.pods
+    )
     if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
         snapshot.cni_results.known()
 
@@ -115,47 +99,42 @@ def _check_clock(assessment: Assessment) -> None:
 
 
 def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[TrackedFinding]:
-    """Yield those that are listed, in their order, and one finding for the others of a network, a cause and its time.
+    """Yield the leaks that are listed, and a finding for the others of each network and cause.
 
     Those that were seen first are listed, so that none makes room for another before it is released.
     """
-    if len(leaks) <= MOST_LISTED:
-        yield from leaks
-        return
     by_age = sorted(leaks, key=_age)
-    listed = {leak.finding.key for leak in by_age[:MOST_LISTED]}
-    networks = {leak.finding.network for leak in by_age[:MOST_LISTED]}
-    yield from (leak for leak in leaks if leak.finding.key in listed)
-    others: defaultdict[tuple[str, str, datetime | None], list[TrackedFinding]] = defaultdict(list)
-    for leak in by_age[MOST_LISTED:]:
-        finding = leak.finding
-        start = finding.cause_at if finding.cause in RESTARTS else None
-        others[finding.network, str(finding.cause), start].append(leak)
-    for (network, cause, start), group in others.items():
-        yield _summary(group, LeakCause(cause), start, "more " if network in networks else "", runtime)
+    listed, more = by_age[:MAX_LISTED], by_age[MAX_LISTED:]
+    keys = {leak.finding.key for leak in listed}
+    yield from (leak for leak in leaks if leak.finding.key in keys)
+    unlisted: defaultdict[tuple[str, LeakCause], list[TrackedFinding]] = defaultdict(list)
+    for leak in more:
+        unlisted[leak.finding.network, LeakCause(str(leak.finding.cause))].append(leak)
+    networks = {leak.finding.network for leak in listed}
+    for (network, cause), group in unlisted.items():
+        yield _summary(group, cause, "more " if network in networks else "", runtime)
 
 
-def _age(leak: TrackedFinding) -> tuple[datetime, tuple[int, int], str]:
-    return leak.first_seen, numbered(leak.finding.subject.rpartition("/")[2]), leak.finding.network
+def _age(leak: TrackedFinding) -> tuple[object, ...]:
+    network, _, ip = leak.finding.subject.rpartition("/")
+    return leak.first_seen, numbered(ip), network
 
 
-def _summary(
-    leaks: Sequence[TrackedFinding], cause: LeakCause, start: datetime | None, more: str, runtime: str
-) -> TrackedFinding:
+def _summary(leaks: Sequence[TrackedFinding], cause: LeakCause, more: str, runtime: str) -> TrackedFinding:
     network = leaks[0].finding.network
-    at = start or min(leak.finding.cause_at for leak in leaks if leak.finding.cause_at)
+    at = min(leak.finding.cause_at for leak in leaks if leak.finding.cause_at)
     since = [leak.finding.since for leak in leaks if leak.finding.since]
-    time = format_time(at) + ("" if start else " (the oldest)")
+    because = describe_cause(cause, f"{format_time(at)} (the oldest)", runtime)
     finding = Finding(
         detector=NAME,
         subject=network,
         message=f"{count_of(len(leaks), f'{more}address', f'{more}addresses')} in {network} leaked, "
-        f"{describe_cause(cause, time, runtime)}: `nodeleak scan --output=wide` lists them",
+        f"{because}: `nodeleak scan --output=wide` lists them",
         network=network,
         cause=cause,
         cause_at=at,
         since=min(since) if len(since) == len(leaks) else None,
-        identity=(cause.value, start.isoformat() if start else ""),
+        identity=(cause.value,),
         count=len(leaks),
     )
     return TrackedFinding(finding, min(leak.first_seen for leak in leaks), confirmed=True)

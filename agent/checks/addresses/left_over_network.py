@@ -6,7 +6,7 @@ releases its files. They take no addresses from the network in use, but would if
 Means: the CNI configuration does not name the network, no pod here uses the directory or waits for an address, its
 newest file is older than every running pod or than the node's start, and no runtime lists a container with its IDs.
 Do: nothing is urgent. Check on the node that no other program uses the directory (podman, a CNI configuration of that
-name), and that no process has one of its addresses. Then move the whole directory away, such as
+name), and that no process has any of its addresses. Then move the whole directory away, such as
 `mv /var/lib/cni/networks/NAME /var/tmp/`.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import LeftOver, NotRequested, Unavailable, from_mtime
+from agent.model.snapshot import LeftOver, NotRequested, from_mtime, require_available
 from agent.model.text import count_of, format_time
 
 NAME = "left_over_network"
@@ -25,11 +25,11 @@ SEVERITIES: Final = (Severity.INFO,)
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     for store in snapshot.reservations:
-        if isinstance(store.reading, Unavailable):
-            store.reading.known()
-        elif isinstance(store.reading, NotRequested) and isinstance(snapshot.containers, Unavailable):
-            snapshot.containers.known()
-        elif isinstance(store.reading, NotRequested) and store.left_over:
+        require_available(store.reading)
+        if isinstance(store.reading, NotRequested):
+            require_available(snapshot.containers)
+            if not store.left_over:
+                continue
             message = f"{_described(store.left_over)}; not in use: {store.reading.why}"
             yield Finding(NAME, store.network, message, Severity.INFO, store.network)
 
@@ -37,12 +37,5 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 def _described(left: LeftOver) -> str:
     pods = f", {left.pods} of them for pods according to libcni's cache" if left.pods else ""
     files = count_of(left.files, "reservation", "reservations")
-    between = f"from {_time(left.oldest_ns)} to {_time(left.newest_ns)}"
-    return f"{left.directory} has {files} of an earlier setup, {between}{pods}"
-
-
-def _time(ns: int) -> str:
-    try:
-        return format_time(from_mtime(ns))
-    except OverflowError:
-        return "a time out of the calendar"
+    oldest, newest = format_time(from_mtime(left.oldest_ns)), format_time(from_mtime(left.newest_ns))
+    return f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}{pods}"

@@ -1,11 +1,11 @@
 """Two networks that pods of this node use can give out the same addresses.
 
-host-local looks only at the files of one network. If the CNI configuration is replaced by one with another name and the
+host-local looks only at the files of one network. If the CNI configuration is replaced by another with the
 same range, the new network knows nothing of the addresses of the pods that run. The same happens if a further network
 (Multus) has a range of the node's own.
 
-Means: both networks are in use, and their ranges overlap, or a running container has an address of one of them in the
-range of the other. Severity info: at least one of them is no pod's `eth0`.
+Means: both networks are in use, and their ranges overlap, or a running container has an address of the one in the
+range of the other. Severity info: at least one network is no pod's `eth0`.
 Do: give each network a range of its own. If the network was renamed, cordon the node, delete the pods that have their
 addresses from the earlier network, and uncordon when this finding is gone. Two isolated segments may have one range.
 """
@@ -14,29 +14,26 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Final
 
-from agent.model.assessment import PRIMARY, Assessment, ClassifiedReservation, State
+from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import RangeSets, covers, overlap
-from agent.model.snapshot import InsufficientData, Unavailable, known_or
+from agent.model.snapshot import known_or, require_available
 
 NAME = "overlapping_ranges"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    ranges = {network: _ranges(assessment, network) for network in assessment.networks}
+    ranges = {network: or_none(assessment.ranges, network) or () for network in assessment.networks}
     for first, second in combinations(sorted(ranges), 2):
         shared = overlap(ranges[first], ranges[second])
         shared = shared or _used(assessment, first, ranges[second]) or _used(assessment, second, ranges[first])
         if shared:
             yield _finding(assessment, first, second, shared)
-    for network in ranges:  # after the findings
-        assessment.of(network)
+    assessment.require_reservations()  # after the findings
     if len(ranges) > 1:
         snapshot = assessment.snapshot
-        for source in (snapshot.containers, snapshot.cni_results, snapshot.node):
-            if isinstance(source, Unavailable):
-                source.known()
+        require_available(snapshot.containers, snapshot.cni_results, snapshot.node)
 
 
 def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Finding:
@@ -50,26 +47,12 @@ def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Fi
     return Finding(NAME, f"{first} and {second}", message, severity, first)
 
 
-def _ranges(assessment: Assessment, network: str) -> RangeSets:
-    try:
-        return assessment.ranges(network)
-    except InsufficientData:
-        return ()
-
-
 def _used(assessment: Assessment, network: str, other: RangeSets) -> str:
     """Return an address of a running container that lies in the range of another network."""
-    entries = (entry for entry in _entries(assessment, network) if entry.state is State.IN_USE)
+    entries = (entry for entry in or_none(assessment.of, network) or () if entry.state is State.IN_USE)
     return next((entry.name for entry in entries if covers(other, entry.name)), "") if other else ""
 
 
 def _is_primary(assessment: Assessment, network: str) -> bool:
-    entries = _entries(assessment, network)
+    entries = or_none(assessment.of, network)
     return not entries or any(entry.ifname in PRIMARY for entry in entries)
-
-
-def _entries(assessment: Assessment, network: str) -> tuple[ClassifiedReservation, ...]:
-    try:
-        return assessment.of(network)
-    except InsufficientData:
-        return ()

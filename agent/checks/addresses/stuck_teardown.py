@@ -21,7 +21,7 @@ from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import ENDED, Known, Reservation, known_or
+from agent.model.snapshot import ENDED, Reservation, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
@@ -34,15 +34,14 @@ LIMITS: Final[Mapping[State, tuple[timedelta, timedelta]]] = {
     State.TEARDOWN_PENDING: (timedelta(minutes=15), _HOUR),
     State.NOT_READY: (_HOUR, 24 * _HOUR),
 }
-"""When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet starts one every minute.
+"""When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet tries every minute.
 
-A sandbox that is not ready is torn down by a kubelet that is up: an hour leaves time to restart one.
+A sandbox that is not ready is torn down by a kubelet that is up: an hour leaves time to restart it.
 """
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    for network in assessment.networks:
-        assessment.of(network)
+    assessment.require_reservations()
     assessment.snapshot.containers.known()
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
@@ -90,10 +89,8 @@ def _why(reservation: Reservation, index: SnapshotIndex) -> str:
 def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:
     """Return since when each teardown is pending: on no disk, so it is kept from snapshot to snapshot.
 
-    One that cannot be checked now stays so.
+    If it cannot be checked now, it stays pending.
     """
-    if not any(isinstance(store.reading, Known) for store in assessment.snapshot.reservations):
-        return earlier
     return {
         entry.entry: earlier.get(entry.entry) or _first_seen(entry.entry, assessment.index)
         for entry in assessment.reservations

@@ -19,7 +19,7 @@ from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import NotRequested
+from agent.model.snapshot import NotRequested, require_available
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -27,8 +27,7 @@ SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    for network in assessment.networks:
-        assessment.of(network)
+    assessment.require_reservations()
     snapshot.containers.known()
     if isinstance(snapshot.addresses, NotRequested):
         return  # every reservation has an owner
@@ -40,8 +39,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if runtimes.keeps_checkpoints(snapshot):
         snapshot.checkpoints.known()
     snapshot.cni_results.known()
-    if not isinstance(snapshot.mounted_namespaces, NotRequested):
-        snapshot.mounted_namespaces.known()
+    require_available(snapshot.mounted_namespaces)
 
 
 def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ It also happens when the CNI configuration is replaced by that of another networ
 
 Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
 Without the pods of the API server: a sandbox runs, libcni's cache has its result of a network, and no file has its ID.
-Do: cordon the node first; then delete the pod, so that its controller creates a new one with a reservation (but if
+Do: cordon the node first; then delete the pod, so that its controller creates a new pod with a reservation (but if
 `nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 """
@@ -18,7 +18,7 @@ from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
-from agent.model.snapshot import Known, Unavailable, known_or
+from agent.model.snapshot import Known, known_or, require_available
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
@@ -47,8 +47,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             pod=pod.name,
             identity=(pod.uid,),
         )
-    if len(networks) > 1 and isinstance(assessment.snapshot.networks, Unavailable):
-        assessment.snapshot.networks.known()  # which of them gives out addresses now?
+    if len(networks) > 1:
+        require_available(assessment.snapshot.networks)  # which of them gives out addresses now?
 
 
 def _by_result(assessment: Assessment) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """The device history: the transitions that earlier snapshots saw, and those that this snapshot adds. Pure.
 
-The kubelet writes its checkpoint when a plugin reports devices or a pod is given one, not when it starts and not when a
-plugin disconnects. So devices in a checkpoint prove a registration only if the running kubelet wrote the checkpoint.
+The kubelet writes its checkpoint when a plugin reports devices or a pod is given some, not when it starts and not when
+a plugin disconnects. So devices in a checkpoint prove a registration only if the running kubelet wrote the checkpoint.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ def derive(snapshot: Snapshot) -> tuple[DeviceTransition, ...]:
 def _kubelet(view: DeviceView) -> Iterator[DeviceTransition]:
     bound = view.plugins.kubelet_socket
     if bound is not None and (view.start is None or view.start.at != bound):
-        # A socket that is older than this boot is of an unknown one.
+        # A socket that is older than this boot is of an unknown boot.
         boot = view.boot_id if view.in_this_boot(bound) else ""
         yield DeviceTransition(TransitionKind.KUBELET_STARTED, bound, view.snapshot.uptime, boot)
 
@@ -59,7 +59,7 @@ def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
 
 @dataclass(frozen=True, slots=True)
 class _Resources:
-    """What one snapshot adds to the history of resources."""
+    """What a snapshot adds to the history of resources."""
 
     view: DeviceView
     """With the transitions of files."""
@@ -73,7 +73,7 @@ class _Resources:
 
     def _registered(self) -> Iterator[DeviceTransition]:
         written = self.view.written_since_start
-        # Several registrations can be in one version of the file, which has one time only.
+        # Several registrations can be in the same version of the file, which has a single time.
         by_file, by_stream = [], []
         for resource, devices in self.view.healthy.items():
             before = self.view.last.get(resource)
@@ -82,12 +82,11 @@ class _Resources:
             if written and self._written_after(before):
                 by_file.append(resource)
             elif self._connected(resource) and (before is not None or written is None):
-                by_stream.append(resource)
+                by_stream.append(self._change(TransitionKind.REGISTERED, resource))
         for resource in by_file:
             at, exact = self._registration_time(resource, alone=len(by_file) == 1)
             yield self._change(TransitionKind.REGISTERED, resource, at, exact)
-        for resource in by_stream:
-            yield self._change(TransitionKind.REGISTERED, resource)
+        yield from by_stream
 
     def _registration_time(self, resource: str, *, alone: bool) -> tuple[datetime, bool]:
         """Return when the checkpoint's registration was, and whether that is exact.
@@ -175,29 +174,22 @@ _RANK: Final = (
 
 
 def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
-    """Sort the transitions of one snapshot by time, or by rank if the clock was set in between."""
+    """Sort the transitions of a snapshot by time, or by rank if the clock was set in between."""
     comparable = all(view.in_this_boot(transition.at) for transition in transitions)
 
     def sort_key(transition: DeviceTransition) -> tuple[object, ...]:
-        rank = _RANK.index(transition.what)
-        return (
-            (transition.at, rank, transition.resource, transition.socket)
-            if comparable
-            else (rank, transition.at, transition.resource, transition.socket)
-        )
+        at, rank = transition.at, _RANK.index(transition.what)
+        return *((at, rank) if comparable else (rank, at)), transition.resource, transition.socket
 
     return sorted(transitions, key=sort_key)
 
 
 def _bounded(history: tuple[DeviceTransition, ...], view: DeviceView) -> tuple[DeviceTransition, ...]:
     """Drop the oldest transitions, but keep the last of each subject: without it, it would be found again."""
-    if len(history) <= MAX_TRANSITIONS:
-        return history
-    last = {
-        transition.resource or transition.socket: transition for transition in history
-    }  # both empty: a start of the kubelet
-    current = {
+    older, recent = history[:-MAX_TRANSITIONS], history[-MAX_TRANSITIONS:]
+    # A transition without resource and socket is a start of the kubelet.
+    last = {transition.resource or transition.socket: transition for transition in history}
+    present = {
         transition for transition in last.values() if not transition.socket or transition.socket in view.connected
     }
-    most_wanted_first = sorted(range(len(history)), key=lambda index: (history[index] not in current, -index))
-    return tuple(history[index] for index in sorted(most_wanted_first[:MAX_TRANSITIONS]))
+    return (*(transition for transition in older if transition in present), *recent)

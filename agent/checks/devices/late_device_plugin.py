@@ -6,7 +6,7 @@ and register. Until then the kubelet has none of its devices, although the node'
 Means: the kubelet started a minute or more ago, it should offer this resource, and it has no device of it.
 Do: check the plugin's pod on this node: does it run, and does its version notice a kubelet restart? If not, restart the
 pod. If the plugin was removed on purpose, silence the alert; do not restart the kubelet for it, which can leak
-addresses. If the plugin offers its devices under another name, change the pods that request the old one: the finding
+addresses. If the plugin offers its devices under another name, change the pods that request the old name: the finding
 ends when the kubelet has dropped it and no pod requests it.
 """
 
@@ -14,18 +14,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices.resource_state import (
-    kubelet_up_for,
-    named_by_node_only,
-    replaced,
-    requested,
-    resource_states,
-)
+from agent.checks.devices.resource_state import kubelet_up_for, named_by_node_only, replaced, requested, resource_states
 from agent.checks.devices.view import DeviceView, last_by_resource
 from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Snapshot, Unavailable, known_or
+from agent.model.snapshot import Snapshot, known_or, require_available
 from agent.model.text import format_age, format_time
 
 NAME = "late_device_plugin"
@@ -49,8 +43,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         for state in missing:
             yield from _late(state, start, up, view)
     # Last: the node's status may name a resource that no file here has.
-    if isinstance(snapshot.node, Unavailable):
-        snapshot.node.known()
+    require_available(snapshot.node)
     if unclear:
         snapshot.pods.known()
 

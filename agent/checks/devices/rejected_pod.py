@@ -4,7 +4,7 @@ A kubelet admits pods before the device plugins have registered with it again. I
 `UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. The scheduler does not see it and may send more.
 
 Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of the rejection and of
-the plugin's registration; `unverified` if they do not prove one. Five pods of a controller in ten minutes are a storm.
+the plugin's registration; `unverified` if they do not prove it. Five pods of a controller in ten minutes are a storm.
 Do: if nothing replaces the pod, save its manifest, and delete it when the devices are healthy again (`kubectl delete
 pod`); never with --force, which can leak the address of a pod that had run. If its controller replaces it, delete the
 leftover at your convenience. To prevent it, give the plugin the priority class system-node-critical, taint nodes until
@@ -13,17 +13,17 @@ their devices are registered, and run kubelet 1.28 (1.27.6) or later.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.pod_outcome import overdue, predict_outcome
 from agent.checks.devices.rejection_cause import explain
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.rejections import RejectedPod, Rejection, RejectionCause
+from agent.model.rejections import PodOutcome, RejectedPod, Rejection, RejectionCause
 from agent.model.snapshot import Known, Pod, Snapshot
+from agent.model.text import format_time
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -33,6 +33,20 @@ STORM_WITHIN: Final = timedelta(minutes=10)
 _NAMED: Final = 3
 """How many pods of a storm a message names."""
 
+OVERDUE: Final = timedelta(seconds=60)
+"""How long after its deletionTimestamp a pod may still exist."""
+REPLACED_WITHIN: Final = {
+    "ReplicaSet": None,
+    "ReplicationController": None,
+    "Job": None,
+    "StatefulSet": timedelta(minutes=2),
+    "DaemonSet": timedelta(minutes=16),
+}
+"""Controllers that replace failed pods. The last two delete the pod first, so an older pod is stuck."""
+
+NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
+_LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
+
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     rejected = [*rejected_pods(assessment.snapshot)]
@@ -41,8 +55,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     yield from map(_storm, storms)
     yield from (_single(pod) for pod in rejected if pod not in in_storms)
     # Last: without the device plugins the pods are known, but not the causes.
-    if not isinstance(assessment.snapshot.device_plugins, Known):
-        assessment.snapshot.device_plugins.known()
+    assessment.snapshot.device_plugins.known()
 
 
 def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
@@ -54,7 +67,7 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
     by_socket = {socket: resource for resource, socket in view.sockets.items()} if view else {}
     healthy = {state.resource for state in resource_states(snapshot) if state.registered} if view else set()
     for pod in snapshot.pods.known():
-        if pod.phase == "Failed" and pod.rejection and (not pod.deleting or overdue(pod, snapshot)):
+        if pod.phase == "Failed" and pod.rejection and (not pod.deleting or _overdue(pod, snapshot)):
             # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
             resource = by_socket.get(pod.rejection.socket, pod.rejection.resource)
             yield _rejected(pod, pod.rejection, resource, snapshot, view, healthy=resource in healthy)
@@ -66,8 +79,50 @@ def _rejected(
     cause, why = RejectionCause.UNVERIFIED, "the node's device plugins are unavailable"
     if view:
         cause, why = explain(view, pod, rejection, resource)
-    outcome, do = predict_outcome(pod, rejection, cause, snapshot, healthy=healthy)
+    outcome, do = _outcome(pod, rejection, cause, snapshot, healthy=healthy)
     return RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
+
+
+def _overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
+    """Return since when a deleted pod should be gone, by the API server's clock; None: it may still exist."""
+    return pod.deletion if pod.deletion is not None and snapshot.api_time - pod.deletion > OVERDUE else None
+
+
+def _outcome(
+    pod: Pod, rejection: Rejection, cause: RejectionCause, snapshot: Snapshot, *, healthy: bool
+) -> tuple[PodOutcome, str]:
+    """Return the outcome, and the advice. `healthy`: the kubelet has healthy devices of the resource now."""
+    if since := _overdue(pod, snapshot):
+        return (
+            PodOutcome.TERMINATING_STUCK,
+            f"deleted, and should have been gone by {format_time(since)}, but {_held_by(pod)}",
+        )
+    delete = f"delete it {_when(cause, healthy)}; {NO_FORCE}"
+    kind = pod.controller.partition("/")[0]
+    if kind not in REPLACED_WITHIN:
+        whose = f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
+        return PodOutcome.STUCK, f"{whose}, so it stays Failed: {delete}"
+    grace = REPLACED_WITHIN[kind]
+    if grace is not None and rejection.at is not None and snapshot.taken_at - rejection.at > grace:
+        return PodOutcome.STUCK, f"{pod.controller} should have replaced it by now: {delete}"
+    if kind == "Job":
+        return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and retries; {_LEFTOVER}"
+    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it; {_LEFTOVER}"
+
+
+def _held_by(pod: Pod) -> str:
+    if pod.finalizers:
+        return f"its finalizers remain: {', '.join(pod.finalizers)}; the controller that owns them must remove them"
+    return (
+        "the kubelet has not finished deleting it; only a kubelet restart makes it try again, and every device plugin "
+        f"must then register again: ask the owner of the node first; {NO_FORCE}"
+    )
+
+
+def _when(cause: RejectionCause, healthy: bool) -> str:
+    if cause is RejectionCause.EXHAUSTED:
+        return "once a device is free"
+    return "(its devices are healthy again)" if healthy else "once its devices are healthy again"
 
 
 def _single(pod: RejectedPod) -> Finding:

@@ -4,9 +4,10 @@ The race: the kubelet admits pods as soon as its device manager has started, but
 noticed, bound its socket again and registered.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.devices.history import PROMPTLY
@@ -50,7 +51,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One rejection by one run of the kubelet."""
+    """A rejection by a run of the kubelet."""
 
     view: DeviceView
     run: KubeletRun
@@ -85,17 +86,12 @@ class _Case:
 
     def _sides(self) -> tuple[list[DeviceTransition], list[DeviceTransition], list[DeviceTransition]]:
         """Return the changes before the rejection, those that may have been at that moment, and those after it."""
-        changes = [*self._changes()]
-        before = [change for change, window in changes if window.precedes(self.window)]
-        after = [change for change, window in changes if self.window.precedes(window)]
-        return before, [change for change, _ in changes if change not in before and change not in after], after
-
-    def _changes(self) -> Iterator[tuple[DeviceTransition, Window]]:
-        """Yield what happened to the resource in this run, and when."""
-        previous = self.run.start
-        for change in self.run.of(self.resource):
-            yield change, self._window(change, previous)
-            previous = change
+        before, during, after = list[DeviceTransition](), list[DeviceTransition](), list[DeviceTransition]()
+        for previous, change in pairwise((self.run.start, *self.run.of(self.resource))):
+            window = self._window(change, previous)
+            side = before if window.precedes(self.window) else after if self.window.precedes(window) else during
+            side.append(change)
+        return before, during, after
 
     def _window(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
         if change.what is not TransitionKind.REGISTERED:
@@ -205,7 +201,7 @@ def explain(view: DeviceView, pod: Pod, rejection: Rejection, resource: str) -> 
     if (by_message := _by_message(rejection, at)) is not None:
         return by_message
     window = _rejection_window(rejection, at, view.snapshot.api_skew)
-    # A kubelet needs more than a second to start: in that second, no earlier one was there to reject a pod.
+    # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.
     run = next((run for run in reversed(view.runs) if run.start.at < window.latest), None)
     if run is None:
         return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")

@@ -1,6 +1,6 @@
 """The current state of each resource: registered or not, since when, after what delay, how many are in use. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from agent.checks.devices.view import SLACK, DeviceView, last_by_resource
@@ -45,44 +45,41 @@ def _dropped(view: DeviceView) -> set[str]:
 def replaced(view: DeviceView) -> set[str]:
     """Return the dropped resources that their plugin offers under another name now, as after a change of MIG.
 
-    That is if a resource of the vendor registered for the first time after the loss. If one that had registered before
-    outlasts the loss, the vendor has several plugins, and the new resource may be that of another one.
+    That is if a resource of the vendor registered for the first time after the loss. If a resource that had registered
+    before outlasts the loss, the vendor has several plugins, and the new resource may be that of another plugin.
     """
     return {resource for resource in _dropped(view) if _has_successor(resource, view)}
 
 
 def _has_successor(resource: str, view: DeviceView) -> bool:
-    lost = _loss(resource, view.history)
+    lost, vendor = _loss(resource, view.history), resource.partition("/")[0]
     if lost is None:
         return False
-    since = (*view.history[lost:], *view.last.values())
-    of_vendor = {transition.resource for transition in since if _registered_by(transition, resource.partition("/")[0])}
+    since = _registered_in((*view.history[lost:], *view.last.values()))
+    of_vendor = {other for other in since if other.partition("/")[0] == vendor}
     # The snapshot that saw the loss may have seen the new resource too, as earlier of the two.
     seen_with_loss = view.history[lost].uptime
-    before = {
-        transition.resource
-        for transition in view.history[:lost]
-        if _is_registered(transition) and transition.uptime != seen_with_loss
-    }
-    return bool(of_vendor) and of_vendor.isdisjoint(before)
+    before = (transition for transition in view.history[:lost] if transition.uptime != seen_with_loss)
+    return bool(of_vendor) and of_vendor.isdisjoint(_registered_in(before))
+
+
+def _registered_in(history: Iterable[DeviceTransition]) -> set[str]:
+    return {transition.resource for transition in history if _is_registered(transition)}
 
 
 def _is_registered(transition: DeviceTransition) -> bool:
     return transition.what is TransitionKind.REGISTERED
 
 
-def _registered_by(transition: DeviceTransition, vendor: str) -> bool:
-    return _is_registered(transition) and transition.resource.partition("/")[0] == vendor
-
-
 def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
     """Return the index of what ended the last registration of a resource; None: no registration is known."""
-    own = {index for index, transition in enumerate(history) if transition.resource == resource}
-    ends = own | {
-        index for index, transition in enumerate(history) if transition.what is TransitionKind.KUBELET_STARTED
-    }
-    registered = max((index for index in own if _is_registered(history[index])), default=len(history))
-    return min((index for index in ends if index > registered), default=None)
+    loss, registered = None, False
+    for index, transition in enumerate(history):
+        if transition.resource == resource and _is_registered(transition):
+            loss, registered = None, True
+        elif registered and (transition.resource == resource or transition.what is TransitionKind.KUBELET_STARTED):
+            loss, registered = index, False
+    return loss
 
 
 def requested(resource: str, snapshot: Snapshot) -> bool | None:
@@ -90,9 +87,8 @@ def requested(resource: str, snapshot: Snapshot) -> bool | None:
     asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
     node = known_or(snapshot.node, None)
     listed = node.devices if node is not None else ()
-    if any(resource in pod.wants for pod in asking) or any(
-        device.resource == resource and device.capacity for device in listed
-    ):
+    offered = any(device.resource == resource and device.capacity for device in listed)
+    if offered or any(resource in pod.wants for pod in asking):
         return True
     return None if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable) else False
 
@@ -141,13 +137,10 @@ def _allocated(resource: str, view: DeviceView) -> int | None:
     if not isinstance(view.snapshot.pods, Known):
         return None
     live = {pod.uid for pod in view.snapshot.pods.value if pod.live}
-    own = (
-        allocation
-        for allocation in view.plugins.allocations
-        if allocation.resource == resource and allocation.pod_uid in live
-    )
-    # An init container's device may be given to another container of its pod: one device, two entries.
-    return len({(allocation.pod_uid, device) for allocation in own for device in allocation.devices})
+    own = (allocation for allocation in view.plugins.allocations if allocation.resource == resource)
+    # An init container's device may be given to another container of its pod: then it has two entries.
+    given = {(allocation.pod_uid, device) for allocation in own for device in allocation.devices}
+    return sum(pod_uid in live for pod_uid, _ in given)
 
 
 def _delay(resource: str, view: DeviceView) -> timedelta | None:

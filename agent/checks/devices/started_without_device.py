@@ -1,7 +1,7 @@
-"""A pod requests a device and was started without one: the kubelet did not know the resource when it admitted the pod.
+"""A pod requests a device and was started without it: the kubelet did not know the resource when it admitted the pod.
 
 A kubelet that does not know a resource ignores the request and starts the pod. Up to 1.24 it also starts a pod whose
-devices were allocated before. The pod runs without a device, or with one that the next pod is given too.
+devices were allocated before. The pod runs without a device, or with a device that the next pod is given too.
 
 Means: the pod started after the kubelet and before the resource was registered, and the checkpoint lists no device.
 Do: delete the pod, so that its replacement is admitted properly. Kubelet 1.28 (1.27.6) and later checks the devices
@@ -55,7 +55,7 @@ def _too_early(pod: Pod, started: datetime, resources: Iterable[str], view: Devi
 
 
 def _run_that_started(at: datetime, view: DeviceView) -> KubeletRun | None:
-    # A kubelet starts its first pods within its first second; no earlier kubelet starts one in that second.
+    # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in that second.
     return next((run for run in reversed(view.runs) if run.start.at.replace(microsecond=0) <= at), None)
 
 

@@ -4,10 +4,10 @@ The autoscaler identifies instances by `spec.providerID` of Node objects. It del
 them 15 minutes after it noticed, even if scale-down is disabled; no Node means no taint that would announce it.
 A kubelet registers when it starts, and never again: a deleted Node does not come back by itself.
 
-Means: the Node is gone, has no provider ID or another one than before, or is about to be removed.
+Means: the Node is gone, has no provider ID or another ID than before, or is about to be removed.
 Critical: it is gone while its kubelet runs (its pods are deleted 40 s later), or has had no provider ID for 8 minutes.
 Warning: the same after an hour in which nothing deleted the instance; or it has had no provider ID for 3 minutes, has
-another one than before, or was deleted while it was cordoned.
+another ID than before, or was deleted while it was cordoned.
 Info: it was removed on purpose (drained within a day, or marked by the autoscaler), or the autoscaler removes it or
 considers that.
 Do: if the Node was removed on purpose, stop the kubelet. If the provider ID has changed, compare it with the machine's
@@ -30,13 +30,13 @@ from agent.model.registration import (
     REMOVED_AFTER,
     TO_BE_DELETED,
     Autoscaler,
+    Expected,
     LastSeen,
     Registration,
     Removal,
     evidence_of_cloud,
     evidence_of_node,
 )
-from agent.model.setting_values import Expected
 from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
@@ -69,7 +69,7 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
         raise InsufficientData(f"node: {_unknown_name(registration, name)}")
     started = snapshot.processes.known().kubelet
     if started is None:
-        return  # no kubelet runs; the next one registers when it starts
+        return  # no kubelet runs; the next kubelet registers when it starts
     if last is not None and last.name != name:
         last = None
     registered = last is not None and last.at >= started
@@ -89,7 +89,7 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
         message=f"the Node {name} was {message}",
         severity=severity,
         since=last.at if last is not None else started,
-        # Its pods are deleted 40 s later, and the agent is one of them.
+        # Its pods are deleted 40 s later, and the agent is among them.
         urgent=True,
     )
 
@@ -137,8 +137,7 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         return
     if node.created is None:
         raise InsufficientData("node: it has no creationTimestamp")
-    # The server sets creationTimestamp, so the age is by its clock.
-    age = snapshot.taken_at + (snapshot.api_skew or timedelta(0)) - node.created
+    age = snapshot.api_time - node.created  # the server sets creationTimestamp
     if age < _WARNING_AFTER:
         return
     why = _why_it_needs_one(node, registration, snapshot)

@@ -4,7 +4,7 @@ The kubelet waits for a volume until `status.volumesAttached` lists it. The atta
 before it detaches; when the detach fails, some versions do not restore it: the volume stays attached, and the kubelet
 waits forever.
 
-While CSI migration is enabled in only one of the two, they name the same volume differently.
+While CSI migration is enabled only in the kubelet or only in the controller, they name the same volume differently.
 """
 
 import re
@@ -34,7 +34,7 @@ class Detached:
     pods: tuple[Pod, ...]
     """The pods that wait for it, or have it mounted."""
     exact: bool
-    """These pods do need this volume; otherwise one of them may, and which one is not known."""
+    """These pods do need this volume; otherwise some of them may, and which is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Request:
 
     volumes: tuple[str, ...]
     pods: tuple[Pod, ...]
-    """Pods that have waited long enough to be waiting for one of them."""
+    """Pods that have waited long enough to be waiting for these volumes."""
 
 
 def missing(node: Node) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
 
 
 def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str] | None) -> bool:
-    """`resolved`: the claims of which the volume is known; None: it is known that pods need this one."""
+    """`resolved`: the claims of which the volume is known; None: it is known which pods need this volume."""
     return _needs(pod, attachment) if resolved is None else bool(_claims(pod).difference(resolved))
 
 
@@ -153,7 +153,7 @@ def _if_late(
         return  # the cluster itself reports an attach error: the entry is not lost
     else:
         confidence, at_least = Confidence.PROBABLE, LOST
-    # If any one of several pods may need it, that may be the one that has waited for the shortest time.
+    # If any of several pods may need it, that may be the pod that has waited for the shortest time.
     if (max if exact else min)(waiting.values(), default=timedelta(0)) >= at_least:
         late = _by_name(pod for pod, time in waiting.items() if time >= at_least)
         yield Detached(attachment.volume, confidence, late, exact)
@@ -167,7 +167,7 @@ def _waited(pod: Pod, snapshot: Snapshot) -> timedelta | None:
     waits = pod.phase == "Pending" and not pod.deleting and pod.started is None
     if not waits or pod.scheduled is None or not (pod.claims or pod.volumes):
         return None
-    return snapshot.taken_at + min(snapshot.api_skew or timedelta(0), timedelta(0)) - pod.scheduled
+    return min(snapshot.taken_at, snapshot.api_time) - pod.scheduled
 
 
 def _claims(pod: Pod) -> set[str]:
@@ -185,7 +185,7 @@ def _by_name(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def same(volume: str, other: str) -> bool:
-    """Whether both certainly name the same volume; one of them may name a migrated in-tree volume by its CSI driver.
+    """Whether both certainly name the same volume, even if either has the name by the CSI driver of a migration.
 
     The last part of both names is the ID. (That of a Ceph image has hashes in it: it is never certain.)
     """
@@ -195,7 +195,7 @@ def same(volume: str, other: str) -> bool:
 
 
 def _migrated(volume: str, other: str) -> bool:
-    """Whether one is a volume of an in-tree plugin, and the other of the CSI driver that replaces it."""
+    """Whether they are volumes of an in-tree plugin and of the CSI driver that replaces it."""
     plugins = _plugin(volume), _plugin(other)
     return MIGRATED.get(plugins[0]) == plugins[1] or MIGRATED.get(plugins[1]) == plugins[0]
 

@@ -17,7 +17,7 @@ from typing import Final
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.runtime import is_since
-from agent.model.snapshot import Unavailable
+from agent.model.snapshot import require_available
 from agent.model.text import format_time
 from agent.model.watches import LASTS, Evidence, Watch
 
@@ -46,9 +46,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             since=watch.first,
         )
     # Without events there is no evidence, so the absence of a finding means nothing.
-    for reading in (snapshot.pods, snapshot.node):
-        if isinstance(reading, Unavailable):
-            reading.known()
+    require_available(snapshot.pods, snapshot.node)
 
 
 def _version(watch: Watch) -> str:

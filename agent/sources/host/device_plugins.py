@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered
+from agent.model.documents import StoredHistory
 from agent.model.snapshot import from_mtime
-from agent.model.state_files import StoredHistory
 from agent.model.text import escape
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.host.unix_sockets import UnixSockets, read_sockets

@@ -9,8 +9,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Final, NamedTuple
 
-from agent.model.runtime import RuntimeNetwork
-from agent.model.setting_values import AUTO
+from agent.model.runtime import AUTO, RuntimeNetwork
 from agent.model.snapshot import DEFAULT_DATA_DIR, CniResult, Known, NetworkStore, Reading, Unavailable, known_or
 from agent.sources.host.mount_table import shared_storage
 from agent.sources.host.reservations import is_directory, network_names, read_reservations

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from agent.model.codec import Damaged
+from agent.model.documents import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import (
     NO_CLOUD,
     TO_BE_DELETED,
+    Expected,
     LastSeen,
     Registration,
     Removal,
     remember,
     with_removal,
 )
-from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
-from agent.model.state_files import LAST_SEEN_FILE, load_last_seen
 from agent.sources.host.files import read_file
 from agent.sources.os_error import cannot_read
 from agent.sources.source_error import SourceError

@@ -11,8 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.model.registration import Autoscaler, Registration, evidence_of_cloud, evidence_of_node
-from agent.model.setting_values import Expected
+from agent.model.registration import Autoscaler, Expected, Registration, evidence_of_cloud, evidence_of_node
 from agent.model.snapshot import Known, Node, NotRequested, Reading
 from agent.model.text import truncate
 from agent.sources.kube.cached_request import CachedRequest

@@ -39,7 +39,7 @@ def lost(*owners: Any) -> State:
 
 
 def test_without_any_owner_a_reservation_is_leaked() -> None:
-    assert {one.state for one in assessment(node()).reservations} == {State.IN_USE}
+    assert {entry.state for entry in assessment(node()).reservations} == {State.IN_USE}
     assert lost() is State.LEAKED
     almost = GONE[:-1] + "8"
     assert lost(sandbox(almost, "shop/cart"), Checkpoint(almost, "shop/cart")) is State.LEAKED, "IDs count in full"
@@ -51,7 +51,7 @@ def test_a_container_owns_its_address_in_any_state() -> None:
     for word in ("created", "removing", "exited", "dead", "a word of a later docker"):
         classified = classify_one(node(LOST, sandbox(GONE, "shop/cart", word)), LOST.ip)
         assert (classified.state, classified.why) == (State.NOT_READY, f"its container is {word}")
-    (plain,) = (one for one in node().containers.known() if one.id == "c" * 64)
+    (plain,) = (container for container in node().containers.known() if container.id == "c" * 64)
     assert state(node(reservation("10.244.1.9", plain.id)), "10.244.1.9") is State.NOT_READY, "not only a sandbox"
 
 
@@ -119,9 +119,9 @@ PINNED = cni_result(GONE, "shop/gone", CIDR, namespace="/var/run/netns/cni-9")
 def test_an_address_whose_namespace_is_mounted_is_in_use_and_so_is_its_whole_sandbox() -> None:
     snapshot = node(LOST, reservation("fd00::9"), PINNED, mounted_namespaces=["/run/netns/cni-9"])
     for ip in (LOST.ip, "fd00::9"):
-        one = classify_one(snapshot, ip)
-        assert one.state is State.UNMANAGED
-        assert one.why.endswith("its network namespace is still mounted, without a process: /run/netns/cni-9")
+        entry = classify_one(snapshot, ip)
+        assert entry.state is State.UNMANAGED
+        assert entry.why.endswith("its network namespace is still mounted, without a process: /run/netns/cni-9")
     assert state(node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"]), LOST.ip) is State.LEAKED
 
 
@@ -135,7 +135,7 @@ def test_without_the_mount_table_only_reservations_with_a_named_namespace_are_un
 
 def test_an_empty_file_names_no_sandbox() -> None:
     old, recent = empty_file("10.244.1.9"), empty_file("10.244.1.8", age=timedelta(0))
-    assert [state(node(old, recent), one.ip) for one in (old, recent)] == [State.LEAKED, State.CANDIDATE]
+    assert [state(node(old, recent), reserved.ip) for reserved in (old, recent)] == [State.LEAKED, State.CANDIDATE]
     assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is State.UNMANAGED, "configured"
     assert state(without(node(old), "containers", "checkpoints"), old.ip) is State.LEAKED
 
@@ -146,7 +146,7 @@ def test_an_empty_file_names_no_sandbox() -> None:
 def test_without_the_runtime_everything_is_unknown() -> None:
     assert assessment(dark_node()).reservations == ()
     snapshot = without(node(LOST), "containers")
-    assert {one.state for one in assessment(snapshot).reservations} == {State.UNKNOWN}
+    assert {entry.state for entry in assessment(snapshot).reservations} == {State.UNKNOWN}
     assert classify_one(snapshot, LOST.ip).why == "containers: it gave no word"
 
 
@@ -187,7 +187,7 @@ def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
         assert state(node(LOST, reservation(V6.ip, age=age)), LOST.ip) is expected
     recent, strange = reservation("10.244.1.10", age=timedelta(0)), reservation("10.244.1.11", age=timedelta(days=-1))
     snapshot = node(recent, strange, LOST, Address(LOST.ip, 1, "java"))
-    assert {state(snapshot, one.ip) for one in (recent, strange, LOST)} == {State.UNMANAGED}
+    assert {state(snapshot, reserved.ip) for reserved in (recent, strange, LOST)} == {State.UNMANAGED}
 
 
 def test_a_sandbox_is_classified_as_a_whole_across_networks() -> None:

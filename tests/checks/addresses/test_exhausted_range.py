@@ -46,7 +46,7 @@ def only(snapshot: Snapshot) -> Finding:
 
 
 def messages(snapshot: Snapshot) -> list[str]:
-    return [one.message for one in findings_of(exhausted_range, snapshot)]
+    return [finding.message for finding in findings_of(exhausted_range, snapshot)]
 
 
 def test_a_full_range_is_reported_with_its_number_of_leaks() -> None:
@@ -108,10 +108,10 @@ def test_the_fuller_of_two_families_decides() -> None:
 
 
 def test_a_second_network_is_reported_only_when_it_is_full() -> None:
-    one = reservation("10.99.0.2", "5" * 64, network="storage")
+    entry = reservation("10.99.0.2", "5" * 64, network="storage")
     for subnet, networks in (("10.99.0.0/30", ["storage"]), ("10.99.0.0/29", [])):
         result = cni_result("5" * 64, "shop/other", subnet, network="storage")
-        assert [finding.network for finding in findings_of(exhausted_range, node(result, one))] == networks
+        assert [finding.network for finding in findings_of(exhausted_range, node(result, entry))] == networks
 
 
 def test_without_the_api_only_a_full_range_is_reported() -> None:

@@ -131,7 +131,7 @@ WIPED = started(OLD + HOUR / 2)
 def test_several_sandboxes_of_which_the_runtime_has_no_record_after_its_restart_were_lost_with_its_state() -> None:
     lost = cri_node(LOST, LOST_TOO, RESULT, RESULT_TOO, since=WIPED)
     assert cause_of(lost) == (LeakCause.RUNTIME_STATE_LOST, OLD + HOUR / 2)
-    (line,) = (one for one in finding_lines(scanned(lost)) if one.detector == leaked_reservation.NAME)
+    (line,) = (line for line in finding_lines(scanned(lost)) if line.detector == leaked_reservation.NAME)
     assert line.text == (
         "2 addresses in kubenet leaked, likely cause: containerd started at 2026-03-26 17:30:00Z without a record of "
         "earlier sandboxes: 10.244.1.8, 10.244.1.9"
@@ -153,7 +153,7 @@ def test_otherwise_the_state_was_not_lost() -> None:
         assert cause_of(snapshot) == (LeakCause.TEARDOWN_SKIPPED, MADE), why
 
 
-ELSEWHERE = [cni_result(one, "", "10.9.0.0/24", network="cbr0") for one in ("1" * 64, DB_ID)]
+ELSEWHERE = [cni_result(sandbox_id, "", "10.9.0.0/24", network="cbr0") for sandbox_id in ("1" * 64, DB_ID)]
 
 
 def renamed(*records: Any, since: ProcessStartTimes | None = None) -> Snapshot:
@@ -216,7 +216,7 @@ def test_only_the_ports_of_the_leaked_sandbox_in_this_network_count() -> None:
 
 def test_a_line_of_several_leaks_names_the_address_of_each_host_port() -> None:
     snapshot = cri_node(LOST, LOST_TOO, replace(RESULT, port_mappings=(HTTP,)), RESULT_TOO)
-    (line,) = (one for one in finding_lines(scanned(snapshot)) if one.detector == leaked_reservation.NAME)
+    (line,) = (line for line in finding_lines(scanned(snapshot)) if line.detector == leaked_reservation.NAME)
     assert line.text.startswith("2 addresses in kubenet leaked, ")
     assert line.text.endswith(
         ": 10.244.1.8, 10.244.1.9; iptables or nftables rules may still forward host port 8080/tcp to 10.244.1.9"

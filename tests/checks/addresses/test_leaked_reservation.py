@@ -58,13 +58,13 @@ def test_other_states_are_no_finding() -> None:
 
 
 def test_each_address_each_network_and_each_file_is_a_finding_of_its_own() -> None:
-    assert [one.subject for one in leaks(node(LOST, reservation("fd00::9")))] == [
+    assert [finding.subject for finding in leaks(node(LOST, reservation("fd00::9")))] == [
         "kubenet/10.244.1.9",
         "kubenet/fd00::9",
     ]
     both = leaks(node(LOST, reservation("10.244.1.9", "8" * 64, network="storage")))
     assert ("leaked_reservation", "kubenet/10.244.1.9", GONE, LOST.inode, LOST.size, LOST.mtime_ns) == both[0].key
-    assert {one.network for one in both} == {"kubenet", "storage"}
+    assert {finding.network for finding in both} == {"kubenet", "storage"}
     (before,), (after,) = leaks(node(LOST)), leaks(node(reservation(LOST.ip, age=OLD / 2)))
     assert before.subject == after.subject
     assert before.key != after.key

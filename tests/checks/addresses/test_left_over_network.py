@@ -29,7 +29,7 @@ def test_it_says_what_is_left_over_and_since_when() -> None:
 def test_it_says_how_many_were_of_pods_and_survives_any_time() -> None:
     left = replace(LEFT, files=1, oldest_ns=-(10**30), pods=1)
     (finding,) = findings_of(left_over_network, beside(replace(OLD, left_over=left), node()))
-    assert "1 reservation of an earlier setup, from a time out of the calendar to" in finding.message
+    assert "1 reservation of an earlier setup, from 1-01-01 00:00:00Z to" in finding.message
     assert "1970-01-02 00:00:00Z, 1 of them for pods according to libcni's cache; not in use" in finding.message
 
 

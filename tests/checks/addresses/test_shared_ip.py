@@ -4,21 +4,13 @@ import pytest
 
 from agent.checks.addresses import shared_ip
 from agent.model.snapshot import InsufficientData, Snapshot
-from tests.builders import (
-    findings_of,
-    node,
-    pod,
-    reservation,
-    sandbox,
-    without,
-    without_api,
-)
+from tests.builders import findings_of, node, pod, reservation, sandbox, without, without_api
 
 CART = sandbox("4" * 64, "shop/cart")
 
 
 def messages(snapshot: Snapshot) -> list[str]:
-    return [one.message for one in findings_of(shared_ip, snapshot)]
+    return [finding.message for finding in findings_of(shared_ip, snapshot)]
 
 
 def test_running_pods_with_one_address_are_one_finding() -> None:
@@ -40,7 +32,7 @@ def test_terminating_pods_and_the_second_address_of_a_pod_share_too() -> None:
     ):
         assert len(messages(snapshot)) == 1
     pods = [pod("shop/web", "10.244.1.2", "fd00::2"), pod("shop/cart", "10.244.1.2", "fd00::2")]
-    assert [one.subject for one in findings_of(shared_ip, node(CART, pods=pods))] == [
+    assert [finding.subject for finding in findings_of(shared_ip, node(CART, pods=pods))] == [
         "10.244.1.2 of shop/cart and shop/web",
         "fd00::2 of shop/cart and shop/web",
     ]

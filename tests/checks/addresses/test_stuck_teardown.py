@@ -42,8 +42,8 @@ def after(*snapshots: Snapshot) -> Report:
 
 
 def severities(report: Report) -> list[tuple[Severity, bool]]:
-    found = (one for one in report.findings if one.finding.detector == stuck_teardown.NAME)
-    return [(one.finding.severity, one.confirmed) for one in found]
+    found = (tracked for tracked in report.findings if tracked.finding.detector == stuck_teardown.NAME)
+    return [(tracked.finding.severity, tracked.confirmed) for tracked in found]
 
 
 def test_an_ordinary_teardown_is_no_finding() -> None:
@@ -59,7 +59,7 @@ def test_a_late_teardown_is_for_information_and_a_stuck_one_a_warning() -> None:
 
 def test_the_finding_names_the_pod_and_the_time_since_when_it_is_pending() -> None:
     report = after(pending(), pending(60 * MINUTE))
-    (finding,) = (one.finding for one in report.findings if one.finding.detector == stuck_teardown.NAME)
+    (finding,) = (tracked.finding for tracked in report.findings if tracked.finding.detector == stuck_teardown.NAME)
     assert finding.subject == "kubenet/10.244.1.9"
     assert finding.message == (
         "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists; "
@@ -130,7 +130,7 @@ def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a
 
 
 def test_the_finding_names_the_sandbox_and_its_pod() -> None:
-    (finding,) = (one.finding for one in after(on_cri(), on_cri(later=HOUR)).findings)
+    (finding,) = (tracked.finding for tracked in after(on_cri(), on_cri(later=HOUR)).findings)
     assert (finding.detector, finding.pod, finding.since) == (stuck_teardown.NAME, "shop/cart", on_cri().taken_at)
     assert finding.message == (
         "10.244.1.9 is reserved for sandbox 999999999999 of pod shop/cart, which has not been ready since "
@@ -155,7 +155,7 @@ def test_a_sandbox_that_is_gone_meanwhile_starts_over() -> None:
 
 def test_a_damaged_result_is_named_with_the_remedy() -> None:
     report = after(with_damage(on_cri()), with_damage(on_cri(later=HOUR)))
-    (finding,) = (one.finding for one in report.findings)
+    (finding,) = (tracked.finding for tracked in report.findings)
     assert finding.message.endswith(
         f"; likely cause: libcni's cached result kubenet-{GONE}-eth0 is damaged (it is empty); remove this file"
     )

@@ -32,11 +32,11 @@ MOUNTED = ["/run/netns/cni-8", "/run/netns/cni-9"]
 
 
 def messages(snapshot: Snapshot) -> list[str]:
-    return [one.message for one in findings_of(unmanaged_address, snapshot)]
+    return [finding.message for finding in findings_of(unmanaged_address, snapshot)]
 
 
 def subjects(snapshot: Snapshot) -> list[str]:
-    return [one.subject for one in findings_of(unmanaged_address, snapshot)]
+    return [finding.subject for finding in findings_of(unmanaged_address, snapshot)]
 
 
 def test_an_orphaned_process_is_reported_with_its_pid_and_command() -> None:

@@ -35,7 +35,7 @@ HERE = pod("shop/cart", "10.244.1.9")
 
 
 def subjects(snapshot: Snapshot) -> list[str]:
-    return [one.subject for one in findings_of(unreserved_pod_ip, snapshot)]
+    return [finding.subject for finding in findings_of(unreserved_pod_ip, snapshot)]
 
 
 def test_a_pod_whose_reservation_was_removed_is_reported() -> None:
@@ -66,7 +66,9 @@ def test_addresses_that_cannot_be_allocated_twice_are_not_reported() -> None:
         "a status that has not followed a new sandbox": node(CART, reservation("10.244.1.8", CART.id), HERE),
         "a network that is not checked": node(CART, cni_result(CART.id, "shop/cart", CIDR, network="cbr0"), HERE),
         "no range, and reserved": node(node=[], cni_results=[]),
-        "only the app is listed": node(reservations=[DB], containers=[one for one in CONTAINERS if one.id != WEB_ID]),
+        "only the app is listed": node(
+            reservations=[DB], containers=[container for container in CONTAINERS if container.id != WEB_ID]
+        ),
     }.items():
         assert subjects(snapshot) == [], why
     assert len(subjects(node(CART, unrecognized("notes"), HERE))) == 1
@@ -120,7 +122,7 @@ def test_without_the_api_server_a_running_sandbox_with_a_result_and_no_reservati
         "in a network of another name": (CART, CART_RESULT, reservation("10.244.1.9", CART.id, network="renamed")),
     }.items():
         report = scanned(without_api(node(*things)))
-        assert [one for one in report.findings if one.finding.detector == unreserved_pod_ip.NAME] == [], why
+        assert [tracked for tracked in report.findings if tracked.finding.detector == unreserved_pod_ip.NAME] == [], why
         assert all(gap.chosen for gap in report.gaps if gap.detector == unreserved_pod_ip.NAME), why
     for source in ("reservations", "containers", "cni_results"):
         with pytest.raises(InsufficientData, match=source):

@@ -72,8 +72,13 @@ def after(before: Snapshot, now: Snapshot) -> Snapshot:
 def transitions_of(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
     """What, of whom, how many seconds before NOW, and whether that is exact."""
     return [
-        (one.what.value, one.resource or one.socket, round((NOW - one.at).total_seconds(), 3), one.exact)
-        for one in derive(snapshot)
+        (
+            transition.what.value,
+            transition.resource or transition.socket,
+            round((NOW - transition.at).total_seconds(), 3),
+            transition.exact,
+        )
+        for transition in derive(snapshot)
     ]
 
 
@@ -94,8 +99,8 @@ def socket_pairs(history: Any, devices: DevicePlugins) -> Any:
 
 
 def state(snapshot: Snapshot, resource: str = KVM) -> ResourceState:
-    (one,) = (one for one in resource_states(with_history(snapshot)) if one.resource == resource)
-    return one
+    (current,) = (current for current in resource_states(with_history(snapshot)) if current.resource == resource)
+    return current
 
 
 # Transitions of a snapshot
@@ -109,7 +114,7 @@ def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
         ("socket_appeared", KVM_SOCKET, 20.476, True),
         ("registered", KVM, 20.464, True),
     ]
-    assert {one.boot_id for one in derive(snapshot)} == {BOOT_ID}
+    assert {transition.boot_id for transition in derive(snapshot)} == {BOOT_ID}
 
 
 def test_a_healthy_node_adds_no_transition_over_time() -> None:
@@ -238,7 +243,9 @@ def test_a_resource_that_disappears_from_the_checkpoint_was_dropped() -> None:
 def test_a_missing_resource_is_dropped_only_after_five_minutes() -> None:
     """Somebody removed the checkpoint: this kubelet never knew it."""
     before = snapshot_of(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=9000, written=8000)
-    assert [one[0] for one in added(before, snapshot_of(registered(GPU, "g0"), kubelet=50, written=40))] == [
+    assert [
+        transition[0] for transition in added(before, snapshot_of(registered(GPU, "g0"), kubelet=50, written=40))
+    ] == [
         "kubelet_started",
         "registered",
     ]
@@ -271,7 +278,7 @@ def test_a_kubelet_socket_from_before_a_reboot_registers_nothing() -> None:
 
 def test_a_file_from_before_the_boot_is_not_dated_to_this_boot() -> None:
     first = replace(snapshot_of(kubelet=9000), uptime=seconds(40))
-    assert [one.boot_id for one in derive(first)] == [""]
+    assert [transition.boot_id for transition in derive(first)] == [""]
 
 
 def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
@@ -280,7 +287,7 @@ def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
     just_booted = replace(snapshot_of(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40))
     records = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"))
     stepped = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
-    assert [one[0] for one in transitions_of(after(just_booted, stepped))] == [
+    assert [transition[0] for transition in transitions_of(after(just_booted, stepped))] == [
         "kubelet_started",
         "socket_appeared",
         "registered",
@@ -288,7 +295,7 @@ def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
     assert kubelet_up_for(view(after(just_booted, stepped))) == seconds(100)
     assert state(after(just_booted, stepped)).registered is True
     back = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
-    assert [one[0] for one in transitions_of(back)][:2] == ["kubelet_started", "socket_appeared"]
+    assert [transition[0] for transition in transitions_of(back)][:2] == ["kubelet_started", "socket_appeared"]
 
 
 def test_a_clock_set_back_removes_no_registration() -> None:
@@ -320,7 +327,7 @@ def test_the_history_is_bounded_and_keeps_the_current_state() -> None:
     ]
     snapshot = snapshot_of(*first, *noise, plugin_socket("nvidia-gpu.sock", ago=UPTIME), kubelet=UPTIME.total_seconds())
     history = derive(snapshot)
-    assert len(history) == MAX_TRANSITIONS
+    assert len(history) == len(first) + MAX_TRANSITIONS
     assert history[:3] == first
     assert history[-1] == noise[-1]
     assert (
@@ -421,5 +428,5 @@ def test_without_device_plugins_the_history_is_unavailable() -> None:
 
 def test_an_unknown_boot_time_is_not_guessed() -> None:
     snapshot = without(snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM, "d0"), written=20), "processes")
-    assert {one.boot_id for one in derive(snapshot)} == {""}
+    assert {transition.boot_id for transition in derive(snapshot)} == {""}
     assert state(snapshot).registered is True

@@ -44,20 +44,20 @@ def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: 
 
 
 def only_finding(snapshot: Snapshot) -> Finding:
-    (one,) = findings_of(late_device_plugin, snapshot)
-    return one
+    (finding,) = findings_of(late_device_plugin, snapshot)
+    return finding
 
 
 def subjects(snapshot: Snapshot) -> list[str]:
-    return [one.subject for one in findings_of(late_device_plugin, snapshot)]
+    return [finding.subject for finding in findings_of(late_device_plugin, snapshot)]
 
 
 def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
     assert subjects(snapshot_of(registered(KVM, "d0"), kubelet=59)) == []
-    one = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
-    assert (one.subject, one.resource, one.since) == (KVM, KVM, NOW - seconds(61))
-    assert "the kubelet started 1m1s ago" in one.message
-    assert "stops offering it after 5 minutes" in one.message
+    finding = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
+    assert (finding.subject, finding.resource, finding.since) == (KVM, KVM, NOW - seconds(61))
+    assert "the kubelet started 1m1s ago" in finding.message
+    assert "stops offering it after 5 minutes" in finding.message
     again = snapshot_of(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889)
     assert subjects(again) == []
 
@@ -65,11 +65,11 @@ def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
 def test_after_five_minutes_the_node_shows_that_the_kubelet_dropped_the_resource() -> None:
     node_objects = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
     requesting = [refused_pod("lab/vm")]
-    one = only_finding(
+    finding = only_finding(
         snapshot_of(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=node_objects, pods=requesting)
     )
-    assert one.subject == KVM
-    assert "the kubelet no longer offers it, and the node's status has capacity 0, allocatable 0" in one.message
+    assert finding.subject == KVM
+    assert "the kubelet no longer offers it, and the node's status has capacity 0, allocatable 0" in finding.message
     without_node = without_api(snapshot_of(registered(KVM, "d0"), kubelet=400))
     assert only_finding(without_node).message.endswith("the kubelet no longer offers it"), "files are enough"
 
@@ -89,8 +89,10 @@ def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_kubelet_no_longer_lis
         transition(STARTED, ago=seconds(305)),
         transition(DROPPED, KVM, ago=seconds(3)),
     )
-    one = only_finding(snapshot_of(*dropped, kubelet=305, written=3))
-    assert (one.subject, one.since) == (KVM, NOW - seconds(305)), "the finding does not end with the kubelet's patience"
+    finding = only_finding(snapshot_of(*dropped, kubelet=305, written=3))
+    assert (finding.subject, finding.since) == (KVM, NOW - seconds(305)), (
+        "the finding does not end with the kubelet's patience"
+    )
 
 
 def test_a_resource_dropped_before_the_kubelet_started_is_not_late() -> None:
@@ -219,14 +221,14 @@ def test_all_names_of_a_plugin_may_change_at_once() -> None:
             restarted = [transition(STARTED, ago=seconds(4010))] if reboot else []
             history = (
                 BEFORE[0],
-                *(transition(REGISTERED, one, ago=seconds(8990)) for one in before),
+                *(transition(REGISTERED, resource, ago=seconds(8990)) for resource in before),
                 *restarted,
-                *(transition(LOST, one, ago=seconds(4005 - n)) for n, one in enumerate(before) if not reboot),
-                *(transition(REGISTERED, one, ago=seconds(4000)) for one in after),
-                *(transition(DROPPED, one, ago=seconds(3700)) for one in before),
+                *(transition(LOST, resource, ago=seconds(4005 - n)) for n, resource in enumerate(before) if not reboot),
+                *(transition(REGISTERED, resource, ago=seconds(4000)) for resource in after),
+                *(transition(DROPPED, resource, ago=seconds(3700)) for resource in before),
             )
-            gone = [replace(WORKER, devices=tuple(NodeDevices(one, 0, 0) for one in before))]
-            now = (registered(one, "g0") for one in after)
+            gone = [replace(WORKER, devices=tuple(NodeDevices(resource, 0, 0) for resource in before))]
+            now = (registered(resource, "g0") for resource in after)
             kubelet = 4010 if reboot else 9000
             assert subjects(snapshot_of(*history, *now, kubelet=kubelet, written=3700, node=gone)) == []
 

@@ -12,10 +12,10 @@ from agent.checks.devices.history import MAX_TRANSITIONS, derive, with_history
 from agent.checks.devices.rejected_pod import rejected_pods
 from agent.checks.devices.resource_state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.model import state_files
+from agent.model import documents
 from agent.model.anonymize import anonymous
 from agent.model.devices import TransitionKind
-from agent.model.recording import Recording, dumps, loads
+from agent.model.documents import Recording, dumps, loads
 from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
 from agent.model.snapshot import SOURCES, Known, NodeDevices, NotRequested, Pod, Snapshot
 from tests.builders import GRACE, KVM, NOW, WORKER, assessment, node, refused_pod, without
@@ -36,7 +36,7 @@ def pods(draw: st.DrawFn) -> list[Pod]:
         pod = replace(
             rejected,
             wants=draw(st.sampled_from([(), (KVM,), RESOURCES])),
-            started=draw(st.one_of(st.none(), agos.map(lambda one: NOW - one))),
+            started=draw(st.one_of(st.none(), agos.map(lambda ago: NOW - ago))),
             controller=draw(st.sampled_from(["", "ReplicaSet/web", "ReplicaSet/web", "Job/once", "StatefulSet/db"])),
         )
         if draw(seldom()):
@@ -74,8 +74,8 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     """Return the next snapshot (by default the same) with the stored history of the first."""
     later = later or snapshot
     devices = later.device_plugins.known()
-    text = state_files.dump_history(derive(snapshot))
-    stored = state_files.load_history(text)
+    text = documents.dump_history(derive(snapshot))
+    stored = documents.load_history(text)
     assert stored.trouble == ""
     return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
 
@@ -112,9 +112,9 @@ def test_a_cause_stays_while_nothing_changes(snapshot: Snapshot, later: float, n
     if snapshot.api_skew == timedelta(0):
         again = replace(again, api_skew=timedelta(seconds=noise))
     assume(derive(again) == derive(snapshot))
-    causes = {one.uid: one.cause for one in rejected_pods(with_history(again))}
-    assert [(one.uid, one.cause) for one in rejected_pods(with_history(snapshot))] == [
-        (one.uid, causes[one.uid]) for one in rejected_pods(with_history(snapshot))
+    causes = {rejected.uid: rejected.cause for rejected in rejected_pods(with_history(again))}
+    assert [(rejected.uid, rejected.cause) for rejected in rejected_pods(with_history(snapshot))] == [
+        (rejected.uid, causes[rejected.uid]) for rejected in rejected_pods(with_history(snapshot))
     ]
 
 
@@ -130,11 +130,12 @@ def test_a_bounded_history_keeps_the_current_state(snapshot: Snapshot, past: lis
     devices = snapshot.device_plugins.known()
     full = replace(snapshot, device_plugins=Known(replace(devices, history=tuple(past))))
     history = derive(full)
-    assert len(history) == MAX_TRANSITIONS
-    for resource in {one.resource for one in past if one.resource}:
-        assert [one for one in history if one.resource == resource]
-    if any(one.what is TransitionKind.KUBELET_STARTED for one in past):
-        assert [one for one in history if one.what is TransitionKind.KUBELET_STARTED]
+    subjects = {transition.resource or transition.socket for transition in past}
+    assert MAX_TRANSITIONS <= len(history) <= MAX_TRANSITIONS + len(subjects)
+    for resource in {transition.resource for transition in past if transition.resource}:
+        assert [transition for transition in history if transition.resource == resource]
+    if any(transition.what is TransitionKind.KUBELET_STARTED for transition in past):
+        assert [transition for transition in history if transition.what is TransitionKind.KUBELET_STARTED]
     assert derive(kept(full)) == history
 
 
@@ -158,20 +159,20 @@ def test_the_order_of_the_files_does_not_matter(snapshot: Snapshot, random: Any)
 @given(device_nodes())
 def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> None:
     findings, _ = engine.detect(assessment(snapshot), DETECTORS)
-    node_devices = [one.uid for finding in findings for one in finding.rejected_pods]
+    node_devices = [rejected.uid for finding in findings for rejected in finding.rejected_pods]
     assert len(node_devices) == len(set(node_devices))
     refused = {pod.uid for pod in snapshot.pods.known() if pod.rejection is not None and pod.deletion is None}
     assert refused <= set(node_devices)
     rejected = [*rejected_pods(with_history(snapshot))]
-    assert all("--force" not in one.do or "never use --force" in one.do for one in rejected)
+    assert all("--force" not in refused.do or "never use --force" in refused.do for refused in rejected)
 
 
 @_LONGEST
 @given(device_nodes())
 def test_an_unreplaced_pod_is_stuck_and_a_pod_without_time_is_unverified(snapshot: Snapshot) -> None:
-    for one in rejected_pods(with_history(snapshot)):
-        assert one.controller or one.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
-        assert one.resource or one.cause is RejectionCause.UNVERIFIED
+    for rejected in rejected_pods(with_history(snapshot)):
+        assert rejected.controller or rejected.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
+        assert rejected.resource or rejected.cause is RejectionCause.UNVERIFIED
 
 
 # Silence
@@ -207,9 +208,11 @@ def test_an_anonymous_recording_with_devices_has_the_same_findings(snapshot: Sna
     recording = Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot,))
     assert loads(dumps(recording)) == recording
     nameless = anonymous(recording).snapshots[0]
-    assert [(one.cause, one.pod_outcome, one.resource) for one in rejected_pods(with_history(nameless))] == [
-        (one.cause, one.pod_outcome, one.resource) for one in rejected_pods(with_history(snapshot))
+    assert [
+        (rejected.cause, rejected.pod_outcome, rejected.resource) for rejected in rejected_pods(with_history(nameless))
+    ] == [
+        (rejected.cause, rejected.pod_outcome, rejected.resource) for rejected in rejected_pods(with_history(snapshot))
     ]
-    assert [(one.resource, one.registered, one.delay) for one in resource_states(with_history(nameless))] == [
-        (one.resource, one.registered, one.delay) for one in resource_states(with_history(snapshot))
-    ]
+    assert [
+        (current.resource, current.registered, current.delay) for current in resource_states(with_history(nameless))
+    ] == [(current.resource, current.registered, current.delay) for current in resource_states(with_history(snapshot))]

@@ -54,20 +54,20 @@ def many_pods(several: int, apart: float = 0, controller: str = "ReplicaSet/vm")
 
 
 def only(findings: Sequence[Finding]) -> Finding:
-    (one,) = findings
-    return one
+    (finding,) = findings
+    return finding
 
 
 def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() -> None:
-    one = only(findings_of(rejected_pod, snapshot_of(vm(controller=""))))
-    assert (one.pod, one.resource, one.cause, one.pod_outcome) == (
+    finding = only(findings_of(rejected_pod, snapshot_of(vm(controller=""))))
+    assert (finding.pod, finding.resource, finding.cause, finding.pod_outcome) == (
         "shop/vm",
         KVM,
         RejectionCause.KUBELET_RESTART,
         PodOutcome.STUCK,
     )
-    assert one.since == NOW - seconds(35)
-    assert one.message == (
+    assert finding.since == NOW - seconds(35)
+    assert finding.message == (
         f"pod shop/vm was rejected for {KVM}: the kubelet started at 2026-03-26 19:59:20Z "
         f"and {KVM} was registered 10.0 s later; the pod was rejected before that, at 2026-03-26 19:59:25Z; "
         "it has no controller, so it stays Failed: delete it (its devices are healthy again); "
@@ -85,14 +85,14 @@ def test_a_pod_is_the_same_finding_when_more_details_become_known() -> None:
     assert first.key == second.key == (rejected_pod.NAME, "pod shop/vm", "uid of shop/vm")
     again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
     report = engine.replay([before, again], grace=GRACE, confirm_after=seconds(0))
-    (tracked,) = (one for one in report.findings if one.finding.detector == rejected_pod.NAME)
+    (tracked,) = (tracked for tracked in report.findings if tracked.finding.detector == rejected_pod.NAME)
     assert tracked.confirmed
     assert "was registered 10.0 s later" in tracked.finding.message
 
 
 def test_two_pods_with_one_name_are_two_findings() -> None:
     pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
-    assert len({one.key for one in findings_of(rejected_pod, snapshot_of(*pods))}) == 2
+    assert len({finding.key for finding in findings_of(rejected_pod, snapshot_of(*pods))}) == 2
 
 
 def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
@@ -101,7 +101,10 @@ def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
     assert group.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM} (shop/vm-0, shop/vm-1,")
     assert " and 2 more)" in group.message
     in_that_second = RejectionCause.UNVERIFIED
-    assert [one.cause for one in group.rejected_pods] == [*[RejectionCause.KUBELET_RESTART] * 4, in_that_second]
+    assert [rejected.cause for rejected in group.rejected_pods] == [
+        *[RejectionCause.KUBELET_RESTART] * 4,
+        in_that_second,
+    ]
     assert group.pods == tuple(f"shop/vm-{n}" for n in range(5))
     assert (group.cause, group.pod_outcome, group.since) == (
         RejectionCause.KUBELET_RESTART,
@@ -127,7 +130,7 @@ def test_few_pods_of_different_controllers_or_over_a_longer_time_are_not_grouped
     ):
         assert len(findings_of(rejected_pod, snapshot_of(*pods))) == findings
     older = findings_of(rejected_pod, snapshot_of(*many_pods(5), vm("shop/older", ago=9000)))
-    assert sorted(one.subject for one in older) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
+    assert sorted(finding.subject for finding in older) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
 def test_without_device_plugins_rejected_pods_are_reported_without_a_cause() -> None:

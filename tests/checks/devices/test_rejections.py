@@ -66,8 +66,8 @@ def snapshot_of(
 
 
 def rejection_of(pod: Pod, *records: Things, **others: Any) -> RejectedPod:
-    (one,) = rejected_pods(snapshot_of([pod], *records, **others))
-    return one
+    (rejected,) = rejected_pods(snapshot_of([pod], *records, **others))
+    return rejected
 
 
 def cause(pod: Pod, *records: Things, **others: Any) -> RejectionCause:
@@ -88,9 +88,9 @@ def rejected(pod: Pod, **changes: Any) -> Pod:
 
 
 def test_a_pod_rejected_between_kubelet_start_and_registration_lost_the_race() -> None:
-    one = rejection_of(vm(995))
-    assert (one.cause, one.resource, one.pod) == (KUBELET_RESTART, KVM, "shop/vm")
-    assert f"{KVM} was registered 10.0 s later" in one.why
+    rejected = rejection_of(vm(995))
+    assert (rejected.cause, rejected.resource, rejected.pod) == (KUBELET_RESTART, KVM, "shop/vm")
+    assert f"{KVM} was registered 10.0 s later" in rejected.why
     for kind in (RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, NO_CAPACITY):
         assert cause(vm(995, refused=kind)) is KUBELET_RESTART
 
@@ -113,8 +113,8 @@ def test_a_time_of_the_api_server_is_as_uncertain_as_the_clock_skew() -> None:
     ):
         for ago, verdict in expected.items():
             snapshot = snapshot_of([rejected(vm(ago), by_api=True)], *SLOW)
-            (one,) = rejected_pods(replace(snapshot, api_skew=None if skew is None else seconds(skew)))
-            assert (skew, ago, one.cause) == (skew, ago, verdict)
+            (refused,) = rejected_pods(replace(snapshot, api_skew=None if skew is None else seconds(skew)))
+            assert (skew, ago, refused.cause) == (skew, ago, verdict)
 
 
 def test_if_times_are_ambiguous_the_kubelets_message_decides() -> None:
@@ -128,15 +128,15 @@ def test_the_last_kubelet_start_before_the_rejection_counts() -> None:
     for ago, expected in ((5001, UNVERIFIED), (4995, KUBELET_RESTART), (3000, EXHAUSTED), (995, KUBELET_RESTART)):
         assert cause(vm(ago), *before, *THE_RACE) is expected
     assert cause(rejected(vm(998), by_api=True), *before, *SLOW) is UNVERIFIED, "it may have been either run"
-    one = rejection_of(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
-    assert one.cause is KUBELET_RESTART
-    assert f"{KVM} was not registered before the kubelet started again" in one.why
+    refused = rejection_of(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
+    assert refused.cause is KUBELET_RESTART
+    assert f"{KVM} was not registered before the kubelet started again" in refused.why
 
 
 def test_a_boot_is_the_cause_of_the_kubelet_start() -> None:
     snapshot = snapshot_of([vm(995)], transition(GONE, socket="x", ago=UPTIME))
     for uptime, expected in ((1060, RejectionCause.NODE_REBOOT), (1000 + 16 * 60, KUBELET_RESTART)):
-        assert [one.cause for one in rejected_pods(replace(snapshot, uptime=seconds(uptime)))] == [expected]
+        assert [rejected.cause for rejected in rejected_pods(replace(snapshot, uptime=seconds(uptime)))] == [expected]
     earlier = (
         replace(transition(STARTED, ago=seconds(90_000), boot_id="before"), uptime=seconds(50)),
         replace(transition(REGISTERED, KVM, ago=seconds(89_990), boot_id="before"), uptime=seconds(60)),
@@ -147,9 +147,9 @@ def test_a_boot_is_the_cause_of_the_kubelet_start() -> None:
 
 def test_a_resource_not_registered_yet_is_still_in_the_race() -> None:
     snapshot = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
-    (one,) = rejected_pods(snapshot)
-    assert one.cause is KUBELET_RESTART
-    assert "has not been registered since" in one.why
+    (rejected,) = rejected_pods(snapshot)
+    assert rejected.cause is KUBELET_RESTART
+    assert "has not been registered since" in rejected.why
 
 
 def test_without_a_time_or_a_resource_or_after_a_clock_step_a_rejection_is_unverified() -> None:
@@ -158,12 +158,14 @@ def test_without_a_time_or_a_resource_or_after_a_clock_step_a_rejection_is_unver
     stepped = replace(snapshot_of([vm(995)], *THE_RACE), uptime=seconds(500))
     no_kubelet = node(vm(500), device_plugins=device_plugins(registered(KVM, "d0"), kubelet_socket=None))
     for snapshot in (stepped, no_kubelet):
-        assert [one.cause for one in rejected_pods(snapshot)] == [UNVERIFIED]
+        assert [rejected.cause for rejected in rejected_pods(snapshot)] == [UNVERIFIED]
 
 
 def test_a_resource_named_like_a_socket_belongs_to_that_socket() -> None:
-    one = rejection_of(rejected(vm(995), refused=RejectionKind.PLUGIN_GONE, resource="guessed/one", socket=KVM_SOCKET))
-    assert (one.resource, one.cause) == (KVM, KUBELET_RESTART)
+    refused = rejection_of(
+        rejected(vm(995), refused=RejectionKind.PLUGIN_GONE, resource="guessed/one", socket=KVM_SOCKET)
+    )
+    assert (refused.resource, refused.cause) == (KVM, KUBELET_RESTART)
 
 
 # A registration that was not observed in time: the agent started later
@@ -172,7 +174,7 @@ def test_a_resource_named_like_a_socket_belongs_to_that_socket() -> None:
 def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
     for ago, expected in ((995, KUBELET_RESTART), (500, EXHAUSTED)):
         snapshot = snapshot_of([vm(ago)], transition(STARTED, ago=seconds(1000)), written=100)
-        assert [one.cause for one in rejected_pods(snapshot)] == [expected]
+        assert [rejected.cause for rejected in rejected_pods(snapshot)] == [expected]
     nobody_saw = (THE_RACE[0], transition(REGISTERED, KVM, ago=seconds(100), exact=False))
     assert cause(vm(500), *nobody_saw) is UNVERIFIED
 
@@ -184,8 +186,8 @@ def test_without_a_socket_only_the_message_decides() -> None:
         (RejectionKind.NO_HEALTHY, 950, KUBELET_RESTART),
         (RejectionKind.NO_HEALTHY, 600, UNVERIFIED),
     ):
-        (one,) = rejected_pods(node(vm(ago, refused=kind), device_plugins=devices))
-        assert one.cause is expected
+        (rejected,) = rejected_pods(node(vm(ago, refused=kind), device_plugins=devices))
+        assert rejected.cause is expected
 
 
 def test_the_message_of_a_kubelet_that_still_knows_the_resource_is_no_race_later() -> None:
@@ -205,8 +207,8 @@ def test_the_message_of_a_kubelet_that_still_knows_the_resource_is_no_race_later
 
 
 def lost(ago: float, *, exact: bool = False, observed: float | None = None) -> DeviceTransition:
-    one = transition(LOST, KVM, ago=seconds(ago), exact=exact)
-    return replace(one, uptime=UPTIME - seconds(ago if observed is None else observed))
+    change = transition(LOST, KVM, ago=seconds(ago), exact=exact)
+    return replace(change, uptime=UPTIME - seconds(ago if observed is None else observed))
 
 
 def test_no_free_device_is_exhausted_only_while_the_resource_is_registered() -> None:
@@ -256,8 +258,8 @@ def test_an_absence_counts_even_after_the_plugin_returned() -> None:
         ((*THE_RACE, transition(DROPPED, KVM, ago=seconds(505))), RejectionKind.UNREGISTERED),
     ):
         devices = device_plugins(*history, kubelet_socket=seconds(1000), checkpoint_written=seconds(990))
-        (one,) = rejected_pods(node(vm(500, refused=refused), device_plugins=devices))
-        assert one.cause is PLUGIN_RESTART
+        (rejected,) = rejected_pods(node(vm(500, refused=refused), device_plugins=devices))
+        assert rejected.cause is PLUGIN_RESTART
     assert cause(vm(500), *gone, *back) is PLUGIN_RESTART
 
 
@@ -269,8 +271,8 @@ def test_unhealthy_devices_of_a_present_plugin_are_the_cause() -> None:
         kubelet_socket=seconds(1000),
         checkpoint_written=seconds(505),
     )
-    (one,) = rejected_pods(node(vm(500), device_plugins=devices))
-    assert one.cause is RejectionCause.UNHEALTHY
+    (rejected,) = rejected_pods(node(vm(500), device_plugins=devices))
+    assert rejected.cause is RejectionCause.UNHEALTHY
     assert cause(vm(500, refused=RejectionKind.NO_HEALTHY)) is RejectionCause.UNHEALTHY
 
 
@@ -323,9 +325,9 @@ def test_a_late_plugin() -> None:
     }
     for at, verdict in expected.items():
         refused = lab.refused("vm", REAL_WORDS, f"2026-11-21T{at}Z")
-        (one,) = rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
-        assert one.cause is verdict
-        assert verdict is not KUBELET_RESTART or "was registered 14.0 s later" in one.why
+        (rejected,) = rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
+        assert rejected.cause is verdict
+        assert verdict is not KUBELET_RESTART or "was registered 14.0 s later" in rejected.why
 
 
 def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:
@@ -336,7 +338,7 @@ def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> N
         lab.refused("c-2", REAL_WORDS, "", **lab.written_by_kubelet(at)),
     ):
         snapshot = real([refused], "11:41:02.422", "11:41:06.759", "11:41:12.114", given=3)
-        assert [one.cause for one in rejected_pods(snapshot)] == [EXHAUSTED]
+        assert [rejected.cause for rejected in rejected_pods(snapshot)] == [EXHAUSTED]
 
 
 # Which pods, and what was read
@@ -349,15 +351,15 @@ def test_only_rejected_pods_that_are_not_replaced_are_reported() -> None:
         replace(vm(995), name="shop/broken", rejection=None),
         replace(vm(995), name="shop/going", deleting=True, deletion=NOW - seconds(30)),
     ]
-    assert [one.pod for one in rejected_pods(snapshot_of(pods))] == ["shop/vm"]
+    assert [rejected.pod for rejected in rejected_pods(snapshot_of(pods))] == ["shop/vm"]
     with pytest.raises(InsufficientData):
         rejected_pods(node(pods=unavailable("pods")))
 
 
 def test_without_device_plugins_pods_are_listed_without_a_cause() -> None:
     for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "none")):
-        (one,) = rejected_pods(node(vm(995), device_plugins=reading))
-        assert (one.cause, one.pod_outcome) == (UNVERIFIED, PodOutcome.STUCK)
+        (rejected,) = rejected_pods(node(vm(995), device_plugins=reading))
+        assert (rejected.cause, rejected.pod_outcome) == (UNVERIFIED, PodOutcome.STUCK)
 
 
 # Outcomes
@@ -374,9 +376,9 @@ def test_a_pod_is_replaced_only_by_its_controller() -> None:
         ("DaemonSet/logs", 959, PodOutcome.REPLACED_BY_CONTROLLER),
         ("DaemonSet/logs", 961, PodOutcome.STUCK),
     ):
-        one = rejection_of(vm(ago, controller=controller))
-        assert one.pod_outcome is outcome
-        assert "never use --force" in one.do
+        rejected = rejection_of(vm(ago, controller=controller))
+        assert rejected.pod_outcome is outcome
+        assert "never use --force" in rejected.do
 
 
 def deleted(ago: float, *finalizers: str) -> Pod:
@@ -386,10 +388,10 @@ def deleted(ago: float, *finalizers: str) -> Pod:
 
 def test_a_deleted_pod_that_remains_is_stuck_by_the_clock_of_the_api_server() -> None:
     assert rejected_pods(snapshot_of([deleted(60)])) == ()
-    one = rejection_of(deleted(61))
-    assert one.pod_outcome is PodOutcome.TERMINATING_STUCK
-    assert "the kubelet has not finished deleting it" in one.do
-    assert "never use --force" in one.do
+    rejected = rejection_of(deleted(61))
+    assert rejected.pod_outcome is PodOutcome.TERMINATING_STUCK
+    assert "the kubelet has not finished deleting it" in rejected.do
+    assert "never use --force" in rejected.do
     assert "its finalizers remain: example.org/lock" in rejection_of(deleted(61, "example.org/lock")).do
     assert rejected_pods(replace(snapshot_of([deleted(50)]), api_skew=seconds(30)))
     assert not rejected_pods(replace(snapshot_of([deleted(70)]), api_skew=seconds(-30)))

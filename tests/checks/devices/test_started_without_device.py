@@ -32,8 +32,8 @@ RACE = (
 
 
 def snapshot_of(*records: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
-    pods = [one for one in records if isinstance(one, Pod)]
-    more = [one for one in records if not isinstance(one, Pod)]
+    pods = [record for record in records if isinstance(record, Pod)]
+    more = [record for record in records if not isinstance(record, Pod)]
     devices = device_plugins(
         *history,
         plugin_socket(ago=timedelta(seconds=980.5)),
@@ -52,9 +52,9 @@ def vm(ago: float | None, resource: str = KVM, phase: str = "Running") -> Pod:
 
 
 def test_a_pod_started_before_the_registration_has_no_device() -> None:
-    (one,) = findings_of(started_without_device, snapshot_of(vm(990)))
-    assert (one.pod, one.resource, one.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
-    assert one.message == (
+    (finding,) = findings_of(started_without_device, snapshot_of(vm(990)))
+    assert (finding.pod, finding.resource, finding.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
+    assert finding.message == (
         f"pod shop/vm requests {KVM} and was started without it at 2026-03-26 19:43:30Z: "
         f"the kubelet started at 2026-03-26 19:43:20Z, and {KVM} was registered 20.0 s later; "
         "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew the resource; "
@@ -75,8 +75,8 @@ def test_at_the_bounds_whole_seconds_are_ambiguous(ago: float, times: int) -> No
 def test_a_pod_started_in_the_second_of_the_kubelet_start_belongs_to_it() -> None:
     """As on a real node: kubelet.sock of 11:51:41.462, a container of 11:51:41Z; the plugin came 5 s later."""
     history = (transition(TransitionKind.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
-    (one,) = findings_of(started_without_device, snapshot_of(vm(1000), history=history, kubelet=999.538))
-    assert one.since == NOW - timedelta(seconds=1000)
+    (finding,) = findings_of(started_without_device, snapshot_of(vm(1000), history=history, kubelet=999.538))
+    assert finding.since == NOW - timedelta(seconds=1000)
     assert findings_of(started_without_device, snapshot_of(vm(1001), history=history, kubelet=999.538)) == []
 
 
@@ -92,8 +92,8 @@ def test_a_resource_without_a_plugin_is_ignored() -> None:
 def test_a_resource_not_registered_since_the_start_is_ignored() -> None:
     snapshot = snapshot_of(vm(500), history=RACE[:1], written=9000)
     snapshot = without_its_socket(snapshot)
-    (one,) = findings_of(started_without_device, snapshot)
-    assert f"{KVM} was not registered then;" in one.message
+    (finding,) = findings_of(started_without_device, snapshot)
+    assert f"{KVM} was not registered then;" in finding.message
 
 
 def without_its_socket(snapshot: Snapshot) -> Snapshot:

@@ -13,10 +13,10 @@ from agent.model.registration import (
     TO_BE_DELETED,
     UNINITIALIZED,
     Autoscaler,
+    Expected,
     Removal,
     Taint,
 )
-from agent.model.setting_values import Expected
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
 from tests.builders import (
     INSTANCE,
@@ -44,8 +44,8 @@ def deleted_node(**changes: Any) -> Snapshot:
 
 
 def finding(snapshot: Snapshot) -> Finding:
-    (one,) = findings_of(unregistered_node, snapshot)
-    return one
+    (finding,) = findings_of(unregistered_node, snapshot)
+    return finding
 
 
 def insufficient_data(snapshot: Snapshot) -> str:
@@ -58,9 +58,9 @@ def insufficient_data(snapshot: Snapshot) -> str:
 
 
 def test_a_deleted_node_whose_kubelet_runs_is_critical() -> None:
-    one = finding(deleted_node())
-    assert (one.subject, one.severity, one.since) == ("Node worker-1", Severity.CRITICAL, NOW - MINUTE)
-    assert one.message == (
+    found = finding(deleted_node())
+    assert (found.subject, found.severity, found.since) == ("Node worker-1", Severity.CRITICAL, NOW - MINUTE)
+    assert found.message == (
         "the Node worker-1 was deleted, but its kubelet is running: the Node was last seen at 2026-03-26 19:59:00Z; "
         "its pods are deleted after 40 s, and a cluster-autoscaler deletes the instance 15 minutes after it notices "
         "(at 2026-03-26 20:14:00Z or later); restart the kubelet (systemctl restart kubelet), which registers the node "
@@ -114,19 +114,21 @@ def test_a_planned_removal_is_informational_and_is_not_to_be_undone() -> None:
     ):
         for up in (OLD, 2 * MINUTE):  # the kubelet kept running, or started since
             last = registration(last_seen(5 * MINUTE, removal=removal))
-            one = finding(deleted_node(registration=last, processes=[processes(kubelet=up)]))
-            assert (one.severity, one.since) == (Severity.INFO, NOW - 5 * MINUTE)
-            assert f"was removed on purpose: {how} before it was deleted (the Node was last seen at" in one.message
-            assert one.message.endswith("to keep it removed, stop the kubelet, which registers the node when it starts")
-            assert "restart" not in one.message
+            found = finding(deleted_node(registration=last, processes=[processes(kubelet=up)]))
+            assert (found.severity, found.since) == (Severity.INFO, NOW - 5 * MINUTE)
+            assert f"was removed on purpose: {how} before it was deleted (the Node was last seen at" in found.message
+            assert found.message.endswith(
+                "to keep it removed, stop the kubelet, which registers the node when it starts"
+            )
+            assert "restart" not in found.message
 
 
 def test_a_cordoned_node_that_was_not_drained_may_have_been_deleted_on_purpose() -> None:
-    one = finding(deleted_node(registration=registration(last_seen(removal=Removal.CORDONED))))
-    assert one.severity is Severity.WARNING
+    found = finding(deleted_node(registration=registration(last_seen(removal=Removal.CORDONED))))
+    assert found.severity is Severity.WARNING
     how = "was deleted while it was cordoned, no drain was seen in the day before, and its kubelet is running"
-    assert how in one.message
-    assert "unless the Node was deleted on purpose" in one.message
+    assert how in found.message
+    assert "unless the Node was deleted on purpose" in found.message
 
 
 def test_the_removal_of_another_node_is_no_evidence() -> None:
@@ -136,11 +138,11 @@ def test_the_removal_of_another_node_is_no_evidence() -> None:
 
 def test_a_deletion_of_the_instance_is_not_announced_after_an_hour_without_it() -> None:
     for gone, refuted in ((60 * MINUTE - SECOND, False), (60 * MINUTE, True)):
-        one = finding(deleted_node(registration=registration(last_seen(OLD, gone=gone))))
-        assert one.severity is (Severity.WARNING if refuted else Severity.CRITICAL)
-        assert ("a cluster-autoscaler deletes the instance" in one.message) is not refuted
-        assert ("no cluster-autoscaler has deleted the instance since" in one.message) is refuted
-        assert "systemctl restart kubelet" in one.message
+        found = finding(deleted_node(registration=registration(last_seen(OLD, gone=gone))))
+        assert found.severity is (Severity.WARNING if refuted else Severity.CRITICAL)
+        assert ("a cluster-autoscaler deletes the instance" in found.message) is not refuted
+        assert ("no cluster-autoscaler has deleted the instance since" in found.message) is refuted
+        assert "systemctl restart kubelet" in found.message
 
 
 def test_a_node_that_was_not_seen_for_long_may_have_been_deleted_just_now() -> None:
@@ -151,8 +153,8 @@ def test_a_node_that_was_not_seen_for_long_may_have_been_deleted_just_now() -> N
 
 def test_it_is_confirmed_despite_unavailable_sources() -> None:
     report = scanned(deleted_node())
-    assert [one.finding.severity for one in report.findings] == [Severity.CRITICAL]
-    assert [one.source for one in report.unavailable] == ["pods"]
+    assert [tracked.finding.severity for tracked in report.findings] == [Severity.CRITICAL]
+    assert [reading.source for reading in report.unavailable] == ["pods"]
 
 
 def test_the_message_contains_the_autoscaler_status() -> None:
@@ -194,13 +196,13 @@ def test_a_missing_provider_id_is_the_more_severe_the_sooner_the_instance_may_be
         (60 * MINUTE - SECOND, [Severity.CRITICAL]),
         (60 * MINUTE, [Severity.WARNING]),
     ):
-        assert [one.severity for one in findings_of(unregistered_node, without_id(age))] == severities
+        assert [finding.severity for finding in findings_of(unregistered_node, without_id(age))] == severities
     assert finding(without_id(4 * MINUTE)).key != finding(without_id(9 * MINUTE)).key, "it is news"
 
 
 def test_a_deletion_that_did_not_happen_is_not_announced() -> None:
-    one = finding(without_id(timedelta(days=20), autoscaler=replace(CLOUD, why="there is no configmap")))
-    assert one.message == (
+    found = finding(without_id(timedelta(days=20), autoscaler=replace(CLOUD, why="there is no configmap")))
+    assert found.message == (
         "the Node worker-1 has had no provider ID since it registered at 2026-03-06 20:00:00Z, and needs one: 2 of 3 "
         "other nodes have one; no cluster-autoscaler has deleted the instance since; the autoscaler's status is "
         "unknown: there is no configmap; repair the cloud-controller-manager, or set spec.providerID of the Node (it "
@@ -230,9 +232,9 @@ def test_the_message_explains_why_a_provider_id_is_needed() -> None:
             "--provider-id=required",
         ),
     ):
-        one = finding(snapshot)
-        assert f", and needs one: {why}; a cluster-autoscaler may delete the instance from about 2026" in one.message
-        assert (one.subject, one.since) == ("provider ID of worker-1", NOW - RECENT)
+        found = finding(snapshot)
+        assert f", and needs one: {why}; a cluster-autoscaler may delete the instance from about 2026" in found.message
+        assert (found.subject, found.since) == ("provider ID of worker-1", NOW - RECENT)
 
 
 def test_bare_metal_has_no_finding() -> None:
@@ -262,18 +264,18 @@ def test_without_a_creation_time_the_check_has_insufficient_data() -> None:
 
 def changed(ago: timedelta = MINUTE, now: str = "kind://b", uid: str = "") -> Snapshot:
     last = last_seen(timedelta(0), provider_id=now, earlier_id="kind://a", changed=ago)
-    one = worker(provider_id=now)
-    return node(node=[replace(one, uid=uid or one.uid)], registration=registration(last))
+    present = worker(provider_id=now)
+    return node(node=[replace(present, uid=uid or present.uid)], registration=registration(last))
 
 
 def test_a_changed_provider_id_is_reported_for_an_hour() -> None:
-    one = finding(changed())
-    assert (one.subject, one.severity, one.since) == (
+    found = finding(changed())
+    assert (found.subject, found.severity, found.since) == (
         "changed provider ID of worker-1",
         Severity.WARNING,
         NOW - MINUTE,
     )
-    assert "has the provider ID kind://b, and had kind://a before" in one.message
+    assert "has the provider ID kind://b, and had kind://a before" in found.message
     assert findings_of(unregistered_node, changed(60 * MINUTE - SECOND))
     assert findings_of(unregistered_node, changed(60 * MINUTE)) == []
 

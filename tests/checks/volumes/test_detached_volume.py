@@ -49,8 +49,8 @@ def findings(snapshot: Snapshot) -> list[Finding]:
 
 
 def the(snapshot: Snapshot) -> Finding:
-    (one,) = findings(snapshot)
-    return one
+    (finding,) = findings(snapshot)
+    return finding
 
 
 def first(snapshot: Snapshot) -> Finding:
@@ -62,10 +62,10 @@ def first(snapshot: Snapshot) -> Finding:
 
 
 def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
-    one = the(detached(waiting_pod(ago=2 * MINUTE)))
-    assert (one.confidence, one.severity) == (Confidence.CONFIRMED, Severity.CRITICAL)
-    assert (one.subject, one.pod, one.since) == (f"volume {DISK}", "shop/db-0", NOW - 2 * MINUTE)
-    assert one.message == (
+    finding = the(detached(waiting_pod(ago=2 * MINUTE)))
+    assert (finding.confidence, finding.severity) == (Confidence.CONFIRMED, Severity.CRITICAL)
+    assert (finding.subject, finding.pod, finding.since) == (f"volume {DISK}", "shop/db-0", NOW - 2 * MINUTE)
+    assert finding.message == (
         f"confirmed: {DISK} is attached according to its VolumeAttachment but missing from the node's volumesAttached; "
         "waiting pods: shop/db-0 since 2026-03-26 19:58:00Z; it is unknown whether this version of Kubernetes has "
         "the known bug; first check that no other node has the volume; then cordon the node, delete the waiting pods, "
@@ -105,8 +105,12 @@ def test_an_earlier_attach_error_does_not_hide_an_attached_volume() -> None:
 def test_waiting_longer_than_any_attach_takes_is_probable() -> None:
     for attached in (None, False):
         words = [Attachment(DISK, attached=attached, claim="shop/data-db-0")]
-        one = the(detached(waiting_pod(ago=10 * MINUTE), words=words))
-        assert (one.confidence, one.severity, one.pod) == (Confidence.PROBABLE, Severity.WARNING, "shop/db-0")
+        finding = the(detached(waiting_pod(ago=10 * MINUTE), words=words))
+        assert (finding.confidence, finding.severity, finding.pod) == (
+            Confidence.PROBABLE,
+            Severity.WARNING,
+            "shop/db-0",
+        )
         assert not findings(detached(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=words))
 
 
@@ -123,8 +127,8 @@ def test_waiting_longer_than_any_attach_takes_is_probable() -> None:
 def test_a_pod_without_claim_is_matched_by_volume_id(named: str, volume: str) -> None:
     asking = waiting_pod("shop/inline", named, claims=())
     other = waiting_pod("shop/other", "kubernetes.io/aws-ebs/vol-9", claims=("data",))
-    one = the(detached(asking, other, node=[node_using(volume)], words=[]))
-    assert (one.confidence, one.pod) == (Confidence.PROBABLE, "shop/inline")
+    finding = the(detached(asking, other, node=[node_using(volume)], words=[]))
+    assert (finding.confidence, finding.pod) == (Confidence.PROBABLE, "shop/inline")
 
 
 def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() -> None:
@@ -134,12 +138,12 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
         waiting_pod("shop/inline", CLOUD_DISK, claims=()),
         attachments=attachments(not_requested=["get volumeattachments", "list events"]),
     )
-    one = the(snapshot)
-    assert (one.confidence, one.pod) == (Confidence.PROBABLE, "")
-    assert "it is unknown which pod needs it; waiting pods with a claim: shop/a since" in one.message
-    assert ", shop/b since" in one.message
-    assert "inline" not in one.message
-    assert one.message.endswith("; nodeleak may not get volumeattachments, list events, so this is less certain")
+    finding = the(snapshot)
+    assert (finding.confidence, finding.pod) == (Confidence.PROBABLE, "")
+    assert "it is unknown which pod needs it; waiting pods with a claim: shop/a since" in finding.message
+    assert ", shop/b since" in finding.message
+    assert "inline" not in finding.message
+    assert finding.message.endswith("; nodeleak may not get volumeattachments, list events, so this is less certain")
 
 
 def test_a_pod_whose_claim_is_bound_to_another_volume_is_not_affected() -> None:
@@ -162,19 +166,19 @@ def test_the_message_names_three_pods_and_counts_the_others() -> None:
 
 def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
     (web, *_) = PODS
-    one = the(detached(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
-    assert (one.confidence, one.severity, one.pod, one.since) == (
+    finding = the(detached(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
+    assert (finding.confidence, finding.severity, finding.pod, finding.since) == (
         Confidence.MOUNTED,
         Severity.CRITICAL,
         "shop/web",
         None,
     )
-    assert f"mounted: {DISK} is mounted (by shop/web) but missing from the node's volumesAttached" in one.message
+    assert f"mounted: {DISK} is mounted (by shop/web) but missing from the node's volumesAttached" in finding.message
 
 
 def test_a_mounted_volume_needs_no_waiting_and_no_known_pod() -> None:
-    one = the(detached(mounts=[Mount(DISK)], words=[]))
-    assert (one.confidence, one.pod) == (Confidence.MOUNTED, "")
+    finding = the(detached(mounts=[Mount(DISK)], words=[]))
+    assert (finding.confidence, finding.pod) == (Confidence.MOUNTED, "")
     assert first(without(detached(mounts=[Mount(DISK)]), "pods")).confidence is Confidence.MOUNTED
 
 

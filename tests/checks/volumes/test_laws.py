@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from agent.checks import engine
 from agent.checks.volumes import detached_volume
 from agent.model.anonymize import anonymous
+from agent.model.documents import Recording, dumps, loads
 from agent.model.finding import Finding, Severity
-from agent.model.recording import Recording, dumps, loads
 from agent.model.snapshot import SOURCES, Known, Pod, Snapshot
 from agent.model.volumes import Attachment, Confidence, Mount
 from tests.builders import (
@@ -65,7 +65,7 @@ attachment_strategy = st.builds(
 @st.composite
 def volume_nodes(draw: st.DrawFn) -> Snapshot:
     """A node of which everything was read, and on which anything may be wrong with volumes."""
-    waiting = draw(st.lists(pods(), max_size=3, unique_by=lambda one: one.name))
+    waiting = draw(st.lists(pods(), max_size=3, unique_by=lambda pod: pod.name))
     usual = node_using(
         *draw(st.lists(volumes, min_size=1, max_size=3, unique=True)),
         attached=draw(st.lists(volumes, max_size=1)),
@@ -73,14 +73,14 @@ def volume_nodes(draw: st.DrawFn) -> Snapshot:
         controller_attach=not draw(seldom()),
     )
     return node(
-        *(sandbox("7" * 64, one.name) for one in waiting[:1] if draw(seldom())),
+        *(sandbox("7" * 64, pod.name) for pod in waiting[:1] if draw(seldom())),
         pods=waiting,
         node=[usual],
         processes=[processes(kubelet=timedelta(seconds=60) if draw(seldom()) else GRACE)],
         mounts=draw(st.lists(st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1)),
         attachments=attachments(
-            *draw(st.lists(attachment_strategy, max_size=3, unique_by=lambda one: one.volume)),
-            failed_pods=[one.uid for one in waiting if draw(seldom())],
+            *draw(st.lists(attachment_strategy, max_size=3, unique_by=lambda attachment: attachment.volume)),
+            failed_pods=[pod.uid for pod in waiting if draw(seldom())],
             not_requested=["list events"] if draw(seldom()) else [],
         ),
     )
@@ -98,25 +98,27 @@ def test_each_finding_is_a_volume_in_use_and_not_attached_reported_once(snapshot
     findings, gaps = finding_keys(snapshot)
     assert not gaps
     worker = the_node(snapshot)
-    lost = {f"volume {one}" for one in worker.volumes_in_use} - {f"volume {one}" for one in worker.volumes_attached}
-    assert {one.subject for one in findings.values()} <= lost
+    lost = {f"volume {volume}" for volume in worker.volumes_in_use} - {
+        f"volume {volume}" for volume in worker.volumes_attached
+    }
+    assert {finding.subject for finding in findings.values()} <= lost
     if not (worker.ready and worker.controller_attach):
         assert not findings
-    for one in findings.values():
-        assert one.confidence is not None
-        assert (one.severity is Severity.WARNING) is (one.confidence is Confidence.PROBABLE)
+    for finding in findings.values():
+        assert finding.confidence is not None
+        assert (finding.severity is Severity.WARNING) is (finding.confidence is Confidence.PROBABLE)
 
 
 @_LONGEST
 @given(volume_nodes())
 def test_a_mounted_volume_is_reported_as_mounted_without_a_waiting_pod(snapshot: Snapshot) -> None:
     findings, _ = finding_keys(snapshot)
-    mounted = {f"volume {one.volume}" for one in snapshot.mounts.known()}
-    for one in findings.values():
-        assert (one.confidence is Confidence.MOUNTED) is (one.subject in mounted)
-        if one.confidence is not Confidence.MOUNTED:
-            assert one.since is not None
-            assert NOW - one.since >= timedelta(minutes=2 if one.confidence is Confidence.CONFIRMED else 10)
+    mounted = {f"volume {mount.volume}" for mount in snapshot.mounts.known()}
+    for finding in findings.values():
+        assert (finding.confidence is Confidence.MOUNTED) is (finding.subject in mounted)
+        if finding.confidence is not Confidence.MOUNTED:
+            assert finding.since is not None
+            assert NOW - finding.since >= timedelta(minutes=2 if finding.confidence is Confidence.CONFIRMED else 10)
 
 
 @_LONGEST
@@ -147,42 +149,10 @@ def test_an_anonymous_recording_has_the_same_findings(snapshot: Snapshot) -> Non
     assert loads(dumps(recording)) == recording
     (read_back,) = anonymous(recording).snapshots
 
-    def kinds(one: Snapshot) -> Any:
+    def kinds(recorded: Snapshot) -> Any:
         return sorted(
             (str(finding.confidence), bool(finding.pod), str(finding.since))
-            for finding in finding_keys(one)[0].values()
+            for finding in finding_keys(recorded)[0].values()
         )
 
     assert kinds(read_back) == kinds(snapshot)
-
-
-def test_an_anonymous_recording_has_volume_types_and_no_volume_names() -> None:
-    seen = node(
-        waiting_pod("secretshop/ledger-0", CLOUD_DISK, "kubernetes.io/gce-pd/gold", claims=["books"], uid="uid-of-it"),
-        node=[node_using(DISK, "kubernetes.io/csi/d.example.com^projects/acme/disks/gold", attached=["v/d/silver"])],
-        mounts=[Mount("kubernetes.io/gce-pd/gold", "uid-of-it")],
-        attachments=attachments(Attachment(DISK, claim="secretshop/books"), failed_pods=["uid-of-it"]),
-    )
-    text = dumps(anonymous(Recording(GRACE, timedelta(0), (seen,))))
-    names = (
-        "example.com",
-        "vol-7",
-        "vol-8",
-        "zone-a",
-        "gold",
-        "silver",
-        "acme",
-        "projects",
-        "secretshop",
-        "ledger-0",
-        "books",
-    )
-    assert [name for name in (*names, "uid-of-it") if name in text] == []
-    (snapshot,) = loads(text).snapshots
-    (pod,) = (one for one in snapshot.pods.known() if one.claims)
-    finding = snapshot.attachments.known()
-    assert finding.volumes[0].claim == f"{pod.name.partition('/')[0]}/{pod.claims[0]}"
-    assert finding.volumes[0].volume in the_node(snapshot).volumes_in_use
-    assert finding.volumes[0].volume.startswith("kubernetes.io/csi/n")
-    assert snapshot.mounts.known()[0].volume in pod.volumes
-    assert finding.failed_pods == (pod.uid,) == (snapshot.mounts.known()[0].pod_uid,)

@@ -27,7 +27,7 @@ def test_a_deletion_with_an_old_version_is_reported_with_its_details() -> None:
 def test_each_resource_has_its_own_finding() -> None:
     watches = [shown(Evidence.REPLAYED, "node"), shown(Evidence.REPLAYED), shown()]
     findings = findings_of(replayed_watch, node(watches=watches))
-    assert [one.subject for one in findings] == ["node replayed", "pods replayed", "pods deleted_below"]
+    assert [finding.subject for finding in findings] == ["node replayed", "pods replayed", "pods deleted_below"]
     assert "sent an old ADDED or MODIFIED event, version 7, to a watch that had reached 40, at " in findings[0].message
 
 

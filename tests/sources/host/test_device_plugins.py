@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from agent.model.devices import Allocation, DevicePlugins, Registered, TransitionKind
-from agent.model.state_files import StoredHistory
+from agent.model.documents import StoredHistory
 from agent.sources.host.device_plugins import DeviceManager
 from agent.sources.source_error import SourceError
 from tests.builders import KVM, KVM_SOCKET, transition

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.model.documents import StoredHistory
 from agent.model.runtime import RuntimeNetwork
-from agent.model.state_files import StoredHistory
 from agent.sources.host import files
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults

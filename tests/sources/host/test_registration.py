@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from agent.model.documents import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
+    Expected,
     LastSeen,
     Registration,
     Removal,
     Taint,
 )
-from agent.model.setting_values import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
-from agent.model.state_files import LAST_SEEN_FILE, dump_last_seen
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, pod, worker

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.model.registration import UNINITIALIZED, Autoscaler, Registration, Taint
-from agent.model.setting_values import Expected
+from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Registration, Taint
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
 from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, AutoscalerClient, status
 from agent.sources.kube.client import Query

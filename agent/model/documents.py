@@ -1,23 +1,34 @@
-"""The files in the agent's state directory as text, and back: what the node itself no longer shows. Pure.
+"""Recordings and the files of the state directory as versioned JSON, and back. Pure.
 
-A damaged file is not repaired: what it had starts anew, and the reason is reported.
+They outlive code: see `codec.py` for what that takes. A damaged file is not repaired: what it had starts anew, and the
+reason is reported.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
 from agent.model.codec import Damaged, build, parse_document, plain
 from agent.model.devices import DeviceTransition
 from agent.model.registration import LastSeen
+from agent.model.snapshot import Snapshot
 
 HISTORY_FILE: Final = "device-plugins.json"
 LAST_SEEN_FILE: Final = "node.json"
 HISTORY_SCHEMA: Final = "nodeleak.device-plugins/v1"
 _LAST_SEEN_SCHEMA: Final = "nodeleak.node/v1"
-_LONGEST_UPTIME, _YEARS = 10**10, range(1970, 9001)
-"""Seconds, and years: no node's clocks show more, and nearer to the end of the calendar no span can be added."""
+_RECORDING_SCHEMA: Final = "nodeleak.recording/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One or more snapshots, and the settings with which they were assessed."""
+
+    grace: timedelta
+    confirm_after: timedelta
+    snapshots: tuple[Snapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,22 @@ class StoredHistory:
     """Why it could not be read; empty: it could."""
 
 
+def dumps(recording: Recording) -> str:
+    return json.dumps({"schema": _RECORDING_SCHEMA, **plain(recording)}, indent=1)
+
+
+def loads(text: str) -> Recording:
+    """Read a recording; raises Damaged with the path and the value that is wrong."""
+    try:
+        tree = parse_document(text, _RECORDING_SCHEMA)
+    except Damaged as damaged:
+        raise Damaged(f"{damaged}: 'nodeleak record' writes recordings") from damaged
+    recording = build(Recording, tree, "recording")
+    if not recording.snapshots:
+        raise Damaged("recording.snapshots: no snapshot")
+    return recording
+
+
 def dump_history(transitions: Iterable[DeviceTransition]) -> str:
     return json.dumps({"schema": HISTORY_SCHEMA, "transitions": plain(tuple(transitions))}, separators=(",", ":"))
 
@@ -36,18 +63,9 @@ def load_history(text: str | bytes) -> StoredHistory:
     """Read a history. Never raises, whatever the text."""
     try:
         listed = parse_document(text, HISTORY_SCHEMA).get("transitions")
-        if not isinstance(listed, list):
-            raise Damaged("it has no list of transitions")  # noqa: TRY301 (it is reported as any other damage)
-        return StoredHistory(tuple(_transition(one, f"transitions[{index}]") for index, one in enumerate(listed)))
+        return build(StoredHistory, {"transitions": listed}, "history")
     except Damaged as damaged:
         return StoredHistory(trouble=str(damaged))
-
-
-def _transition(tree: Any, path: str) -> DeviceTransition:
-    transition = build(DeviceTransition, tree, path)
-    if not 0 <= transition.uptime.total_seconds() < _LONGEST_UPTIME or transition.at.year not in _YEARS:
-        raise Damaged(f"{path}: {transition.at} is not a time that a node's clocks show")
-    return transition
 
 
 def dump_last_seen(last: LastSeen) -> str:
