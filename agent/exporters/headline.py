@@ -7,6 +7,7 @@ from agent.checks.addresses import exhausted_range, leaked_reservation
 from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
 from agent.checks.watches import replayed_watch
+from agent.exporters.finding_lines import problems
 from agent.exporters.wording import WORDING, Wording
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity, total
@@ -92,8 +93,7 @@ def _consequence(detector: str, wording: Wording, report: Report, found: Sequenc
             return "the API server sends outdated watch events"
         case _:
             where = f" on {report.assessment.snapshot.node_name}" if detector == leaked_reservation.NAME else ""
-            count = sum(max(finding.count, len(finding.rejected_pods)) for finding in found)
-            return f"{count_of(count, wording.singular, wording.plural)}{where}"
+            return f"{count_of(sum(map(problems, found)), wording.singular, wording.plural)}{where}"
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:
