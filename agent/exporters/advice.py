@@ -22,7 +22,7 @@ _LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) 
 
 ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
 _IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
-_AS_JOB: Final = ("kubectl nodeleak clean-job {node} --run", "kubectl nodeleak clean-job {node} --apply --run")
+_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
 
 
 class Step(NamedTuple):
@@ -96,7 +96,7 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
 
 
 def _where(release: Sequence[str]) -> str:
-    return " with a Job (this pod only reads; the commands run on your machine)" if "clean-job" in release[0] else ""
+    return " with a Job, from your machine (this pod only reads)" if "clean-job" in release[-1] else ""
 
 
 def _about_pods(report: Report, node: str) -> Iterator[Step]:

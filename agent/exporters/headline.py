@@ -46,10 +46,11 @@ def headline(report: Report, *, alive: bool = True) -> str:
 
 
 def incomplete(report: Report) -> str:
-    """Say which checks could not run, with the first reason; empty where all did."""
+    """Say which checks could not run, with the reason of most of them; empty where all did."""
     failed = [gap for gap in report.gaps if not gap.chosen]
     if failed:
-        why = report.unavailable[0].why if report.unavailable else f"{failed[0].detector}: {failed[0].why}"
+        whys = [source.why for source in report.unavailable] or [f"{failed[0].detector}: {failed[0].why}"]
+        why = max(whys, key=lambda why: sum(why in gap.why for gap in failed))
         return f"{len(failed)} of {len(DETECTORS)} checks could not run: {why}"
     if report.unavailable:
         return f"every check ran, but {report.unavailable[0].source} is unavailable: {report.unavailable[0].why}"

@@ -30,11 +30,13 @@ def section(lines: Iterable[str], *head: str) -> Iterator[str]:
 
 
 def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = "") -> list[str]:
-    """Break prose into lines. `first`, `rest`: what the first line and the others begin with."""
+    """Break prose into lines that fit a terminal. `first`, `rest`: what the first line and the others begin with."""
+    if columns is None:
+        return [f"{first}{escape(text)}"]
     joined = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), escape(text))
     lines = textwrap.wrap(
         joined,
-        min(columns or WIDTH, WIDTH),
+        min(columns, WIDTH),
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,
