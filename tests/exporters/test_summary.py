@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from agent.checks.registry import DETECTORS
-from agent.exporters.advice import ON_NODE, advice, description, release_commands, runbook
+from agent.exporters import advice as remedies
 from agent.exporters.headline import Status, headline, status_of
 from agent.exporters.text.addresses import TableView
 from agent.exporters.text.scan import scan_table
@@ -30,18 +30,20 @@ def test_every_detector_has_its_words() -> None:
         two = report_with(*(Finding(name, subject, "m", network="kubenet") for subject in "ab"))
         assert headline(two).startswith("Warning: ")
         assert "findings" not in headline(two)
-        assert advice(name, two)
-        assert len(description(name)) > 20
+        assert remedies.advice(name, two)
+        assert len(remedies.description(name)) > 20
         assert (scan_table(two).count("  Do:\n") == 1) is not wording.says_what_to_do
 
 
 def test_every_detector_with_an_alert_has_its_runbook() -> None:
     for detector in DETECTORS:
-        urls = {runbook(detector.NAME, severity) for severity in Severity}
+        urls = {remedies.runbook(detector.NAME, severity) for severity in Severity}
         assert (urls == {""}) is (detector.NAME == "left_over_network")
         of_it = (rule for rule in rules("alert") if f'detector="{detector.NAME}"' in rule["expr"])
         assert {rule["annotations"]["runbook_url"] for rule in of_it} <= urls
-    assert runbook("exhausted_range", Severity.CRITICAL).endswith("/docs/runbooks/Ranges.md#nodeleakrangeexhausted")
+    assert remedies.runbook("exhausted_range", Severity.CRITICAL).endswith(
+        "/docs/runbooks/Ranges.md#nodeleakrangeexhausted"
+    )
 
 
 def test_the_severity_comes_before_the_kind_and_the_kind_before_the_number() -> None:
@@ -90,14 +92,14 @@ def test_what_to_do_about_leaks_depends_on_free_addresses() -> None:
         (None, "The number of free addresses is unknown. See what would be released"),
     ):
         networks = tuple(replace(network, free=free) for network in report.networks)
-        steps = advice("leaked_reservation", replace(report, networks=networks))
+        steps = remedies.advice("leaked_reservation", replace(report, networks=networks))
         assert steps[0].text.startswith(expected)
         assert ("kubectl cordon worker-1" in steps[0].commands) is (free == 0)
-        assert ON_NODE in [step.commands for step in steps]
+        assert remedies.ON_NODE in [step.commands for step in steps]
         assert steps[-1].text.startswith("Never delete reservation files by hand")
-    assert advice("exhausted_range", report) == [], "the steps of the leaks are those of the range"
+    assert remedies.advice("exhausted_range", report) == [], "the steps of the leaks are those of the range"
     assert scan_table(report).count("Do:\n") == 1
-    (cordon, *_) = advice("exhausted_range", report_with(FULL))
+    (cordon, *_) = remedies.advice("exhausted_range", report_with(FULL))
     assert cordon.commands == ("kubectl cordon worker-1",)
 
 
@@ -108,7 +110,7 @@ def test_only_the_commands_that_work_here_are_printed() -> None:
         (pod, "kubectl nodeleak clean-job worker-1 --apply --run"),
         (pod | {"NODELEAK_CLEANUP_NETWORK": "auto"}, "nodeleak clean --apply"),
     ):
-        text = scan_table(report_with(leak(9)), view=TableView(release=release_commands(environment)))
+        text = scan_table(report_with(leak(9)), view=TableView(release=remedies.release_commands(environment)))
         assert [line.strip() for line in text.splitlines() if "--apply" in line] == [command]
 
 
