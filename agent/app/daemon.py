@@ -101,15 +101,13 @@ def http_exporter(
 ) -> "HttpExporter":
     from importlib.metadata import version
 
-    from agent.exporters.advice import release_commands
     from agent.exporters.web.page import Page
     from agent.exporters.web.server import LINKS, HttpExporter
 
     host, port = config.listen
     page = None
     if config.page == "on":
-        release = release_commands(os.environ)
-        page = Page(lambda: cleaning.releases(config), LINKS, version("nodeleak"), config.cleanup, release)
+        page = Page(lambda: cleaning.releases(config), LINKS, version("nodeleak"), config.cleanup)
     try:
         return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status)
     except OSError as error:

@@ -88,15 +88,12 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
     else:
         calm = "" if any(map(_is_scarce, networks)) else "Not urgent: "
         urgency = f"{calm}{count_of(min(free), 'address is', 'addresses are')} free. "
-    yield Step(f"{urgency}See what would be released, then release it{_where(release)}:", tuple(release))
+    where = " with a Job, from your machine (this pod only reads)" if "clean-job" in release[-1] else ""
+    yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
     if 0 in free:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
     yield Step("Find out what restarted or removed containers at the time shown, or addresses will leak again.")
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
-
-
-def _where(release: Sequence[str]) -> str:
-    return " with a Job, from your machine (this pod only reads)" if "clean-job" in release[-1] else ""
 
 
 def _about_pods(report: Report, node: str) -> Iterator[Step]:

@@ -1,5 +1,6 @@
 """The page on `/`: rendered on request, without scripts or foreign resources."""
 
+import os
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from importlib.resources import files
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.exporters.advice import ON_NODE, advice, description, runbook
+from agent.exporters.advice import advice, description, release_commands, runbook
 from agent.exporters.devices import HEADS, device_rows
 from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
 from agent.exporters.headline import Status, headline, incomplete, status_of
@@ -45,16 +46,8 @@ Releases = Callable[[], "tuple[Iterable[Entry] | Unavailable, Iterable[str]]"]
 class Page:
     """The page of a report."""
 
-    def __init__(
-        self,
-        releases: Releases,
-        links: tuple[str, ...] = (),
-        version: str = "",
-        mode: str = "",
-        release: Sequence[str] = ON_NODE,
-    ) -> None:
-        """`mode`: that of cleanup; `release`: the commands that release addresses here."""
-        self._release = release
+    def __init__(self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
+        """`mode`: that of cleanup."""
         self._releases, self._about = releases, {"links": links, "version": version, "mode": mode}
 
     def headers(self, report: Report | None, *, refreshing: bool) -> tuple[tuple[str, str], ...]:
@@ -85,7 +78,7 @@ class Page:
             "details": list(_details(report, alive=alive)),
             "not_evaluated": [gap for gap in report.gaps if not gap.chosen],
             "api_disabled": pods.why if isinstance(pods, NotRequested) else "",
-            "findings": _findings(report, self._release),
+            "findings": _findings(report),
             "networks": list(_networks(report, document)),
             "most": max(1, MAX_LISTED // max(1, len(report.networks))),
             "devices": _devices(report.assessment.snapshot),
@@ -121,7 +114,7 @@ def _free_addresses(network: NetworkSummary) -> str:
     return f"{network.name}: {format_number(network.free)} of {count_of(network.usable, 'address', 'addresses')} free."
 
 
-def _findings(report: Report, release: Sequence[str]) -> list[dict[str, Any]]:
+def _findings(report: Report) -> list[dict[str, Any]]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
     groups: dict[str, list[FindingLine]] = {}
     for line in finding_lines(report):
@@ -133,7 +126,7 @@ def _findings(report: Report, release: Sequence[str]) -> list[dict[str, Any]]:
             "count": total(tracked for tracked in report.findings if tracked.finding.detector == detector),
             "description": description(detector),
             "lines": lines,
-            "do": advice(detector, report, release),
+            "do": advice(detector, report, release_commands(os.environ)),
             "runbook": runbook(detector, lines[0].severity),
         }
         for detector, lines in groups.items()
