@@ -6,6 +6,7 @@ examples:
   nodeleak explain leaked_reservation      a finding
   nodeleak explain not_confirmed           why an address is not released
   nodeleak explain NodeleakRangeExhausted  an alert
+  nodeleak explain 'no IP addresses available in range set'
   nodeleak explain                         all words
 
 exit codes:
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from agent.cli.exit_codes import DONE
-from agent.cli.glossary import FINDING, SETTING, Term, entries
+from agent.cli.glossary import FINDING, MESSAGES, SETTING, Term, entries
 from agent.cli.output import reflow, write
 from agent.config import UsageError, did_you_mean, quote
 
@@ -43,8 +44,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _find(word: str, known: Sequence[Term]) -> list[Term]:
-    """Find a word however it is written: a setting as option or variable, a metric by one of its samples."""
-    plain = _plain(word)
+    """Find a word however it is written: a setting as option or variable, a metric by one of its samples.
+
+    Or a message of another program, in which one that is known here stands.
+    """
+    message = " ".join(word.lower().split())
+    plain = _plain(next((known_as for part, known_as in MESSAGES.items() if part in message), word))
     for spelling in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
         if found := [entry for entry in known if _plain(entry.word) == spelling]:
             return found

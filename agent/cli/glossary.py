@@ -202,6 +202,16 @@ ALERTS: Final = {
     "Run: kubectl get pods -A -l app.kubernetes.io/name=nodeleak -o wide",
 }
 
+MESSAGES: Final = {
+    "no ip addresses available in range set": "NodeleakRangeExhausted",
+    "failed to allocate for range": "NodeleakRangeExhausted",
+    "failed to find plugin": "failing_plugin",
+    "unexpectedadmissionerror": "rejected_pod",
+    "no healthy devices present": "rejected_pod",
+    "volume not attached according to node status": "detached_volume",
+}
+"""What kubelet, runtimes and CNI plugins print, in lower case, and the word that explains it."""
+
 METRICS: Final = {f"{PREFIX}{name}": text for name, text in HELP.items()} | {
     "nodeleak_events_sent_total": "Kubernetes Events created or updated, by reason.",
     "nodeleak_events_dropped_total": "Kubernetes Events that were due and not sent, by cause.",

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.cli.output import terminal_columns
 from agent.config import Config, Setting, UsageError, load, option, quote, settings_of, variable
+from agent.exporters.advice import release_commands
 from agent.exporters.text.addresses import TableView
 
 
@@ -67,7 +68,8 @@ def view_of(arguments: argparse.Namespace) -> TableView:
     if arguments.sort_by and arguments.output == "json":
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"
-    return TableView(arguments.sort_by or "ip", wide, None if wide else terminal_columns())
+    columns = None if wide else terminal_columns()
+    return TableView(arguments.sort_by or "ip", wide, columns, release_commands(os.environ))
 
 
 def add_apply(parser: argparse.ArgumentParser, text: str) -> None:

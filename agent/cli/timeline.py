@@ -22,7 +22,7 @@ from agent.app import cleaning
 from agent.cli.exit_codes import DONE, UNAVAILABLE
 from agent.cli.node import assess, record_node
 from agent.cli.options import add_output, config_of, value
-from agent.cli.output import write, write_json
+from agent.cli.output import terminal_columns, write, write_json
 from agent.config import duration
 from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
@@ -44,5 +44,5 @@ def execute(arguments: argparse.Namespace) -> int:
         write_json(timeline)
     else:
         period = "" if arguments.since is None else format_age(arguments.since)
-        write(timeline_table(timeline, period, verbose=arguments.verbose))
+        write(timeline_table(timeline, period, verbose=arguments.verbose, columns=terminal_columns()))
     return UNAVAILABLE if timeline["unavailable"] else DONE

@@ -1,9 +1,12 @@
-"""What to do about a finding: the `Do:` of its detector, and for leaks what the node's free addresses call for."""
+"""What to do about a finding: the `Do:` of its detector as steps, and for addresses what this node calls for."""
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import metadata, version
 from inspect import cleandoc
-from typing import Final
+from shlex import quote
+from typing import Final, NamedTuple
 
 from agent.checks.addresses import exhausted_range, failing_plugin, leaked_reservation
 from agent.checks.registry import DETECTORS
@@ -14,19 +17,41 @@ from agent.model.text import count_of
 
 _SCARCE: Final = 10
 """Less than this part of a range free is urgent: the alert NodeleakRangeNearlyExhausted has the same limit."""
-_RELEASE: Final = (
-    "release the leaked addresses: `nodeleak clean --dry-run`, then `nodeleak clean --apply --cleanup-network=auto` "
-    "(in a pod: with the Job of `kubectl nodeleak clean-job`, or the overlay cleanup-exec); never delete "
-    "reservation files by hand"
-)
+_SENTENCE_ENDS: Final = re.compile(r"(?<=\.) (?=[A-Z`])|; (?=then |stop |uncordon )")
+_LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) [^`]+)`\)?\.$")
+
+ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
+_IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
+_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
 
 
-def advice(detector: str, report: Report) -> str:
-    detectors = {tracked.finding.detector for tracked in report.findings}
-    text = _leak_advice(report) if detector == leaked_reservation.NAME else _documented(detector)
-    if failing_plugin.NAME in detectors and detector in {leaked_reservation.NAME, exhausted_range.NAME}:
-        return f"mend the CNI plugin that fails first (see {failing_plugin.NAME}); then: {text}"
-    return text
+class Step(NamedTuple):
+    text: str
+    commands: tuple[str, ...] = ()
+    """To copy, each on a line of its own."""
+
+
+def release_commands(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the commands that release addresses: on a node, in a pod that may do it, or from outside of a pod."""
+    if "KUBERNETES_SERVICE_HOST" not in environment:
+        return ON_NODE
+    return _IN_POD if environment.get("NODELEAK_CLEANUP_NETWORK") else _AS_JOB
+
+
+def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> list[Step]:
+    """Return what to do, in order; nothing for an exhausted range with leaks, whose steps are those of the leaks.
+
+    `release`: what `release_commands` returned.
+    """
+    if detector not in {leaked_reservation.NAME, exhausted_range.NAME}:
+        return list(_documented(detector, report))
+    found = {tracked.finding.detector for tracked in report.findings}
+    node = quote(report.assessment.snapshot.node_name)
+    mend = Step(f"Mend the CNI plugin that fails first (see {failing_plugin.NAME}), or addresses leak again.")
+    first = [mend] if failing_plugin.NAME in found else []
+    if detector == leaked_reservation.NAME:
+        return [*first, *_about_leaks(report, node, [command.format(node=node) for command in release])]
+    return [] if leaked_reservation.NAME in found else [*first, *_about_pods(report, node)]
 
 
 def description(detector: str) -> str:
@@ -34,9 +59,16 @@ def description(detector: str) -> str:
     return _page(detector).partition("\n")[0]
 
 
-def _documented(detector: str) -> str:
-    """Return what follows `Do:` on a detector's page."""
-    return " ".join(_page(detector).partition("\nDo: ")[2].split())
+def _documented(detector: str, report: Report) -> Iterator[Step]:
+    """Make a step of each sentence that follows `Do:` on a detector's page."""
+    severities = {tracked.finding.severity for tracked in report.findings if tracked.finding.detector == detector}
+    text = " ".join(_page(detector).partition("\nDo: ")[2].split())
+    for sentence in _SENTENCE_ENDS.split(text):
+        if sentence.startswith("Severity info: ") and Severity.INFO not in severities:
+            continue
+        step = f"{sentence[0].upper()}{sentence[1:].removesuffix('.')}."
+        command = _LAST_COMMAND.search(step)
+        yield Step(f"{step[: command.start()]}:", (command[1],)) if command else Step(step)
 
 
 def _page(detector: str) -> str:
@@ -44,19 +76,36 @@ def _page(detector: str) -> str:
     return cleandoc(module.__doc__ or "")
 
 
-def _leak_advice(report: Report) -> str:
+def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[Step]:
     """Say how urgent the leaks are, by the fullest network that has some."""
     networks = _leaking_networks(report)
     free = [network.free for network in networks if network.free is not None]
     if 0 in free:
-        return f"no address is free: pods that start now fail; cordon the node; {_RELEASE}"
-    if not free or len(free) < len(networks):
-        return f"the number of free addresses is unknown; {_RELEASE}"
-    urgency = "" if any(map(_is_scarce, networks)) else "not urgent: "
-    return (
-        f"{urgency}{count_of(min(free), 'free address', 'free addresses')} left; {_RELEASE}; afterwards find out what "
-        "restarted or removed containers at the time shown, or addresses will leak again"
+        yield Step("No address is free, and pods that start now fail. Cordon the node:", (f"kubectl cordon {node}",))
+        urgency = ""
+    elif len(free) < len(networks) or not free:
+        urgency = "The number of free addresses is unknown. "
+    else:
+        calm = "" if any(map(_is_scarce, networks)) else "Not urgent: "
+        urgency = f"{calm}{count_of(min(free), 'address is', 'addresses are')} free. "
+    where = " with a Job, from your machine (this pod only reads)" if "clean-job" in release[-1] else ""
+    yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
+    if 0 in free:
+        yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
+    yield Step("Find out what restarted or removed containers at the time shown, or addresses will leak again.")
+    yield Step("Never delete reservation files by hand: addresses in use have such files too.")
+
+
+def _about_pods(report: Report, node: str) -> Iterator[Step]:
+    """Say what to do about a range that is full of pods, or is too small for them."""
+    critical = any(
+        tracked.finding.detector == exhausted_range.NAME and tracked.finding.severity is Severity.CRITICAL
+        for tracked in report.findings
     )
+    if critical:
+        yield Step("No address is free, and pods that start now fail. Cordon the node:", (f"kubectl cordon {node}",))
+        yield Step("No address is known to be leaked. Delete pods here that can run on other nodes.")
+    yield Step("Lower the kubelet's --max-pods, or give the node a larger pod CIDR.")
 
 
 def _leaking_networks(report: Report) -> list[NetworkSummary]:

@@ -1,15 +1,17 @@
 """Findings as lines of text: the leaks, or the rejected pods, of one cause are one line with their number and names."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses import host_ports, leaked_reservation
-from agent.model.finding import RESTARTS, LeakCause, Severity, TrackedFinding, total
+from agent.checks.addresses import exhausted_range, host_ports, leaked_reservation
+from agent.exporters.wording import WORDING
+from agent.model.finding import RESTARTS, Finding, LeakCause, Severity, TrackedFinding, total
 from agent.model.rejections import PodOutcome
 from agent.model.report import Report
-from agent.model.text import count_of, format_time
+from agent.model.text import count_of, format_number, format_time
 
 LONGEST_LIST: Final = 40
 """Names in one line, and lines of one kind."""
@@ -31,6 +33,34 @@ def finding_lines(report: Report, *, verbose: bool = False) -> list[FindingLine]
         groups.setdefault((not verbose and _group(tracked)) or number, []).append(tracked)
     runtime = runtimes.name_of(report.assessment.snapshot)
     return [_line(group, runtime) for group in groups.values()]
+
+
+def problems(finding: Finding) -> int:
+    """Return for how many leaks, pods or others a finding stands."""
+    return max(finding.count, len(finding.rejected_pods))
+
+
+def count_by_severity(report: Report) -> str:
+    """Count the findings: `1 critical: no free addresses; 7 warnings: leaked pod addresses`."""
+    counts: dict[Severity, Counter[str]] = {}
+    for tracked in report.sorted_findings:
+        finding = tracked.finding
+        counts.setdefault(finding.severity, Counter())[finding.detector] += problems(finding)
+    return "; ".join(_count(severity, detectors) for severity, detectors in counts.items())
+
+
+def _count(severity: Severity, detectors: Counter[str]) -> str:
+    kinds = [(_noun(detector, severity, count), count) for detector, count in detectors.items()]
+    nouns = ", ".join(noun if len(kinds) == 1 else f"{noun} ({format_number(count)})" for noun, count in kinds)
+    plural = "warnings" if severity is Severity.WARNING else severity.value
+    return f"{count_of(detectors.total(), severity.value, plural)}: {nouns}"
+
+
+def _noun(detector: str, severity: Severity, count: int) -> str:
+    if (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL):
+        return "no free addresses"
+    wording = WORDING[detector]
+    return wording.singular if count == 1 else wording.plural
 
 
 def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:

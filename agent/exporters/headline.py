@@ -7,6 +7,7 @@ from agent.checks.addresses import exhausted_range, leaked_reservation
 from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
 from agent.checks.watches import replayed_watch
+from agent.exporters.finding_lines import problems
 from agent.exporters.wording import WORDING, Wording
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity, total
@@ -45,10 +46,11 @@ def headline(report: Report, *, alive: bool = True) -> str:
 
 
 def incomplete(report: Report) -> str:
-    """Say which checks could not run, with the first reason; empty where all did."""
+    """Say which checks could not run, with the reason of most of them; empty where all did."""
     failed = [gap for gap in report.gaps if not gap.chosen]
     if failed:
-        why = report.unavailable[0].why if report.unavailable else f"{failed[0].detector}: {failed[0].why}"
+        whys = [source.why for source in report.unavailable] or [f"{failed[0].detector}: {failed[0].why}"]
+        why = max(whys, key=lambda why: sum(why in gap.why for gap in failed))
         return f"{len(failed)} of {len(DETECTORS)} checks could not run: {why}"
     if report.unavailable:
         return f"every check ran, but {report.unavailable[0].source} is unavailable: {report.unavailable[0].why}"
@@ -92,8 +94,7 @@ def _consequence(detector: str, wording: Wording, report: Report, found: Sequenc
             return "the API server sends outdated watch events"
         case _:
             where = f" on {report.assessment.snapshot.node_name}" if detector == leaked_reservation.NAME else ""
-            count = sum(max(finding.count, len(finding.rejected_pods)) for finding in found)
-            return f"{count_of(count, wording.singular, wording.plural)}{where}"
+            return f"{count_of(sum(map(problems, found)), wording.singular, wording.plural)}{where}"
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:

@@ -212,8 +212,11 @@ def _leaks(report: Report) -> Iterator[_Event]:
     for tracked in report.sorted_findings:
         finding = tracked.finding
         if tracked.confirmed and finding.detector == leaked_reservation.NAME:
+            # Without `since`, the last start that can have been its cause is a bound from above, and not from below.
             at = finding.since or finding.cause_at or tracked.first_seen
-            yield _Event(at, False, EventKind.LEAKED, finding.subject, f"leak: {finding.message}", "reservations")
+            when = "then or later" if finding.since else "then or earlier"
+            text = f"leak (began {when}): {finding.message}"
+            yield _Event(at, False, EventKind.LEAKED, finding.subject, text, "reservations")
 
 
 def _releases(releases: "Iterable[Entry]") -> Iterator[_Event]:

@@ -8,14 +8,23 @@ class Wording(NamedTuple):
     """Page and section; empty: no alert is about them."""
     singular: str = ""
     plural: str = ""
-    """Their consequence in the headline, after their number; empty: `headline` has a sentence of its own."""
+    """What they are, after their number."""
     says_what_to_do: bool = False
     """Whether the messages end with what to do."""
 
 
 WORDING: Final = {
-    "unregistered_node": Wording("NodeUnregistered.md#nodeleaknodeunregistered", says_what_to_do=True),
-    "exhausted_range": Wording("Ranges.md#nodeleakrangetoosmall"),
+    "unregistered_node": Wording(
+        "NodeUnregistered.md#nodeleaknodeunregistered",
+        "node that is not registered correctly",
+        "nodes that are not registered correctly",
+        says_what_to_do=True,
+    ),
+    "exhausted_range": Wording(
+        "Ranges.md#nodeleakrangetoosmall",
+        "range with too few free addresses",
+        "ranges with too few free addresses",
+    ),
     "shared_ip": Wording(
         "AddressesInUse.md#nodeleaksharedaddress",
         "pod address in use by two pods",
@@ -76,6 +85,10 @@ WORDING: Final = {
         "ranges that pods find exhausted and that were not judged so",
     ),
     "left_over_network": Wording("", "left-over network directory", "left-over network directories"),
-    "replayed_watch": Wording("WatchReplayed.md#nodeleakwatchreplayed"),
+    "replayed_watch": Wording(
+        "WatchReplayed.md#nodeleakwatchreplayed",
+        "watch that sends outdated events",
+        "watches that send outdated events",
+    ),
 }
 """By detector, the most direct effect on pods first."""

@@ -80,6 +80,20 @@ def test_a_word_with_several_meanings_has_all_of_them(capsys: pytest.CaptureFixt
     assert "unknown (likely cause of a leak)" in page
 
 
+def test_a_message_of_another_program_leads_to_the_word_that_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for message, word in {
+        "no IP addresses available in range set": "NodeleakRangeExhausted (alert)",
+        'plugin type="bridge" failed (add): failed to allocate for range 0: no IP addresses': "NodeleakRangeExhausted",
+        'failed to find plugin "loopback" in path [/opt/cni/bin]': "failing_plugin (finding)",
+        "UnexpectedAdmissionError": "rejected_pod (finding)",
+        "Volume not attached according to node status for volume": "detached_volume (finding)",
+    }.items():
+        assert main(["explain", message]) == DONE
+        assert capsys.readouterr().out.startswith(word)
+    assert {glossary.MESSAGES[message] for message in glossary.MESSAGES} <= {entry.word for entry in glossary.entries()}
+    assert main(["explain", "Multi-Attach error"]) == USAGE, "it is not what a lost volume looks like"
+
+
 def test_without_a_word_it_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"]) == DONE
     page = capsys.readouterr().out

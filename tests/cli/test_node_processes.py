@@ -488,6 +488,16 @@ def test_without_the_nodes_processes_docker_is_not_asked(node: Node, scheme: str
     assert "set hostPID: true" in done.out
 
 
+def test_off_a_node_the_headline_names_the_cause_and_no_directory(tmp_path: Path) -> None:
+    away = {"cni-networks-dir", "checkpoint-dir", "cni-config-dir", "cni-cache-dir", "device-plugins-dir", "run-dir"}
+    (tmp_path / "proc").mkdir()
+    done = nodeleak("scan", "--api=off", f"--proc={tmp_path}/proc", *(f"--{name}={tmp_path}/{name}" for name in away))
+    assert done.code == 3
+    headline = done.out.splitlines()[1]
+    assert f"no kubelet and no container runtime in {tmp_path}/proc" in headline
+    assert "set hostPID: true" in headline
+
+
 def test_a_docker_on_another_machine_is_not_asked(node: Node) -> None:
     (node.home / "proc/7/stat").unlink()
     node.kubelet(KUBENET)

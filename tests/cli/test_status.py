@@ -75,7 +75,7 @@ def test_a_read_only_mount_makes_releases_impossible(node: SmallNode, read_only:
         f"cannot change {node.home}/networks/kubenet: read-only mount: to release, create a Job "
     )
     assert " is mounted read-only: nothing is released without a journal" in journal
-    assert f"\nNo release is possible here now:\n  {directory}\n  {journal}\n" in done.out
+    assert f" No release is possible here now: {directory} {journal} " in " ".join(done.out.split())
 
 
 def test_what_is_unavailable_is_incomplete_and_blocks_releases(node: SmallNode) -> None:

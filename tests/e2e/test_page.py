@@ -95,7 +95,7 @@ def test_a_leak_is_seen_and_reached_by_keyboard(
                 assert {ip for ip, mark in marks.items() if mark == "leaked"} == set(old)
                 findings = view.page.locator(".finding").inner_text()
                 assert all(ip in findings for ip in old)
-                assert "Do: " in findings
+                assert "Do:" in findings
 
         eventually(check, 20)
         check_as_a_document(browser, daemon.url)

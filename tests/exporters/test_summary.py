@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from agent.checks.registry import DETECTORS
-from agent.exporters.advice import advice, description, runbook
+from agent.exporters import advice as remedies
 from agent.exporters.headline import Status, headline, status_of
+from agent.exporters.text.addresses import TableView
 from agent.exporters.text.scan import scan_table
 from agent.exporters.wording import WORDING
 from agent.model.finding import Finding, Severity, SkippedCheck, TrackedFinding
@@ -29,17 +30,20 @@ def test_every_detector_has_its_words() -> None:
         two = report_with(*(Finding(name, subject, "m", network="kubenet") for subject in "ab"))
         assert headline(two).startswith("Warning: ")
         assert "findings" not in headline(two)
-        assert min(len(advice(name, two)), len(description(name))) > 20
-        assert (scan_table(two).count("  Do: ") == 1) is not wording.says_what_to_do
+        assert remedies.advice(name, two)
+        assert len(remedies.description(name)) > 20
+        assert (scan_table(two).count("  Do:\n") == 1) is not wording.says_what_to_do
 
 
 def test_every_detector_with_an_alert_has_its_runbook() -> None:
     for detector in DETECTORS:
-        urls = {runbook(detector.NAME, severity) for severity in Severity}
+        urls = {remedies.runbook(detector.NAME, severity) for severity in Severity}
         assert (urls == {""}) is (detector.NAME == "left_over_network")
         of_it = (rule for rule in rules("alert") if f'detector="{detector.NAME}"' in rule["expr"])
         assert {rule["annotations"]["runbook_url"] for rule in of_it} <= urls
-    assert runbook("exhausted_range", Severity.CRITICAL).endswith("/docs/runbooks/Ranges.md#nodeleakrangeexhausted")
+    assert remedies.runbook("exhausted_range", Severity.CRITICAL).endswith(
+        "/docs/runbooks/Ranges.md#nodeleakrangeexhausted"
+    )
 
 
 def test_the_severity_comes_before_the_kind_and_the_kind_before_the_number() -> None:
@@ -80,16 +84,40 @@ def test_halted_cleanup_is_critical_but_less_than_a_critical_finding() -> None:
 
 
 def test_what_to_do_about_leaks_depends_on_free_addresses() -> None:
-    report = report_with(leak(9))
+    report = report_with(leak(9), FULL)
     for free, expected in (
-        (0, "no address is free: pods that start now fail; cordon the node; release"),
-        (90, "not urgent: 90 free addresses left; release"),
-        (9, "9 free addresses left; release"),
-        (None, "the number of free addresses is unknown; release"),
+        (0, "No address is free, and pods that start now fail. Cordon the node:"),
+        (90, "Not urgent: 90 addresses are free. See what would be released"),
+        (9, "9 addresses are free. See what would be released"),
+        (None, "The number of free addresses is unknown. See what would be released"),
     ):
-        text = advice(
-            "leaked_reservation", replace(report, networks=tuple(replace(n, free=free) for n in report.networks))
-        )
-        assert text.startswith(expected)
-        assert "nodeleak clean --dry-run" in text
-        assert "never delete reservation files by hand" in text
+        networks = tuple(replace(network, free=free) for network in report.networks)
+        steps = remedies.advice("leaked_reservation", replace(report, networks=networks))
+        assert steps[0].text.startswith(expected)
+        assert ("kubectl cordon worker-1" in steps[0].commands) is (free == 0)
+        assert remedies.ON_NODE in [step.commands for step in steps]
+        assert steps[-1].text.startswith("Never delete reservation files by hand")
+    assert remedies.advice("exhausted_range", report) == [], "the steps of the leaks are those of the range"
+    assert scan_table(report).count("Do:\n") == 1
+    (cordon, *_) = remedies.advice("exhausted_range", report_with(FULL))
+    assert cordon.commands == ("kubectl cordon worker-1",)
+
+
+def test_only_the_commands_that_work_here_are_printed() -> None:
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    for environment, command in (
+        ({}, "nodeleak clean --apply --cleanup-network=auto"),
+        (pod, "kubectl nodeleak clean-job worker-1 --apply --run"),
+        (pod | {"NODELEAK_CLEANUP_NETWORK": "auto"}, "nodeleak clean --apply"),
+    ):
+        text = scan_table(report_with(leak(9)), view=TableView(release=remedies.release_commands(environment)))
+        assert [line.strip() for line in text.splitlines() if "--apply" in line] == [command]
+
+
+def test_prose_fits_and_commands_are_not_broken() -> None:
+    for detector in WORDING:
+        report = report_with(Finding(detector, "a", "word " * 90, network="kubenet"))
+        lines = scan_table(report, view=TableView(columns=150)).splitlines()
+        prose = [line for line in lines if not line.startswith("         ")]
+        assert max(map(len, prose)) <= 100
+        assert not [line for line in prose if line.count("`") % 2]

@@ -116,7 +116,7 @@ def test_any_node_can_be_drawn(snapshot: Snapshot) -> None:
 def test_a_command_to_copy_has_only_words() -> None:
     (finding,) = GOOD["findings"]
     text = status_table({**GOOD, "findings": [{**finding, "detector": "; rm -rf /"}], "unavailable": []})
-    assert text.endswith("\nFor more: `nodeleak scan`\n")
+    assert text.endswith("\nFor more:\n  nodeleak scan\n")
 
 
 def test_without_a_daemon_there_is_one_sentence_with_the_remedy() -> None:

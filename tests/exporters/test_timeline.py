@@ -61,11 +61,14 @@ def test_a_pod_rejected_in_the_second_of_the_start_comes_after_it() -> None:
     assert [event["what"] for event in found] == list(kinds)
 
 
-def test_a_confirmed_leak_has_its_earliest_time_and_its_cause() -> None:
+def test_a_leak_has_its_cause_and_the_time_of_the_last_start_only_bounds_it_from_above() -> None:
     leaking = node(b.reservation("10.244.1.9"), processes=[b.processes(kubelet=HOUR)])
     (event,) = events(leaking, EventKind.LEAKED)
     assert (event["at"], event["exact"], event["subject"]) == (ago(HOUR), False, "kubenet/10.244.1.9")
     assert "likely cause: kubelet restart at 2026-03-26 19:00:00Z" in event["text"]
+    assert event["text"].startswith("leak (began then or earlier): ")
+    (at_boot,) = events(node(b.reservation("10.244.1.9", ""), processes=[b.processes(kubelet=HOUR)]), EventKind.LEAKED)
+    assert at_boot["text"].startswith("leak (began then or later): ")
     unconfirmed = timeline_document(scanned(node(), leaking))
     assert "leaked" not in {event["what"] for event in unconfirmed["events"]}
 

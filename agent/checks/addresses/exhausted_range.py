@@ -5,9 +5,9 @@ last address stay in `ContainerCreating` with `no IP addresses available in rang
 
 Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
 Severity info: the whole range is smaller than the number of pods that the node accepts.
-Do: cordon the node if no address is free. If addresses are leaked, release them (`nodeleak clean`). If none is leaked,
-the states of the reservations show what fills the range; if it is pods, lower the kubelet's `--max-pods`, or give the
-node a larger pod CIDR.
+Do: while no address is free, keep new pods away (`kubectl cordon NODE`). Release what is leaked (`nodeleak clean`).
+Where nothing is leaked, the states of the reservations show what fills the range. Where pods fill it, lower the
+kubelet's `--max-pods`, or give the node a larger pod CIDR.
 """
 
 from collections.abc import Iterator

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
+from agent.exporters.advice import ON_NODE
 from agent.exporters.text.table import table
 from agent.model.text import escape, format_age
 
@@ -24,6 +25,8 @@ class TableView:
     """Every row and column, and IDs in full."""
     columns: int | None = None
     """Of the terminal, which the lines fit; None: nothing is cut."""
+    release: tuple[str, ...] = ON_NODE
+    """The commands that release addresses here."""
 
 
 def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:

@@ -2,14 +2,26 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
+from agent.exporters.advice import ON_NODE, Step
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
 from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
-from agent.exporters.text.table import lines_as_text, refer, section, table, what_to_do
+from agent.exporters.text.table import (
+    commands,
+    fill,
+    fill_each,
+    lines_as_text,
+    numbered,
+    refer,
+    section,
+    table,
+    what_to_do,
+)
 from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
 from agent.model.text import count_of, format_number, rfc3339
 
@@ -23,6 +35,8 @@ WHEN_HALTED: Final = (
 _COLUMNS: Final = ("network", "ip", "age_seconds", "cause", "container_id", "pod", "verdict", "entry")
 _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
+_OF_A_POD: Final = {BlockedBy.NO_CLEANUP_NETWORK, BlockedBy.NETWORK_UNWRITABLE}
+"""What the manifests of a pod, and nobody in it, can change."""
 _NAMED: Final = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
@@ -40,26 +54,34 @@ def clean_names(cleaning: Cleaning, view: TableView) -> str:
 def _lines(document: dict[str, Any], view: TableView, *, verbose: bool) -> Iterator[str]:
     yield f"Node {document['node']}, {document['taken_at']}"
     if not document["applied"]:
-        yield from _possible(document["blockers"])
+        yield from _possible(document, view)
     if document["halted"]:
-        yield from ("", f"Cleanup halted: {document['halted']}", f"  Do: {WHEN_HALTED}")
+        halted = fill(f"Cleanup halted: {document['halted']}", view.columns, rest="  ")
+        yield from ("", *halted, *numbered(map(Step, WHEN_HALTED.split("; ")), view.columns))
     if document["addresses"]:
         yield from section(address_table(_COLUMNS, _rows(document, view), view.columns))
-    yield from section(_reasons(document, verbose=verbose), "Why:")
-    yield from section(f"{row['ip']}: nothing to release: {row['why']}" for row in document["passed_over"])
+    reasons = _reasons(document, verbose=verbose)
+    yield from section(fill_each(reasons, view.columns), "Why:")
+    passed_over = (f"{row['ip']}: nothing to release: {row['why']}" for row in document["passed_over"])
+    yield from section(fill_each(passed_over, view.columns, indent=""))
     head = "Nothing can be released, because these sources are unavailable:"
-    yield from section(what_to_do(document["unavailable"]), head)
-    yield from section(f"warning: {warning}" for warning in document["warnings"])
+    yield from section(what_to_do(document["unavailable"], view.columns), head)
+    warnings = (f"warning: {warning}" for warning in document["warnings"])
+    yield from section(fill_each(warnings, view.columns, indent=""))
     yield ""
     yield from _totals(document)
 
 
-def _possible(blockers: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Say first whether what follows can be done here."""
+def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
+    """Say first whether what follows can be done here, and otherwise where."""
+    blockers = document["blockers"]
     if blockers:
         yield f"No release is possible {_scope(blockers)}:"
-    for blocker in blockers:
-        yield "  cleanup halted: see below" if blocker["by"] == BlockedBy.HALTED else f"  {blocker['why']}"
+    halted = "cleanup halted: see below"
+    whys = (halted if blocker["by"] == BlockedBy.HALTED else blocker["why"] for blocker in blockers)
+    yield from fill_each(whys, view.columns)
+    if view.release != ON_NODE and _OF_A_POD & {blocker["by"] for blocker in blockers}:
+        yield from commands([view.release[-1].format(node=quote(document["node"]))], "To release, run:")
     use_apply = "" if _everywhere(blockers) else "; use --apply to release"
     yield f"DRY RUN: nothing is changed{use_apply}."
 
@@ -103,7 +125,7 @@ def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
         if verbose or len(lines) <= _NAMED:
             yield from lines
         else:  # of many that differ by a number, the last is the furthest from a release
-            yield from (lines[0], f"  {label}: … {len(lines) - 2} more: use -v to list all", lines[-1])
+            yield from (lines[0], f"{label}: … {len(lines) - 2} more: use -v to list all", lines[-1])
 
 
 def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Iterator[tuple[str, str, str]]:
@@ -117,7 +139,7 @@ def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Itera
 def _reason(label: str, why: str, setting: str, ips: Sequence[str], *, verbose: bool) -> str:
     named = ", ".join(ips) if verbose or len(ips) <= _NAMED else count_of(len(ips), "address", "addresses")
     override = f"; override with {setting}" if setting else ""
-    return f"  {label} ({named}): {why}{override}"
+    return f"{label} ({named}): {why}{override}"
 
 
 def _totals(document: dict[str, Any]) -> Iterator[str]:

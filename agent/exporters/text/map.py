@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from agent.exporters.finding_lines import LONGEST_LIST
+from agent.exporters.finding_lines import LONGEST_LIST, count_by_severity
 from agent.exporters.json.scan import scan_document
 from agent.exporters.range_map import LOOKS, Mark, NetworkMap, RangeMap, Row, by_weight, mark_of, network_maps
 from agent.exporters.text.scan import header, unavailable
-from agent.model.finding import total
+from agent.exporters.text.table import fill
 from agent.model.report import Report
-from agent.model.text import count_of, escape, format_number
+from agent.model.text import escape, format_number
 
 _ASCII: Final = {"·": ".", "■": "o", "░": "/"}
 _GROUP: Final = 8
@@ -40,7 +40,7 @@ def _lines(report: Report, letter: Letter) -> Iterator[str]:
     yield ""
     yield from _legend(sum((network_map.counts for network_map in maps), Counter[Mark]()), letter)
     if report.findings:
-        yield from ("", f"{count_of(total(report.findings), 'finding')}: run without --map to list them.")
+        yield from ("", *fill(count_by_severity(report), rest="  "), "Run without --map to list them.")
     yield from map(escape, unavailable(scan_document(report)["unavailable"]))
 
 

@@ -6,17 +6,29 @@ from typing import Any, Final
 
 from agent.exporters.advice import advice
 from agent.exporters.devices import HEADS, device_rows
-from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
+from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, count_by_severity, finding_lines
 from agent.exporters.headline import Status, headline, incomplete, status_of
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
-from agent.exporters.text.table import by_reason, explain, grid, lines_as_text, refer, section, what_to_do
+from agent.exporters.text.table import (
+    by_reason,
+    commands,
+    explain,
+    fill,
+    fill_each,
+    grid,
+    lines_as_text,
+    numbered,
+    refer,
+    section,
+    what_to_do,
+)
 from agent.exporters.wording import WORDING
 from agent.model.assessment import State
-from agent.model.finding import Severity, total
+from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, NotRequested
-from agent.model.text import count_of, format_number, rfc3339
+from agent.model.text import format_number, rfc3339
 
 _LISTED: Final = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
 """States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
@@ -38,24 +50,24 @@ def scan_names(report: Report, view: TableView) -> str:
     return name_lines(_rows(scan_document(report), view, whole=True))
 
 
-def header(report: Report) -> Iterator[str]:
+def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
-    yield headline(report)
+    yield from fill(headline(report), columns, rest="  ")
     if status_of(report) is not Status.INCOMPLETE and (missing := incomplete(report)):
-        yield f"Incomplete: {missing}"
+        yield from fill(f"Incomplete: {missing}", columns, rest="  ")
 
 
 def _lines(report: Report, view: TableView, *, verbose: bool) -> Iterator[str]:
     document = scan_document(report)
-    yield from header(report)
+    yield from header(report, view.columns)
     yield ""
     heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
     yield from grid([heads, *map(_summary, document["networks"])], view.columns)
     yield from _reservations(document, view, whole=verbose or view.wide)
     yield from _devices(report, view.columns, verbose=verbose)
-    yield from _findings(report, verbose=verbose)
-    yield from _not_evaluated(report, document)
+    yield from _findings(report, view, verbose=verbose)
+    yield from _not_evaluated(report, document, view.columns)
 
 
 def _summary(network: dict[str, Any]) -> list[str]:
@@ -84,10 +96,15 @@ def _more(count: int, indent: str = "") -> Iterator[str]:
 
 
 def _rows(document: dict[str, Any], view: TableView, *, whole: bool) -> list[AddressRow]:
-    """Return the addresses to list. Leaks are findings, so that only the whole list repeats them."""
+    """Return the addresses to list. Only the whole list repeats what findings name."""
     states, unavailable = _LISTED | {State.LEAKED} if whole else _LISTED, document["unavailable"]
-    listed = (row for row in document["reservations"] if row["state"] in states)
-    return sorted_rows(({**row, "why": refer(row["why"], unavailable)} for row in listed), view.sort_by)
+    named = set() if whole else {finding["subject"] for finding in document["findings"]}
+    listed = (
+        {**row, "why": refer(row["why"], unavailable)}
+        for row in document["reservations"]
+        if row["state"] in states and f"{row['network']}/{row['ip']}" not in named
+    )
+    return sorted_rows(listed, view.sort_by)
 
 
 def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
@@ -113,44 +130,42 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
         yield from _more(len(rows) - len(shown))
 
 
-def _findings(report: Report, *, verbose: bool) -> Iterator[str]:
+def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str]:
     if not report.findings:
         return
     yield ""
-    lines = finding_lines(report, verbose=verbose)
-    yield f"{count_of(total(report.findings), 'finding')} (for more: {explain(line.detector for line in lines)}):"
-    counts, printed = Counter(line.detector for line in lines), Counter[str]()
-    for line in lines:
-        detector = line.detector
-        printed[detector] += 1
-        if verbose or printed[detector] <= LONGEST_LIST:
-            yield _finding(line)
-        if printed[detector] < counts[detector]:
-            continue
-        if not verbose:
-            yield from _more(counts[detector] - LONGEST_LIST, f"  {detector}: ")
+    yield from fill(count_by_severity(report), view.columns, rest="  ")
+    groups: dict[str, list[FindingLine]] = {}
+    for line in finding_lines(report, verbose=verbose):
+        groups.setdefault(line.detector, []).append(line)
+    for detector, lines in groups.items():
+        shown = lines if verbose else lines[:LONGEST_LIST]
+        for line in shown:
+            yield from fill(_finding(line), view.columns, first="  ", rest="    ")
+        yield from _more(len(lines) - len(shown), f"  {detector}: ")
         if not WORDING[detector].says_what_to_do:
-            yield f"  Do: {advice(detector, report)}"
+            yield from numbered(advice(detector, report, view.release), view.columns)
+    yield from commands(explain(groups), "For more:", "  ")
 
 
 def _finding(line: FindingLine) -> str:
     # Most are warnings.
     severity = "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
-    return f"  {line.detector}: {severity}{line.text}"
+    return f"{line.detector}: {severity}{line.text}"
 
 
-def _not_evaluated(report: Report, document: dict[str, Any]) -> Iterator[str]:
+def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None) -> Iterator[str]:
     """List disabled and unavailable sources, and the checks that could not run."""
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
         yield from ("", f"Checked without the API server ({pods.why}): only this node was read.")
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
-            yield f"Skipped without it: {', '.join(skipped)}."
+            yield from fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
     sources = document["unavailable"]
-    yield from unavailable(sources)
+    yield from unavailable(sources, columns)
     failed = [{"source": gap.detector, "why": refer(gap.why, sources)} for gap in report.gaps if not gap.chosen]
-    yield from section((f"  {line}" for line in by_reason(failed)), "Checks that could not run:")
+    yield from section(fill_each(by_reason(failed), columns), "Checks that could not run:")
 
 
-def unavailable(sources: Sequence[dict[str, str]]) -> Iterator[str]:
-    return section(what_to_do(sources), "Unavailable (nothing is concluded from these sources):")
+def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -> Iterator[str]:
+    return section(what_to_do(sources, columns), "Unavailable (nothing is concluded from these sources):")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
-from agent.exporters.text.table import explain, grid, lines_as_text, section
+from agent.exporters.text.table import commands, explain, fill_each, grid, lines_as_text, section
 from agent.model.status import NodeState
 from agent.model.text import format_age, format_number
 
@@ -42,12 +42,12 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     if found := document["findings"]:
         rows = ([row["detector"], row["severity"], format_number(row["count"]), row["oldest"]] for row in found)
         yield from ("", *grid([["FINDING", "SEVERITY", "COUNT", "SINCE"], *rows]))
-    missing = (f"  {source['source']}: {source['why']}" for source in document["unavailable"])
-    yield from section(missing, "Unavailable (nothing is concluded from these sources):")
+    texts = (f"{source['source']}: {source['why']}" for source in document["unavailable"])
+    yield from section(fill_each(texts), "Unavailable (nothing is concluded from these sources):")
     yield from ("", *_cleanup(document["cleanup"]))
     # People copy this line, and any process could have written the document.
     words = [finding["detector"] for finding in found if finding["detector"].isidentifier()]
-    yield from ("", f"For more: {', '.join(filter(None, ['`nodeleak scan`', explain(words)]))}")
+    yield from ("", *commands(["nodeleak scan", *explain(words)], "For more:"))
 
 
 def _head(document: dict[str, Any]) -> Iterator[str]:
@@ -55,7 +55,7 @@ def _head(document: dict[str, Any]) -> Iterator[str]:
     age, interval = _duration(report["age_seconds"]), _duration(report["interval_seconds"])
     yield f"Node {document['node']}, checked {age} ago (every {interval}), nodeleak {document['version']}"
     if document["state"] == NodeState.STALLED:
-        yield f"Stalled: the daemon has stopped checking this node; what follows is {age} old"
+        yield f"Stalled: the daemon has stopped checking this node; this report is {age} old"
     yield document["headline"]
 
 
@@ -67,4 +67,4 @@ def _cleanup(cleanup: dict[str, Any]) -> Iterator[str]:
     networks = ", ".join(cleanup["networks"]) or "none"
     yield f"Cleanup by the daemon: {cleanup['mode']}. Networks that may be cleaned: {networks}."
     yield _POSSIBLE[cleanup["release_possible"]]
-    yield from (f"  {why}" for why in cleanup["why_not"])
+    yield from fill_each(cleanup["why_not"])

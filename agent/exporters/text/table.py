@@ -1,9 +1,17 @@
 """Lines and columns of text for a terminal."""
 
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from agent.exporters.advice import Step
 from agent.model.text import escape
+
+WIDTH: Final = 100
+"""Longer lines of prose are hard to read. Tables are as wide as the terminal."""
+_UNBROKEN: Final = re.compile(r"`[^`]*`|\d{4}-\d\d-\d\d \d\d:")
+"""Commands and times, which stay on one line."""
 
 _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
@@ -21,9 +29,44 @@ def section(lines: Iterable[str], *head: str) -> Iterator[str]:
         yield from ("", *head, *listed)
 
 
-def explain(words: Iterable[str]) -> str:
-    """Write the commands that explain words, each once."""
-    return ", ".join(f"`nodeleak explain {word}`" for word in dict.fromkeys(words))
+def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = "") -> list[str]:
+    """Break prose into lines that fit a terminal. `first`, `rest`: what the first line and the others begin with."""
+    if columns is None:
+        return [f"{first}{escape(text)}"]
+    joined = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), escape(text))
+    lines = textwrap.wrap(
+        joined,
+        min(columns, WIDTH),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def fill_each(texts: Iterable[str], columns: int | None = None, *, indent: str = "  ") -> Iterator[str]:
+    return (line for text in texts for line in fill(text, columns, first=indent, rest=f"{indent}  "))
+
+
+def explain(words: Iterable[str]) -> list[str]:
+    """Return the commands that explain words, each once."""
+    return [f"nodeleak explain {word}" for word in dict.fromkeys(words)]
+
+
+def numbered(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
+    """Write what to do, in order, with each command on a line of its own."""
+    for number, step in enumerate(steps, 1):
+        if number == 1:
+            yield "  Do:"
+        yield from fill(step.text, columns, first=f"    {number}. ", rest="       ")
+        yield from (f"         {command}" for command in step.commands)
+
+
+def commands(lines: Iterable[str], head: str, indent: str = "") -> Iterator[str]:
+    """Write commands to copy, each on a line of its own."""
+    yield f"{indent}{head}"
+    yield from (f"{indent}  {line}" for line in lines)
 
 
 def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
@@ -34,11 +77,11 @@ def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
     return (f"{', '.join(names)}: {why}" for why, names in sources.items())
 
 
-def what_to_do(unavailable: Sequence[Mapping[str, str]]) -> Iterator[str]:
+def what_to_do(unavailable: Sequence[Mapping[str, str]], columns: int | None = None) -> Iterator[str]:
     """List unavailable sources, and the commands that say what to do."""
-    yield from (f"  {line}" for line in by_reason(unavailable))
+    yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
-        yield f"  Do: {explain(source['source'] for source in unavailable)}"
+        yield from commands(explain(source["source"] for source in unavailable), "Do:", "  ")
 
 
 def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:

@@ -4,42 +4,45 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from agent.exporters.text.table import by_reason, grid, lines_as_text, section
+from agent.exporters.text.table import by_reason, fill, fill_each, lines_as_text, section
 
 _LONGEST_RUN: Final = 12
 """How many consecutive events of one kind are printed: hundreds of pods can be rejected at once."""
 _SMALL_SKEW: Final = 2
 """Seconds. Latency and rounding; a greater difference is a wrong clock."""
-_APPROXIMATE: Final = (
-    "~ approximate: when it was first seen, or by the API server's clock; of a leak, the earliest possible time."
-)
+_APPROXIMATE: Final = "~ approximate: when it was first seen, by the API server's clock, or a bound, as the event says."
 
 
-def timeline_table(timeline: dict[str, Any], since: str, *, verbose: bool = False) -> str:
+def timeline_table(timeline: dict[str, Any], since: str, *, verbose: bool = False, columns: int | None = None) -> str:
     """Write the document of a timeline. `since`: the requested duration as the user wrote it; empty: everything.
 
-    `verbose`: every event on a line of its own.
+    `verbose`: list every event; `columns`: of the terminal.
     """
-    return lines_as_text(_lines(timeline, since, verbose=verbose))
+    return lines_as_text(_lines(timeline, since, columns, verbose=verbose))
 
 
-def _lines(timeline: dict[str, Any], since: str, *, verbose: bool) -> Iterator[str]:
+def _lines(timeline: dict[str, Any], since: str, columns: int | None, *, verbose: bool) -> Iterator[str]:
     events = timeline["events"]
     yield f"Node {timeline['node']}, {timeline['taken_at']}"
     yield ""
     if events:
-        yield from grid([[" TIME (UTC)", "EVENT"], *_rows(events, verbose=verbose)])
+        rows = list(_rows(events, verbose=verbose))
+        left = 2 + max(len(time) for time, _ in rows)
+        yield f"{' TIME (UTC)':<{left}}EVENT"
+        for time, text in rows:
+            yield from fill(text, columns, first=f"{time:<{left}}", rest=" " * left)
     else:
         when = f" in the last {since}" if since else ""
         yield f"No events{when}{' in the sources that could be read' if timeline['unavailable'] else ''}."
     if not all(event["exact"] for event in events):
-        yield from ("", _APPROXIMATE)
+        yield ""
+        yield from fill(_APPROXIMATE, columns, rest="  ")
     yield from _clock(timeline["api_skew_seconds"] or 0)
     if timeline["undated_rejections"]:
         yield ""
         yield f"Rejected pods without a known time: {timeline['undated_rejections']} (nodeleak scan lists them)."
     yield from section(f"warning: {warning}" for warning in timeline["warnings"])
-    missing = (f"  {line}" for line in by_reason(timeline["unavailable"]))
+    missing = fill_each(by_reason(timeline["unavailable"]), columns)
     yield from section(missing, "Unavailable (events of these sources are missing above):")
 
 

@@ -1,5 +1,6 @@
 """The page on `/`: rendered on request, without scripts or foreign resources."""
 
+import os
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from importlib.resources import files
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.exporters.advice import advice, description, runbook
+from agent.exporters.advice import advice, description, release_commands, runbook
 from agent.exporters.devices import HEADS, device_rows
 from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
 from agent.exporters.headline import Status, headline, incomplete, status_of
@@ -125,7 +126,7 @@ def _findings(report: Report) -> list[dict[str, Any]]:
             "count": total(tracked for tracked in report.findings if tracked.finding.detector == detector),
             "description": description(detector),
             "lines": lines,
-            "do": advice(detector, report),
+            "do": advice(detector, report, release_commands(os.environ)),
             "runbook": runbook(detector, lines[0].severity),
         }
         for detector, lines in groups.items()
