@@ -25,8 +25,9 @@ BASE_RULES: Final = {
     *product([""], ["events"], ["create", "patch"]),
 }
 JOB: Final = "clean-one-node.yaml"
-FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB)
-"""Rendered by hack/manifests."""
+ONE_NODE: Final = "one-node.yaml"
+FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB, ONE_NODE)
+"""Applied without kustomize."""
 _KUBECTL: Final = shutil.which("kubectl")
 """The real one: a test may put another before it."""
 
@@ -70,9 +71,9 @@ def of_kind(name: str, kind: str) -> list[Object]:
 
 
 def pod_spec(name: str) -> Object:
-    """Return that of the DaemonSet or Job."""
-    (owner,) = [one for one in rendered(name) if one["kind"] in {"DaemonSet", "Job"}]
-    spec: Object = owner["spec"]["template"]["spec"]
+    """Return that of the DaemonSet, Job or Pod."""
+    (owner,) = [one for one in rendered(name) if one["kind"] in {"DaemonSet", "Job", "Pod"}]
+    spec: Object = owner["spec"] if owner["kind"] == "Pod" else owner["spec"]["template"]["spec"]
     return spec
 
 

@@ -24,6 +24,7 @@ from tests.deploy.manifests import (
     DEPLOY,
     FILES,
     JOB,
+    ONE_NODE,
     ROOT,
     Object,
     container,
@@ -214,6 +215,30 @@ def test_the_commands_of_the_job_fill_in_node_mode_and_image() -> None:
         (agent,) = filled["containers"]
         assert (filled["nodeName"], agent["image"]) == ("worker-1", "your.registry/nodeleak:1")
         assert parse_arguments(agent["args"]).apply == (mode == "--apply")
+
+
+# The Pod of one node
+
+
+def test_the_pod_of_one_node_is_one_of_the_daemonset_with_an_imported_image() -> None:
+    (pod,), (daemonset,) = rendered(ONE_NODE), of_kind("base", "DaemonSet")
+    template = daemonset["spec"]["template"]
+    name = {"name": "nodeleak-NODE_NAME", "namespace": daemonset["metadata"]["namespace"]}
+    assert pod["metadata"] == template["metadata"] | name
+    spec = dict(template["spec"], nodeName="NODE_NAME")
+    # It is not scheduled, and evicts no other pod.
+    del spec["nodeSelector"], spec["priorityClassName"]
+    spec["containers"] = [container("base") | {"imagePullPolicy": "Never"}]
+    assert pod["spec"] == spec
+
+
+def test_the_command_of_the_pod_fills_in_node_and_image() -> None:
+    (fill,) = re.findall(r"^#   (sed .*) \| kubectl apply", (DEPLOY / ONE_NODE).read_text(), re.MULTILINE)
+    command = f"NODE=worker-1 IMAGE=nodeleak:1\n{fill}"
+    filled = subprocess.run(["bash", "-euc", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
+    pod = yaml.safe_load(filled)
+    assert (pod["metadata"]["name"], pod["spec"]["nodeName"]) == ("nodeleak-worker-1", "worker-1")
+    assert pod["spec"]["containers"][0]["image"] == "nodeleak:1"
 
 
 # Kustomizations of users

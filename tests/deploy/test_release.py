@@ -57,7 +57,9 @@ def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_p
     headings = re.findall(r"^## (.+)$", (tmp_path / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased"
     assert [re.sub(r"\d{4}-\d\d-\d\d", "DATE", line) for line in headings if NEW in line] == [f"{NEW} - DATE"]
-    assert f"registry.invalid/nodeleak:{NEW}" in (tmp_path / "deploy/install.yaml").read_text()
+    for named in ("install.yaml", "one-node.yaml"):
+        assert f"registry.invalid/nodeleak:{NEW}" in (tmp_path / "deploy" / named).read_text()
+    assert f"\nversion: {NEW}\nappVersion: {NEW}\n" in (tmp_path / "deploy/helm/nodeleak/Chart.yaml").read_text()
     assert "the working tree has changes" in release(tmp_path, "check")
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "-q", "--message=all")

@@ -1,8 +1,12 @@
 """Every test starts on a ready node without pods and leaks, and leaves it like that."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.e2e.deployment import IMAGE, MODERN_TAG, build_image
+from tests.e2e.node import docker
 
 from .node import ModernNode
 
@@ -21,3 +25,14 @@ def node(running_node: ModernNode) -> Iterator[ModernNode]:
     yield running_node
     running_node.start()
     running_node.clear()
+
+
+@pytest.fixture(scope="module")
+def node_with_image(running_node: ModernNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModernNode]:
+    build_image(MODERN_TAG)
+    archive = tmp_path_factory.mktemp("image") / "nodeleak.tar"
+    docker("save", f"--output={archive}", f"{IMAGE}:{MODERN_TAG}")
+    running_node.load(archive)
+    yield running_node
+    # Other tests lose images, and would wait for this one.
+    Path(running_node.env["NODE_STATE"], "images", archive.name).unlink()

@@ -12,8 +12,8 @@ import pytest
 
 from tests.e2e.agent import BOLD, Metrics
 from tests.e2e.alert_to_fix import HASTY
-from tests.e2e.deployment import IMAGE, ROOT, Deployment, build_image
-from tests.e2e.node import docker, eventually, run
+from tests.e2e.deployment import MODERN_TAG, ROOT, Deployment
+from tests.e2e.node import eventually, run
 from tests.e2e.plugin import Plugin
 
 from .node import ModernNode
@@ -22,20 +22,7 @@ pytestmark = pytest.mark.e2e
 _OWN_NAMESPACE = "nodeleak"
 _AN_HOUR = 3607
 """Seconds that kubelets ask for."""
-_TAG = "e2e-modern"
-"""Not that of the tests on Kubernetes 1.20, which may run at the same time."""
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a path)
-
-
-@pytest.fixture(scope="module")
-def node_with_image(running_node: ModernNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModernNode]:
-    build_image(_TAG)
-    archive = tmp_path_factory.mktemp("image") / "nodeleak.tar"
-    docker("save", f"--output={archive}", f"{IMAGE}:{_TAG}")
-    running_node.load(archive)
-    yield running_node
-    # Other tests lose images, and would wait for this one.
-    Path(running_node.env["NODE_STATE"], "images", archive.name).unlink()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +35,7 @@ def agent(node_with_image: ModernNode, tmp_path_factory: pytest.TempPathFactory)
 @contextmanager
 def _deployed(node: ModernNode, directory: Path, namespace: str = "kube-system") -> Iterator[Deployment]:
     docker = node.profile == "cri-dockerd"
-    deployment = Deployment(node.cluster, directory, node.kubectl_program, namespace, {}, _TAG, docker=docker)
+    deployment = Deployment(node.cluster, directory, node.kubectl_program, namespace, {}, MODERN_TAG, docker=docker)
     try:
         yield deployment
     finally:
@@ -82,6 +69,21 @@ def test_before_the_first_pod_and_after_it_the_base_finds_nothing_wrong(node: Mo
     dry = agent.run_json("clean", "--dry-run", *BOLD, codes=[6])
     assert {blocker["by"] for blocker in dry["blockers"]} == {"no_cleanup_network", "network_unwritable"}
     assert agent.restarts() == 0
+
+
+def test_one_pod_with_an_imported_image_reports_until_the_daemonset_replaces_it(
+    node: ModernNode, agent: Deployment
+) -> None:
+    agent.stop()
+    agent.kubectl("wait", "pods", "-l", "app.kubernetes.io/name=nodeleak", "--for=delete", "--timeout=60s")
+    node.kubectl("apply", "-f", str(ROOT / "deploy/base/rbac.yaml"))
+    text = (ROOT / "deploy/one-node.yaml").read_text().replace("NODE_NAME", node.cluster.node)
+    node.kubectl("apply", "-f", "-", text=text.replace(":0.1.0\n", f":{MODERN_TAG}\n"))
+    agent.kubectl("wait", f"pod/nodeleak-{node.cluster.node}", "--for=condition=Ready", "--timeout=60s")
+    addresses = node.pods(2)
+    reservations = agent.run_json("scan")["reservations"]
+    assert {item["ip"]: item["state"] for item in reservations} == dict.fromkeys(addresses, "in_use")
+    assert agent.apply("base", **HASTY)["metadata"]["name"] != f"nodeleak-{node.cluster.node}"
 
 
 def test_a_job_releases_beside_the_read_only_agent(node: ModernNode, agent: Deployment) -> None:

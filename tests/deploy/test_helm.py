@@ -1,0 +1,160 @@
+"""The chart is the kustomizations of deploy/, object by object."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import yaml  # type: ignore[import-untyped]
+
+from tests.deploy.helm import CHART, helm, template
+from tests.deploy.manifests import (
+    ALL,
+    COMPONENTS,
+    ROOT,
+    Object,
+    kubectl_has_components,
+    kustomization,
+    render,
+    rendered,
+)
+from tests.wire import only_with
+
+ON: Final = {"enabled": True}
+VALUES: Final[dict[str, dict[str, Any]]] = {
+    "base": {},
+    "overlays/admission-policy": {"admissionPolicy": True},
+    "overlays/cleanup": {"cleanup": "auto"},
+    "overlays/cleanup-exec": {"cleanup": "exec"},
+    "overlays/cluster-autoscaler": {"clusterAutoscaler": True},
+    "overlays/data-dir": {"cleanup": "exec", "dataDir": "/run/cni-ipam-state"},
+    "overlays/docker": {"docker": True},
+    "overlays/microk8s": {"microk8s": True},
+    "overlays/node-condition": {"nodeCondition": True},
+    "overlays/prometheus-annotations": {"prometheusAnnotations": True},
+    "overlays/prometheus-operator": {"podMonitor": ON, "prometheusRule": ON},
+    "overlays/prometheus-service-monitor": {"serviceMonitor": ON},
+    "overlays/volume-attachments": {"volumeAttachments": True},
+}
+"""What stands for each kustomization."""
+ADDED: Final = [name for name in ALL if name not in {"base", *COMPONENTS, "overlays/prometheus-service-monitor"}]
+"""Those that do not contain the base, but one of the two for Prometheus."""
+
+
+def by_name(objects: Any) -> dict[tuple[str, str], Object]:
+    """Return the objects as Helm manages them, with the lists in order whose entries are known by their names."""
+    text = json.dumps(list(objects)).replace('managed-by": "kustomize"', 'managed-by": "Helm"')
+    found = {(entry["kind"], entry["metadata"]["name"]): entry for entry in json.loads(text)}
+    pod = found["DaemonSet", "nodeleak"]["spec"]["template"]["spec"]
+    for owner, key in ((pod, "volumes"), (pod["containers"][0], "env"), (pod["containers"][0], "volumeMounts")):
+        owner[key].sort(key=lambda entry: entry["name"])
+    return found
+
+
+def test_the_chart_has_what_each_kustomization_has() -> None:
+    assert VALUES.keys() == set(ALL), "the chart needs a value for each overlay"
+    base = rendered("base")
+    for name, values in VALUES.items():
+        expected = rendered(name) if name in {"base", *COMPONENTS} else (*base, *rendered(name))
+        assert by_name(template(values)) == by_name(expected), name
+
+
+def test_all_of_them_together_in_a_namespace_of_its_own(tmp_path: Path) -> None:
+    only_with(kubectl_has_components(), "kubectl 1.21 or newer, which renders components")
+    names = [*ADDED, *COMPONENTS]
+    values = {key: value for name in names for key, value in VALUES[name].items()} | {"cleanup": "auto"}
+    expected = render(
+        kustomization(
+            tmp_path,
+            namespace="nodeleak",
+            resources=["../deploy/base", *(f"../deploy/{name}" for name in ADDED)],
+            components=[f"../deploy/{name}/component" for name in COMPONENTS],
+        )
+    )
+    assert by_name(template(values, "nodeleak")) == by_name(expected)
+
+
+def test_the_other_values_change_the_agent_and_nothing_else() -> None:
+    digest = f"sha256:{'0a' * 32}"
+    values = {
+        "image": {"repository": "your.registry/nodeleak", "tag": "9", "digest": digest, "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "your-registry"}],
+        "args": ["--interval=10s"],
+        "env": {"NODELEAK_SETTLE": "1h", "NODELEAK_NODE": "worker-1"},
+        "resources": {"limits": {"memory": "1Gi"}},
+        "nodeSelector": {"pool": "workers"},
+        "tolerations": [{"key": "pool", "operator": "Exists"}],
+        "priorityClassName": "high",
+        "seLinuxOptions": {"type": "spc_t"},
+    }
+    expected = by_name(rendered("base"))
+    pod = expected["DaemonSet", "nodeleak"]["spec"]["template"]["spec"]
+    pod |= {key: values[key] for key in ("imagePullSecrets", "tolerations", "priorityClassName")}
+    pod["nodeSelector"]["pool"] = "workers"
+    (agent,) = pod["containers"]
+    agent |= {
+        "image": f"your.registry/nodeleak@{digest}",
+        "imagePullPolicy": "Always",
+        "resources": values["resources"],
+    }
+    agent["args"].append("--interval=10s")
+    agent["securityContext"]["seLinuxOptions"] = {"type": "spc_t"}
+    kept = [variable for variable in agent["env"] if variable["name"] != "NODELEAK_NODE"]
+    changed = [{"name": name, "value": value} for name, value in sorted(values["env"].items())]
+    agent["env"] = sorted([*kept, *changed], key=lambda variable: str(variable["name"]))
+    assert by_name(template(values)) == expected
+    tagged = by_name(template({"image": {"tag": "9"}}))["DaemonSet", "nodeleak"]["spec"]["template"]["spec"]
+    assert tagged["containers"][0]["image"] == "registry.invalid/nodeleak:9"
+
+
+def test_prometheus_finds_the_objects_by_their_labels() -> None:
+    for value, kind in (
+        ("podMonitor", "PodMonitor"),
+        ("serviceMonitor", "ServiceMonitor"),
+        ("prometheusRule", "PrometheusRule"),
+    ):
+        plain, labeled = (by_name(template({value: ON | {"labels": labels}})) for labels in ({}, {"release": "stack"}))
+        plain[kind, "nodeleak"]["metadata"]["labels"]["release"] = "stack"
+        assert labeled == plain
+
+
+def test_a_data_directory_is_writable_only_with_cleanup() -> None:
+    for cleanup, read_only in (("off", True), (False, True), ("exec", False), ("auto", False)):
+        daemonset = by_name(template({"cleanup": cleanup, "dataDir": "/data/cni"}))["DaemonSet", "nodeleak"]
+        pod = daemonset["spec"]["template"]["spec"]
+        mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+        assert mounts["data-dir"]["mountPath"] == "/data/cni"
+        assert {mounts[name].get("readOnly", False) for name in ("cni", "data-dir")} == {read_only}
+        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "data-dir"]
+        assert volume["hostPath"]["path"] == "/data/cni"
+
+
+def test_values_that_mean_nothing_are_refused() -> None:
+    for setting, why in (
+        ("cleanup=on", "cleanup"),
+        ("docker=yes", "docker"),
+        ("dockr=true", "dockr"),
+        ("image.digest=0123", "digest"),
+        ("dataDir=run/cni", "dataDir"),
+        ("podMonitor.enabled=true,serviceMonitor.enabled=true", "enable one of them"),
+    ):
+        refused = helm("template", "any-name", str(CHART), f"--set={setting}", codes=(1,))
+        assert why in refused.stderr, setting
+    for setting in ("cleanup=off", "cleanup=false"):
+        helm("template", "any-name", str(CHART), f"--set={setting}")
+
+
+def test_the_linter_accepts_the_chart_whose_version_is_that_of_the_agent() -> None:
+    output = helm("lint", "--strict", str(CHART)).stdout
+    assert "[WARNING]" not in output
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+def test_the_notes_say_that_an_image_is_needed() -> None:
+    for repository, missing in (("registry.invalid/nodeleak", True), ("your.registry/nodeleak", False)):
+        output = helm(
+            "install", "any-name", str(CHART), "--dry-run=client", f"--set=image.repository={repository}"
+        ).stdout
+        assert ("CANNOT START" in output) == missing
