@@ -79,8 +79,6 @@ class Kubectl:
             return Answer(agent.node, None, "", f"no answer within {self._timeout:g} s")
         except OSError as error:
             return Answer(agent.node, None, "", f"cannot run kubectl: {error.strerror}")
-        if self._canceled.is_set():
-            return Answer(agent.node, None, "", "interrupted before it answered")
         return answer_of(agent.node, code, output, errors)
 
     def cancel(self) -> None:

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Final
 
-from agent.cli.output import show_progress, warn
+from agent.cli.output import show_progress
 from agent.config import UsageError, quote
 from agent.fleet.answers import Answer
 from agent.fleet.inventory import LABELS, WITHOUT_AGENT, Agent, Target, addresses, agents_in, targets
 from agent.fleet.kubectl import Kubectl
 from agent.model.text import format_number
 
-_MANY: Final = 500
 _FEW: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""
 
@@ -65,9 +64,6 @@ class Session:
 
         `finished`: called with each answer, as it arrives.
         """
-        if len(agents) > _MANY:
-            fewer = "; --prometheus asks none" if command[0] == "status" else ""
-            warn(f"asking {format_number(len(agents))} agents, {self._arguments.parallel} at a time{fewer}")
 
         def execute(agent: Agent) -> Answer:
             answer = self.kubectl.execute(agent, command)

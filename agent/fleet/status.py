@@ -1,7 +1,7 @@
 """What is known about each node, which of them is worst, and the table. Pure: from documents `nodeleak.status/v1`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -134,7 +134,9 @@ def _cleanup(cleanup: Mapping[str, Any]) -> str:
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
     """Sort by rank; then the fewest free addresses, then the most leaks, then by name."""
-    return sorted(statuses, key=lambda one: (one.rank, _free(one), -_leaked(one), natural(one.target.node)))
+    return sorted(
+        statuses, key=lambda status: (status.rank, _free(status), -_leaked(status), natural(status.target.node))
+    )
 
 
 def _free(status: NodeStatus) -> float:
@@ -147,16 +149,12 @@ def _leaked(status: NodeStatus) -> int:
 
 def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> str:
     """Write the nodes in the given order, one row for each of their networks. `wide`: with more columns."""
-    return lines_as_text(_lines(statuses, wide=wide))
-
-
-def _lines(statuses: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]:
-    yield from summary(statuses)
+    lines = summary(statuses)
     if statuses:
-        yield ""
         rows = [_row(status, network) for status in statuses for network in (status.networks or (None,))]
         heads = [head for head in rows[0] if wide or head not in _WIDE]
-        yield from grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)])
+        lines += ["", *grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)])]
+    return lines_as_text(lines)
 
 
 def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str]:

@@ -52,8 +52,6 @@ class FakeCluster:
     daemon_sets: Sequence[Tree] = ()
     proxied: Callable[[str], Tree] = lambda _: {}
     """What every service answers to a path and its query."""
-    sidecar: Tree | None = None
-    """The status of a second container in every pod, as the kubelet writes it."""
     url: str = ""
     requests: "Counter[str]" = field(default_factory=Counter)
     lock: Lock = field(default_factory=Lock)
@@ -62,31 +60,20 @@ class FakeCluster:
     running: int = 0
 
     def pod(self, node: str) -> Tree:
-        more = [self.sidecar] if self.sidecar else []
-        ready = str(all(status["ready"] for status in more))
+        created = "2026-03-26T19:00:00Z"
+        metadata = {"name": f"nodeleak-{node}", "namespace": "kube-system", "labels": LABELS}
         return {
             "kind": "Pod",
             "apiVersion": "v1",
-            "metadata": {
-                "name": f"nodeleak-{node}",
-                "namespace": "kube-system",
-                "labels": LABELS,
-                "creationTimestamp": "2026-03-26T19:00:00Z",
-            },
+            "metadata": metadata | {"creationTimestamp": created},
             "spec": {
                 "nodeName": node,
-                "containers": [
-                    *({"name": status["name"], "image": status["image"]} for status in more),
-                    {"name": "nodeleak", "image": "registry.invalid/nodeleak:0.1.0"},
-                ],
+                "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak:0.1.0"}],
             },
             "status": {
                 "phase": "Running",
-                "conditions": [{"type": "Ready", "status": ready}],
-                "containerStatuses": [
-                    *more,
-                    {"name": "nodeleak", "state": {"running": {"startedAt": "2026-03-26T19:00:00Z"}}},
-                ],
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": [{"name": "nodeleak", "state": {"running": {"startedAt": created}}}],
             },
         }
 

@@ -90,11 +90,9 @@ def test_the_job_is_not_taken_for_an_agent() -> None:
 
 
 def test_a_sidecar_is_left_out() -> None:
-    changed = daemon_set() | {}
-    spec = changed["spec"]["template"]["spec"]
-    spec = {**spec, "containers": [{"name": "mesh", "image": "x"}, *spec["containers"]]}
-    changed = {**changed, "spec": {**changed["spec"], "template": {"spec": spec}}}
-    assert container(clean_job(changed, "worker-1", (), apply=True))["name"] == "nodeleak"
+    source = deepcopy(daemon_set())
+    source["spec"]["template"]["spec"]["containers"].insert(0, {"name": "mesh", "image": "x"})
+    assert container(clean_job(source, "worker-1", (), apply=True))["name"] == "nodeleak"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from agent.fleet.answers import Answer
 from agent.fleet.cleaning import Result, State, judge
-from tests.fleet.kubectl import HOSTILE, FakeKubectl, agent_pod, clean, text
+from tests.fleet.kubectl import FakeKubectl, agent_pod, clean, text
 from tests.wire import until
 
 APPLY = ("clean", "--all", "--apply", "--yes", "--pause=0s", "--max-nodes=2")
@@ -108,15 +108,6 @@ def test_what_comes_before_an_incomplete_result_hides_no_node(kubectl: FakeKubec
     ]
 
 
-@pytest.mark.parametrize("change", HOSTILE)
-def test_a_document_that_cannot_be_written_again_loses_no_result(change: str, kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", output=f"{text(clean('released'))[:-1]}, {change}}}")
-    add(kubectl, clean("released"))
-    done = kubectl.run(*APPLY, "-o", "json")
-    assert done.code == 4
-    assert [node.get("document") for node in json.loads(done.out)["nodes"]] == [None, clean("released")]
-
-
 # Which results are expected
 
 
@@ -124,16 +115,10 @@ def of(document: Any, code: int | None = 0, error: str = "") -> Result:
     return judge(Answer("worker-1", code, json.dumps(document), error))
 
 
-def test_released_refused_and_nothing_are_expected() -> None:
-    for document, shown in (
-        (clean(), "nothing to release"),
-        (clean("released"), "1 released; free addresses in cbr0: 0 before, 1 after"),
-        (
-            clean("refused", "released", reason="over_budget"),
-            "1 released; refused: over_budget (1); free addresses in cbr0: 0 before, 1 after",
-        ),
-    ):
-        assert (of(document).state, of(document).text) == (State.DONE, shown)
+def test_released_and_refused_are_expected_together() -> None:
+    result = of(clean("refused", "released", reason="over_budget"))
+    shown = "1 released; refused: over_budget (1); free addresses in cbr0: 0 before, 1 after"
+    assert (result.state, result.text) == (State.DONE, shown)
 
 
 def test_every_other_verdict_stops() -> None:
@@ -143,28 +128,24 @@ def test_every_other_verdict_stops() -> None:
         assert result.released == 1
 
 
-@pytest.mark.parametrize(
-    ("document", "code", "shown"),
-    [
+def test_a_result_that_is_not_understood_stops() -> None:
+    error = "nodeleak: --cleanup-network: not set"
+    odd = [{"network": "cbr0", "free_before": "x", "free_after": 0}]
+    cases: list[tuple[Any, int | None, str]] = [
         (clean(halted="container 950b9e02 reappeared"), 0, "cleanup halted: container 950b9e02 reappeared"),
         (clean(unavailable=[{"source": "pods", "why": "timed out"}]), 3, "pods unavailable: timed out"),
         (clean("refused", applied=False), 0, "it was a dry run"),
         (clean("released"), 74, "exit code 74"),
         ({"schema": "nodeleak.clean/v2"}, 0, "answered with schema nodeleak.clean/v2, and this command reads"),
         ({"schema": "nodeleak.clean/v1"}, 0, "cannot read its nodeleak.clean/v1"),
-        (
-            clean("released") | {"networks": [{"network": "cbr0", "free_before": "x", "free_after": 0}]},
-            0,
-            "cannot read",
-        ),
-        (clean("released") | {"addresses": 1}, 0, "cannot read"),
-        ([], 2, "nodeleak: --cleanup-network: not set"),
-        (clean("released"), None, "nodeleak: --cleanup-network: not set; it is not known what it released"),
-    ],
-)
-def test_a_result_that_is_not_understood_stops(document: Any, code: int | None, shown: str) -> None:
-    result = of(document, code, "nodeleak: --cleanup-network: not set")
-    assert (result.state, shown in result.text) == (State.UNEXPECTED, True)
+        (clean("released", networks=odd), 0, "cannot read"),
+        (clean("released", addresses=1), 0, "cannot read"),
+        ([], 2, error),
+        (clean("released"), None, f"{error}; it is not known what it released"),
+    ]
+    for document, code, shown in cases:
+        result = of(document, code, error)
+        assert (result.state, shown in result.text) == (State.UNEXPECTED, True), shown
 
 
 # The question, and interruptions

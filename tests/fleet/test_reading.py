@@ -15,23 +15,6 @@ SCAN = {"schema": "nodeleak.scan/v1", "node": "worker-1"}
 # status
 
 
-def test_status_shows_every_node_the_worst_first(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", output=text(status()))
-    kubectl.node("worker-2", pods=[])
-    worst = status(state="findings", findings=[finding("critical", "exhausted_range")])
-    kubectl.node("worker-3", output=text(worst))
-    done = kubectl.run("status")
-    assert (done.code, done.err) == (3, "")
-    assert done.out == (
-        "3 nodes: 1 critical, 1 unknown, 1 ok\n"
-        "\n"
-        "NODE      AGENT    NETWORK  FREE    LEAKED  AGE  FINDINGS\n"
-        "worker-3  0.1.0    cbr0     12/253  0       12s  critical: exhausted_range\n"
-        "worker-2  missing  -        -       -       -    no agent pod on this node\n"
-        "worker-1  0.1.0    cbr0     12/253  0       12s  none\n"
-    )
-
-
 def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1", output=text(status()))
     done = kubectl.run("status", "--context=staging", "--kubeconfig=/k", "-n", "agents", "-l", "pool=web")
@@ -125,20 +108,6 @@ def test_an_error_of_kubectl_is_shown_and_incomplete(kubectl: FakeKubectl) -> No
     assert "cannot list nodes: kubectl ended with exit code 1, see above" in done.err
 
 
-def test_more_than_500_agents_are_announced(kubectl: FakeKubectl) -> None:
-    kubectl.nodes += [f"worker-{number}   Ready   <none>   3d   v1.20.2" for number in range(501)]
-    kubectl.pods += [agent_pod(f"worker-{number}") for number in range(501)]
-    kubectl.node("worker-last", output=text(status()))
-    child = kubectl.start("status", "--parallel=1")
-    try:
-        assert child.stderr is not None
-        expected = "nodeleak: asking 502 agents, 1 at a time; --prometheus asks none\n"
-        assert child.stderr.readline() == expected
-    finally:
-        child.kill()
-        child.communicate()
-
-
 @pytest.mark.parametrize("kept", [0, 30])
 def test_an_output_that_kubectl_lost_is_requested_again_once(kept: int, kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1", output=text(status()), lost=1, kept=kept)
@@ -192,12 +161,6 @@ def test_no_or_an_unknown_node_is_a_mistake(kubectl: FakeKubectl) -> None:
         assert (done.code, done.out) == (2, "")
         assert "nodeleak: no node matches" in done.err
     assert kubectl.calls("exec") == []
-
-
-def test_a_node_that_cannot_be_cleaned_does_not_hide_one_that_was_not_read(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", code=6)
-    kubectl.node("worker-2", pods=[])
-    assert kubectl.run("scan", "--all").code == 3
 
 
 def test_a_node_that_was_not_read_counts_also_if_nobody_reads_the_errors(kubectl: FakeKubectl) -> None:

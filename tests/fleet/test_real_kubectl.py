@@ -95,28 +95,6 @@ def test_status_of_a_cluster(served: FakeCluster, tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
 
 
-def test_a_sidecar_that_crashes_does_not_hide_the_agent(served: FakeCluster, tmp_path: Path) -> None:
-    why = "back-off 5m0s restarting failed container=mesh pod=nodeleak-worker-1_kube-system"
-    ended = {
-        "exitCode": 1,
-        "reason": "Error",
-        "startedAt": "2026-03-26T19:19:00Z",
-        "finishedAt": "2026-03-26T19:19:01Z",
-    }
-    served.sidecar = {
-        "name": "mesh",
-        "image": "registry.invalid/mesh:1",
-        "ready": False,
-        "started": False,
-        "restartCount": 7,
-        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": why}},
-        "lastState": {"terminated": ended},
-    }
-    done = run(served, tmp_path, "status", "worker-1")
-    assert done.out.splitlines()[-1] == "worker-1  0.1.0 not ready  cbr0     12/253  0       12s  none", done
-    assert run(served, tmp_path, "scan", "worker-1").out == "nodeleak scan\n"
-
-
 def test_a_status_needs_two_requests_for_each_node_and_two_lists(served: FakeCluster, tmp_path: Path) -> None:
     run(served, tmp_path, "status")
     served.requests.clear()

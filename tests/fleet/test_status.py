@@ -4,7 +4,6 @@ import json
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,123 +24,66 @@ def named(node: str, **changes: Any) -> NodeStatus:
     return of(status(node, **changes), target=Target(node, "Ready", AGENT))
 
 
-@pytest.mark.parametrize(
-    ("changes", "rank", "complete", "text"),
-    [
-        ({}, Rank.OK, True, ""),
+def test_a_document_has_a_rank_and_a_text() -> None:
+    critical, leaks = finding("critical", "exhausted_range"), finding("warning", "leaked_reservation", 7)
+    info, fatal = finding("info", "left_over_network"), finding("fatal", "x")
+    pods = {"source": "pods", "why": "timed out"}
+    halted = status()["cleanup"] | {"halted": "a container reappeared"}
+    old = {"taken_at": "", "age_seconds": 400.0, "interval_seconds": 15}
+    no_reason = "incomplete: the agent gives no reason"
+    cases: list[tuple[str, dict[str, Any], Rank, bool, str]] = [
+        ("ok", {}, Rank.OK, True, ""),
+        ("ok", {"findings": [info]}, Rank.INFO, True, "info: left_over_network"),
+        ("findings", {}, Rank.UNKNOWN, True, ""),
+        ("findings", {"findings": [leaks]}, Rank.WARNING, True, "warning: 7 leaked_reservation"),
         (
-            {
-                "state": "findings",
-                "findings": [finding("critical", "exhausted_range"), finding("warning", "leaked_reservation", 7)],
-            },
-            Rank.CRITICAL,
-            True,
+            *("findings", {"findings": [critical, leaks]}, Rank.CRITICAL, True),
             "critical: exhausted_range; warning: 7 leaked_reservation",
         ),
+        ("findings", {"findings": [fatal]}, Rank.UNKNOWN, True, "fatal: x"),
+        ("findings", {"cleanup": halted}, Rank.CRITICAL, True, "critical: cleanup halted: a container reappeared"),
         (
-            {
-                "state": "findings",
-                "headline": "Warning: 7 leaked",
-                "findings": [finding("warning", "leaked_reservation", 7)],
-            },
-            Rank.WARNING,
-            True,
-            "warning: 7 leaked_reservation",
+            *("findings", {"findings": [leaks], "unavailable": [pods]}, Rank.UNKNOWN, False),
+            "pods unavailable: timed out; warning: 7 leaked_reservation",
         ),
-        ({"findings": [finding("info", "left_over_network")]}, Rank.INFO, True, "info: left_over_network"),
-        (
-            {"state": "incomplete", "unavailable": [{"source": "containers", "why": "cannot connect"}]},
-            Rank.UNKNOWN,
-            False,
-            "incomplete: containers unavailable: cannot connect",
-        ),
-        ({"state": "incomplete"}, Rank.UNKNOWN, False, "incomplete: the agent gives no reason"),
-        (
-            {
-                "state": "findings",
-                "findings": [finding("warning", "leaked_reservation")],
-                "unavailable": [{"source": "pods", "why": "timed out"}],
-            },
-            Rank.UNKNOWN,
-            False,
-            "pods unavailable: timed out; warning: leaked_reservation",
-        ),
-        (
-            {"state": "incomplete", "findings": [finding("critical", "exhausted_range")]},
-            Rank.CRITICAL,
-            False,
-            "incomplete: the agent gives no reason; critical: exhausted_range",
-        ),
-        (
-            {"state": "stalled", "report": {"taken_at": "", "age_seconds": 400.0, "interval_seconds": 15}},
-            Rank.UNKNOWN,
-            False,
-            "stalled: the last report is 6m40s old",
-        ),
-        ({"state": "findings", "findings": [finding("fatal", "x")]}, Rank.UNKNOWN, True, "fatal: x"),
-        (
-            {"state": "findings", "cleanup": status()["cleanup"] | {"halted": "a container reappeared"}},
-            Rank.CRITICAL,
-            True,
-            "critical: cleanup halted: a container reappeared",
-        ),
-        ({"state": "findings"}, Rank.UNKNOWN, True, ""),
-    ],
-)
-def test_a_document_has_a_rank_and_a_text(changes: dict[str, Any], rank: Rank, complete: bool, text: str) -> None:
-    found = of(status(**changes))
-    assert (found.rank, found.complete, found.text, found.agent) == (rank, complete, text, "0.1.0")
+        ("incomplete", {"unavailable": [pods]}, Rank.UNKNOWN, False, "incomplete: pods unavailable: timed out"),
+        ("incomplete", {}, Rank.UNKNOWN, False, no_reason),
+        ("incomplete", {"findings": [critical]}, Rank.CRITICAL, False, f"{no_reason}; critical: exhausted_range"),
+        ("stalled", {"report": old}, Rank.UNKNOWN, False, "stalled: the last report is 6m40s old"),
+    ]
+    for state, changes, rank, complete, text in cases:
+        found = of(status(state=state, **changes))
+        assert (found.rank, found.complete, found.text, found.agent) == (rank, complete, text, "0.1.0")
 
 
-@pytest.mark.parametrize(
-    ("answer", "agent", "text"),
-    [
+def test_a_node_without_a_usable_answer_is_unknown() -> None:
+    schema = "nodeleak.status/v1"
+    no_report = {"schema": schema, "state": "no_report", "why": "starting"}
+    forbidden = 'Error from server (Forbidden): pods "x" is forbidden'
+    cases = [
         (Answer("worker-1", None, "", "no answer within 20 s"), "no answer", "no answer within 20 s"),
-        (
-            answer_of("worker-1", 1, "", 'Error from server (Forbidden): pods "x" is forbidden\n'),
-            "no answer",
-            'Error from server (Forbidden): pods "x" is forbidden',
-        ),
+        (answer_of("worker-1", 1, "", f"{forbidden}\n"), "no answer", forbidden),
         (Answer("worker-1", 0, "OK\n"), "no answer", "its output is not the expected document"),
+        (Answer("worker-1", 69, json.dumps(no_report)), "no report", "no report: starting"),
+    ]
+    documents: list[tuple[dict[str, Any], str, str]] = [
+        ({"x": math.nan}, "no answer", "its output is not the expected document"),
         (
-            Answer("worker-1", 0, json.dumps(status() | {"schema": "nodeleak.status/v2"})),
-            "unknown schema",
-            'answers with schema "nodeleak.status/v2", this command reads nodeleak.status/v1: use one version',
+            *({"schema": "nodeleak.status/v2"}, "unknown schema"),
+            f'answers with schema "nodeleak.status/v2", this command reads {schema}: use one version',
         ),
-        (
-            Answer("worker-1", 0, json.dumps(status() | {"x": math.nan})),
-            "no answer",
-            "its output is not the expected document",
-        ),
-        (
-            Answer("worker-1", 0, json.dumps(status(state="resting"))),
-            "unreadable",
-            "cannot read its nodeleak.status/v1",
-        ),
-        (Answer("worker-1", 0, json.dumps({"state": "ok"})), "unknown schema", 'with schema "None"'),
-        (
-            Answer(
-                "worker-1", 69, json.dumps({"schema": "nodeleak.status/v1", "state": "no_report", "why": "starting"})
-            ),
-            "no report",
-            "no report: starting",
-        ),
-        (
-            Answer("worker-1", 0, json.dumps(status() | {"findings": [1]})),
-            "unreadable",
-            "cannot read its nodeleak.status/v1",
-        ),
-        (
-            Answer("worker-1", 0, json.dumps(status() | {"report": {"age_seconds": 1e99}})),
-            "unreadable",
-            "cannot read its nodeleak.status/v1",
-        ),
-    ],
-)
-def test_a_node_without_a_usable_answer_is_unknown(answer: Answer, agent: str, text: str) -> None:
-    found = node_status(TARGET, answer)
-    assert (found.rank, found.complete, found.agent) == (Rank.UNKNOWN, False, agent)
-    assert text in found.text
+        ({"schema": None}, "unknown schema", 'with schema "None"'),
+        ({"state": "resting"}, "unreadable", f"cannot read its {schema}"),
+        ({"findings": [1]}, "unreadable", f"cannot read its {schema}"),
+        ({"report": {"age_seconds": 1e99}}, "unreadable", f"cannot read its {schema}"),
+    ]
+    cases += [
+        (Answer("worker-1", 0, json.dumps(status() | changes)), agent, text) for changes, agent, text in documents
+    ]
+    for answer, agent, text in cases:
+        found = node_status(TARGET, answer)
+        assert (found.rank, found.complete, found.agent) == (Rank.UNKNOWN, False, agent)
+        assert text in found.text
 
 
 def test_a_node_that_was_not_asked_says_why() -> None:
@@ -178,7 +120,7 @@ def test_nodes_are_sorted_worst_first() -> None:
         named("worst", **critical),
         named("info", findings=[finding("info", "left_over_network")]),
     ]
-    order = [one.target.node for one in worst_first(found)]
+    order = [status.target.node for status in worst_first(found)]
     assert order == ["worst", "incomplete", "leaks", "more", "info", "worker-9", "worker-10", "ranges"]
 
 

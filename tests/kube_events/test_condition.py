@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given
 from prometheus_client import CollectorRegistry
 
@@ -36,52 +35,32 @@ def after(snapshot: Snapshot, syncs: int) -> Condition | None:
     return last
 
 
-def test_a_healthy_node_has_no_pressure() -> None:
-    healthy = Condition("False", AVAILABLE, "kubenet: 251 of 253 addresses are free")
-    assert [after(node(), syncs) for syncs in (1, 3)] == [healthy, healthy]
-
-
-def test_fewer_addresses_than_possible_pods_are_scarce_once_confirmed() -> None:
+def test_the_condition_of_a_node() -> None:
+    no_range = node(node=[], cni_results=[], reservations=[])
+    for snapshot, syncs, status, reason, message in (
+        (node(), 1, "False", AVAILABLE, "kubenet: 251 of 253 addresses are free"),
+        (node(), 3, "False", AVAILABLE, "kubenet: 251 of 253 addresses are free"),
+        # A range smaller than the pod limit is no pressure.
+        (node(node=[replace(TINY, max_pods=110)]), 3, "False", AVAILABLE, "kubenet: 3 of 5 addresses are free"),
+        (no_range, 3, "False", AVAILABLE, "kubenet: no address is reserved"),
+        (SMALLER, 3, "True", SCARCE, "kubenet: 2 free addresses for 3 more pods"),
+        (node(*FULL, node=[TINY]), 3, "True", EXHAUSTED, "kubenet: no free addresses"),
+        *((without(node(), source), 3, "Unknown", UNKNOWN, "") for source in ("reservations", "node", "pods")),
+    ):
+        condition = after(snapshot, syncs)
+        assert condition is not None
+        assert (condition.status, condition.reason) == (status, reason)
+        assert condition.message.startswith(message)
+        assert condition.message
     assert after(SMALLER, 1) is None, "a candidate leaves the condition as it is"
-    condition = after(SMALLER, 3)
-    assert condition is not None
-    assert (condition.status, condition.reason) == ("True", SCARCE)
-    assert condition.message.startswith("kubenet: 2 free addresses for 3 more pods")
 
 
-def test_a_range_smaller_than_the_pod_limit_is_no_pressure() -> None:
-    condition = after(node(node=[replace(TINY, max_pods=110)]), 3)
-    assert condition == Condition("False", AVAILABLE, "kubenet: 3 of 5 addresses are free")
-
-
-def test_a_network_without_range_and_reservations_has_no_pressure() -> None:
-    condition = after(node(node=[], cni_results=[], reservations=[]), 3)
-    assert condition == Condition("False", AVAILABLE, "kubenet: no address is reserved")
-
-
-def test_no_free_address_is_exhausted() -> None:
-    condition = after(node(*FULL, node=[TINY]), 3)
-    assert condition is not None
-    assert (condition.status, condition.reason) == ("True", EXHAUSTED)
-    assert condition.message.startswith("kubenet: no free addresses")
-
-
-@pytest.mark.parametrize("source", ["reservations", "node", "pods"])
-def test_without_data_the_status_is_unknown(source: str) -> None:
-    condition = after(without(node(), source), 3)
-    assert condition is not None
-    assert (condition.status, condition.reason) == ("Unknown", UNKNOWN)
-    assert condition.message
-
-
-@pytest.mark.parametrize(("stored", "status"), [("", None), ("True", "Unknown")])
-def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status(stored: str, status: str | None) -> None:
-    elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=stored)
-    kubenet = NetworkStore(
-        "kubenet", NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
-    )
-    condition = after(replace(node(node=[elsewhere]), reservations=(kubenet,)), 3)
-    assert (condition.status if condition else None) == status
+def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status() -> None:
+    why = NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
+    for stored, status in (("", None), ("True", "Unknown")):
+        elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=stored)
+        condition = after(replace(node(node=[elsewhere]), reservations=(NetworkStore("kubenet", why),)), 3)
+        assert (condition.status if condition else None) == status
 
 
 def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
@@ -95,9 +74,8 @@ def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
 def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
     report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
     condition = condition_of(report)
-    findings = [
-        one for one in report.findings if one.finding.detector == exhausted_range.NAME and one in report.problems
-    ]
+    full = [tracked for tracked in report.findings if tracked.finding.detector == exhausted_range.NAME]
+    findings = [tracked for tracked in full if tracked in report.problems]
     has_gap = exhausted_range.NAME in {gap.detector for gap in report.gaps}
     assert condition is not None
     assert (condition.status == "True") == bool(findings)

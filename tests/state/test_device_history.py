@@ -4,18 +4,20 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from agent.checks import engine
 from agent.checks.devices.history import derive, with_history
-from agent.model.devices import DevicePlugins
-from agent.model.documents import HISTORY_FILE, load_history
+from agent.model.devices import DevicePlugins, TransitionKind
+from agent.model.documents import HISTORY_FILE, StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
 from agent.state.device_history import DeviceHistoryStore
-from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
+from tests.builders import KVM, device_plugins, node, plugin_socket, registered, transition, unavailable
+from tests.wire import as_nobody, open_directory
 
 SEEN = node(
     device_plugins=device_plugins(
@@ -73,9 +75,7 @@ def test_changes_replace_the_file(tmp_path: Path) -> None:
     devices = later.device_plugins.known()
     later = replace(later, device_plugins=Known(replace(devices, sockets=())))
     exporter.export(report(later), 0.1)
-    assert [one.what.value for one in load_history((tmp_path / HISTORY_FILE).read_text()).transitions][
-        -1
-    ] == "socket_gone"
+    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions[-1].what.value == "socket_gone"
 
 
 def test_a_sync_without_device_plugins_does_not_change_the_file(tmp_path: Path) -> None:
@@ -140,6 +140,49 @@ def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(tmp_pat
     assert os.listdir(tmp_path) == [HISTORY_FILE]
     exporter.export(report(news), 0.1)
     assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(news)
+
+
+# At the next start
+
+
+def test_a_stored_history_is_read_once(tmp_path: Path) -> None:
+    assert DeviceHistoryStore(tmp_path).read() == DeviceHistoryStore(tmp_path / "none").read() == StoredHistory()
+    store, stored = DeviceHistoryStore(tmp_path), transition(TransitionKind.REGISTERED, KVM)
+    (tmp_path / HISTORY_FILE).write_text(dump_history([stored]))
+    assert store.read() == StoredHistory((stored,))
+    (tmp_path / HISTORY_FILE).unlink()
+    assert store.read() == StoredHistory((stored,))
+
+
+def test_a_history_that_cannot_be_read_is_empty_and_reported(tmp_path: Path) -> None:
+    path = tmp_path / HISTORY_FILE
+    makes: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: path.write_bytes(b""), f"{path}: not JSON"),
+        (lambda: path.write_text(dump_history(derive(SEEN))[:-3]), f"{path}: not JSON"),
+        (lambda: path.write_bytes(b"{}"), f"{path}: its schema is not 'nodeleak.device-plugins/v1'"),
+        (lambda: path.write_bytes(b" " * (1 << 21)), f"{path}: it has more than the limit of 1,048,576 bytes"),
+        (lambda: path.symlink_to("/etc/passwd"), f"{path}: "),
+        (lambda: os.mkfifo(path), f"{path}: "),
+    )
+    for make, why in makes:
+        make()
+        store = DeviceHistoryStore(tmp_path)
+        for _ in range(2):
+            found = store.read()
+            assert (found.transitions, found.trouble.removeprefix("cannot read ").startswith(why)) == ((), True)
+        path.unlink()
+    path.touch()
+    assert DeviceHistoryStore(path).read().trouble == f"cannot read {path}/{HISTORY_FILE}: not a directory"
+
+
+def test_an_unreadable_history_is_reported() -> None:
+    with open_directory() as open_dir:
+        path = open_dir / HISTORY_FILE
+        path.write_text(dump_history(derive(SEEN)))
+        path.chmod(0o600)
+        with as_nobody():
+            why = f"cannot read {path}: permission denied (run as root)"
+            assert DeviceHistoryStore(open_dir).read() == StoredHistory((), why)
 
 
 def test_a_damaged_history_is_replaced_and_reported_until_then(tmp_path: Path) -> None:
