@@ -16,8 +16,8 @@ Object = dict[str, Any]
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
-ALL: Final = ("base", *sorted(f"overlays/{one.name}" for one in (DEPLOY / "overlays").iterdir()))
-COMPONENTS: Final = tuple(one for one in ALL if (DEPLOY / one / "component").exists())
+ALL: Final = ("base", *sorted(f"overlays/{path.name}" for path in (DEPLOY / "overlays").iterdir()))
+COMPONENTS: Final = tuple(name for name in ALL if (DEPLOY / name / "component").exists())
 AGENTS: Final = ("base", *COMPONENTS)
 """Those that deploy the agent; the others add to what is deployed."""
 BASE_RULES: Final = {
@@ -67,12 +67,12 @@ def kustomization(directory: Path, **fields: object) -> Path:
 
 
 def of_kind(name: str, kind: str) -> list[Object]:
-    return [one for one in rendered(name) if one["kind"] == kind]
+    return [document for document in rendered(name) if document["kind"] == kind]
 
 
 def pod_spec(name: str) -> Object:
     """Return that of the DaemonSet, Job or Pod."""
-    (owner,) = [one for one in rendered(name) if one["kind"] in {"DaemonSet", "Job", "Pod"}]
+    (owner,) = [document for document in rendered(name) if document["kind"] in {"DaemonSet", "Job", "Pod"}]
     spec: Object = owner["spec"] if owner["kind"] == "Pod" else owner["spec"]["template"]["spec"]
     return spec
 
@@ -85,14 +85,15 @@ def container(name: str) -> Object:
 
 def environment(name: str) -> dict[str, str]:
     """Return the agent's environment variables, with an example for the node's name."""
-    given = {one["name"]: one.get("value", "worker-1") for one in container(name)["env"]}
+    given = {variable["name"]: variable.get("value", "worker-1") for variable in container(name)["env"]}
     return {key: value for key, value in given.items() if key.startswith(ENV_PREFIX)}
 
 
 def mounts(name: str) -> dict[str, Object]:
     """Return the mount of each path of the node, with the type of its volume."""
-    volumes = {one["name"]: one["hostPath"] for one in pod_spec(name)["volumes"]}
-    return {volumes[one["name"]]["path"]: {**one, **volumes[one["name"]]} for one in container(name)["volumeMounts"]}
+    volumes = {volume["name"]: volume["hostPath"] for volume in pod_spec(name)["volumes"]}
+    found = ((mount, volumes[mount["name"]]) for mount in container(name)["volumeMounts"])
+    return {volume["path"]: {**mount, **volume} for mount, volume in found}
 
 
 def writable(name: str) -> set[str]:

@@ -39,14 +39,14 @@ if "--selector=job-name=nodeleak-clean-x1" in given:
     print(json.dumps({{"items": json.loads((home / "looks").read_text())[:looks][-1]}}))
     sys.exit()
 if given[0] == "get":
-    kind = next(one for one in given[1:] if not one.startswith("-"))
+    kind = next(word for word in given[1:] if not word.startswith("-"))
     names = given[given.index(kind) + 1:]
-    names = [one for one in names if not one.startswith("-")]
-    names += [one.rpartition("=")[2] for one in given if one.startswith("--field-selector=")]
+    names = [name for name in names if not name.startswith("-")]
+    names += [word.rpartition("=")[2] for word in given if word.startswith("--field-selector=")]
     text = (home / kind).read_text()
     if kind == "nodes":
         found = [line for line in text.splitlines() if not names or line.split()[0] in names]
-        if any(one.startswith("--selector=pool=nothing") for one in given):
+        if any(word.startswith("--selector=pool=nothing") for word in given):
             found = []
         text = "".join(f"{{line}}\\n" for line in found)
     elif kind == "pods":
@@ -54,9 +54,9 @@ if given[0] == "get":
         text = json.dumps({{"items": pods}})
     print(text, end="")
     sys.exit(0 if not (home / "fails").exists() else 1)
-pod = next(one for one in given if one.startswith("nodeleak-"))
+pod = next(word for word in given if word.startswith("nodeleak-"))
 answer = json.loads((home / pod).read_text())
-asked = sum(pod in one for one in (home / "calls").read_text().splitlines() if '"exec"' in one)
+asked = sum(pod in call for call in (home / "calls").read_text().splitlines() if '"exec"' in call)
 if asked <= answer.get("lost", 0):
     sys.stdout.write(answer.get("output", "")[: answer.get("kept", 0)])
     sys.exit(0)
@@ -117,12 +117,12 @@ class FakeKubectl:
 
     def calls(self, verb: str) -> list[list[str]]:
         lines = (self.home / "calls").read_text().splitlines() if (self.home / "calls").exists() else []
-        return [one for one in map(json.loads, lines) if one[0] == verb]
+        return [call for call in map(json.loads, lines) if call[0] == verb]
 
     def asked(self) -> list[str]:
         """Return the nodes whose agent was asked, in order."""
         return [
-            next(one for one in call if one.startswith("nodeleak-")).removeprefix("nodeleak-")
+            next(word for word in call if word.startswith("nodeleak-")).removeprefix("nodeleak-")
             for call in self.calls("exec")
         ]
 

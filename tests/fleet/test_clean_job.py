@@ -44,11 +44,11 @@ def test_the_job_of_a_daemon_set_is_valid_and_does_not_take_its_port(name: str) 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_only_the_store_becomes_writable(name: str) -> None:
-    before = {one["name"]: one.get("readOnly", False) for one in container(daemon_set(name))["volumeMounts"]}
-    after = {one["name"]: one.get("readOnly", False) for one in container(job(name))["volumeMounts"]}
-    assert after == before | {"cni": False}
-    dry = {one["name"]: one.get("readOnly", False) for one in container(job(name, apply=False))["volumeMounts"]}
-    assert dry == before
+    before, after, dry = (
+        {mount["name"]: mount.get("readOnly", False) for mount in container(owner)["volumeMounts"]}
+        for owner in (daemon_set(name), job(name), job(name, apply=False))
+    )
+    assert (after, dry) == (before | {"cni": False}, before)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_job_does_not_allow_more_networks_than_an_environment_that_is_not_seen
 
 def test_the_job_is_not_taken_for_an_agent() -> None:
     labels = job()["spec"]["template"]["metadata"]["labels"]
-    assert not dict(one.split("=") for one in LABELS.split(",")).items() <= labels.items()
+    assert not dict(label.split("=") for label in LABELS.split(",")).items() <= labels.items()
     selector = daemon_set()["spec"]["selector"]["matchLabels"]
     assert not selector.items() <= labels.items()
 

@@ -131,12 +131,12 @@ def test_the_table_is_that_of_the_agents(cluster: FakeKubectl, prometheus: str) 
 
 def test_as_json_a_node_has_the_document_of_its_agent(cluster: FakeKubectl, prometheus: str) -> None:
     done = cluster.run("status", "worker-2", f"--prometheus={prometheus}", "-o", "json", "--exit-code")
-    (one,) = json.loads(done.out)["nodes"]
-    assert (done.code, one["node"], one["exit_code"]) == (1, "worker-2", 0)
-    assert one["document"].keys() == status().keys()
-    assert one["document"]["findings"] == [finding("warning", "leaked_reservation", 3) | {"oldest": None}]
+    (node,) = json.loads(done.out)["nodes"]
+    assert (done.code, node["node"], node["exit_code"]) == (1, "worker-2", 0)
+    assert node["document"].keys() == status().keys()
+    assert node["document"]["findings"] == [finding("warning", "leaked_reservation", 3) | {"oldest": None}]
     network = {"name": "kubenet", "usable": 253, "free": 248, "leaked": 3, "unknown": 0}
-    assert one["document"]["networks"] == [network]
+    assert node["document"]["networks"] == [network]
 
 
 def test_other_clusters_are_left_out_on_request(cluster: FakeKubectl, prometheus: str) -> None:

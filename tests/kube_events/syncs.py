@@ -30,7 +30,7 @@ class Syncs:
 def confirmed(*findings: Finding, pods: tuple[Pod, ...] | None = None, later: timedelta = timedelta(0)) -> Report:
     """The report of a sync in which exactly these findings are confirmed."""
     report, _ = engine.run(node(pods=pods, later=later), None, grace=GRACE, confirm_after=GRACE)
-    return replace(report, findings=tuple(TrackedFinding(one, NOW, confirmed=True) for one in findings))
+    return replace(report, findings=tuple(TrackedFinding(finding, NOW, confirmed=True) for finding in findings))
 
 
 def leak(number: int, network: str = "kubenet", message: str = "", severity: Severity = Severity.WARNING) -> Finding:

@@ -30,23 +30,23 @@ def events_of(*findings: Finding) -> list[EventSpec]:
 def test_reasons_are_the_detectors_names_in_camel_case() -> None:
     assert reason("leaked_reservation") == "LeakedReservation"
     assert len(set(REASONS)) == len(DETECTORS) + 1
-    assert all(re.fullmatch(r"([A-Z][a-z]+)+", one) and len(one) <= 128 for one in REASONS)
+    assert all(re.fullmatch(r"([A-Z][a-z]+)+", name) and len(name) <= 128 for name in REASONS)
 
 
 def test_only_a_confirmed_finding_has_an_event() -> None:
     syncs = Syncs()
     lost = node(reservation("10.244.1.9"))
     assert [list(event_specs(syncs.report(lost))) for _ in range(2)] == [[], []]
-    (one,) = event_specs(syncs.report(lost))
-    assert (one.about, one.reason, one.type, one.subject) == (NODE, "LeakedReservation", "Warning", "kubenet")
-    assert one.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists")
-    assert one.path == "/api/v1/namespaces/default/events"
+    (spec,) = event_specs(syncs.report(lost))
+    assert (spec.about, spec.reason, spec.type, spec.subject) == (NODE, "LeakedReservation", "Warning", "kubenet")
+    assert spec.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists")
+    assert spec.path == "/api/v1/namespaces/default/events"
 
 
 def test_leaks_of_a_network_are_one_event_with_their_number_and_five_of_them() -> None:
-    (one,) = events_of(*(leak(n) for n in range(2, 9)))
+    (spec,) = events_of(*(leak(n) for n in range(2, 9)))
     listed = " | ".join(f"10.244.1.{n} leaked" for n in range(2, 7))
-    assert one.message == f"7 findings in kubenet: {listed} | and 2 more"
+    assert spec.message == f"7 findings in kubenet: {listed} | and 2 more"
     (five,) = events_of(*(leak(n) for n in range(2, 7)))
     assert five.message == f"5 findings in kubenet: {listed}"
 
@@ -54,12 +54,12 @@ def test_leaks_of_a_network_are_one_event_with_their_number_and_five_of_them() -
 def test_networks_resources_and_detectors_have_events_of_their_own() -> None:
     late = Finding("late_device_plugin", KVM, "late", resource=KVM)
     several = events_of(leak(2), leak(3), leak(2, network="storage"), late)
-    assert [(one.reason, one.subject) for one in several] == [
+    assert [(spec.reason, spec.subject) for spec in several] == [
         ("LateDevicePlugin", KVM),
         ("LeakedReservation", "kubenet"),
         ("LeakedReservation", "storage"),
     ]
-    assert len({one.name for one in several}) == 3
+    assert len({spec.name for spec in several}) == 3
 
 
 def test_informational_findings_are_normal_events() -> None:
@@ -70,40 +70,40 @@ def test_informational_findings_are_normal_events() -> None:
         ([critical], "Warning"),
         ([info, warning], "Warning"),
     ):
-        (one,) = events_of(*(leak(n, severity=severity) for n, severity in enumerate(severities)))
-        assert (one.type, one.critical) == (kind, critical in severities)
+        (spec,) = events_of(*(leak(n, severity=severity) for n, severity in enumerate(severities)))
+        assert (spec.type, spec.critical) == (kind, critical in severities)
 
 
 def test_an_affected_pod_has_an_event_in_its_namespace() -> None:
     syncs = Syncs()
     sharing = node(sandbox("4" * 64, "shop/cart"), pod("shop/cart", "10.244.1.2"))
     (*_, report) = [syncs.report(sharing) for _ in range(3)]
-    shared = [one for one in event_specs(report) if one.reason == "SharedIp"]
-    assert [one.about for one in shared] == [
+    shared = [spec for spec in event_specs(report) if spec.reason == "SharedIp"]
+    assert [spec.about for spec in shared] == [
         NODE,
         About("Pod", "shop", "web", "uid of shop/web"),
         About("Pod", "shop", "cart", "uid of shop/cart"),
     ]
-    assert {one.path for one in shared[1:]} == {"/api/v1/namespaces/shop/events"}
+    assert {spec.path for spec in shared[1:]} == {"/api/v1/namespaces/shop/events"}
 
 
 def test_many_rejected_pods_have_an_event_each_and_the_node_has_one() -> None:
     syncs = Syncs()
     storm = node(*(refused_pod(f"shop/render-{n}", controller="ReplicaSet/render") for n in range(7)))
     (*_, report) = [syncs.report(storm) for _ in range(3)]
-    rejected_pods = [one for one in event_specs(report) if one.reason == "RejectedPod"]
-    assert [one.about.kind for one in rejected_pods] == ["Node", *["Pod"] * 7]
+    rejected_pods = [spec for spec in event_specs(report) if spec.reason == "RejectedPod"]
+    assert [spec.about.kind for spec in rejected_pods] == ["Node", *["Pod"] * 7]
     assert rejected_pods[0].subject == KVM
 
 
 def test_a_pod_that_waits_for_a_detached_volume_has_an_event() -> None:
     lost = Finding("detached_volume", "volume v", "m", affected=("uid of shop/web",))
-    assert [one.about.kind for one in events_of(lost)] == ["Node", "Pod"]
+    assert [spec.about.kind for spec in events_of(lost)] == ["Node", "Pod"]
 
 
 def test_the_successor_of_a_leaked_addresss_pod_has_no_event() -> None:
     lost = replace(leak(9), pod="shop/web")
-    assert [one.about.kind for one in events_of(lost)] == ["Node"]
+    assert [spec.about.kind for spec in events_of(lost)] == ["Node"]
 
 
 def test_unknown_pods_have_no_event() -> None:
@@ -111,69 +111,72 @@ def test_unknown_pods_have_no_event() -> None:
     report = confirmed(refused)
     index = SnapshotIndex(without(report.assessment.snapshot, "pods"))
     incomplete = replace(report, assessment=replace(report.assessment, index=index))
-    assert [one.about.kind for one in event_specs(report)] == ["Node", "Pod"]
-    assert [one.about.kind for one in event_specs(incomplete)] == ["Node"]
+    assert [spec.about.kind for spec in event_specs(report)] == ["Node", "Pod"]
+    assert [spec.about.kind for spec in event_specs(incomplete)] == ["Node"]
 
 
 def test_releases_of_a_network_are_one_event_with_their_number() -> None:
-    cleaned = cleaning(released(*DUAL), *(released(one) for one in many(5)), refused(CANDIDATE), outcome(Verdict.GONE))
-    (one,) = event_specs(replace(confirmed(), cleaning=cleaned))
-    assert (one.about, one.reason, one.type, one.lasting) == (NODE, "ReleasedReservation", "Normal", False)
-    assert one.message.startswith("released leaked addresses in kubenet (7): 10.244.1.9 (of pod shop/cart) | ")
-    assert one.message.endswith(" | and 2 more")
+    cleaned = cleaning(
+        released(*DUAL), *(released(candidate) for candidate in many(5)), refused(CANDIDATE), outcome(Verdict.GONE)
+    )
+    (spec,) = event_specs(replace(confirmed(), cleaning=cleaned))
+    assert (spec.about, spec.reason, spec.type, spec.lasting) == (NODE, "ReleasedReservation", "Normal", False)
+    assert spec.message.startswith("released leaked addresses in kubenet (7): 10.244.1.9 (of pod shop/cart) | ")
+    assert spec.message.endswith(" | and 2 more")
     (single,) = event_specs(replace(confirmed(), cleaning=cleaning(released())))
     assert single.message == "released leaked addresses in kubenet (1): 10.244.1.9 (of pod shop/cart)"
 
 
 def test_an_event_has_the_fields_that_kubectl_looks_for() -> None:
-    (one,) = events_of(leak(9))
-    event = one.event(NOW)
+    (spec,) = events_of(leak(9))
+    event = spec.event(NOW)
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "worker-1"}
-    assert event["metadata"] == {"name": one.name, "namespace": "default"}
+    assert event["metadata"] == {"name": spec.name, "namespace": "default"}
     assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-03-26T20:00:00Z"
     assert (event["count"], event["source"]) == (1, {"component": "nodeleak", "host": "worker-1"})
-    later = one.changes(NOW + timedelta(minutes=5), 2)
+    later = spec.changes(NOW + timedelta(minutes=5), 2)
     assert later == {
         "type": "Warning", "message": "10.244.1.9 leaked", "lastTimestamp": "2026-03-26T20:05:00Z", "count": 2
     }  # fmt: skip
-    assert "count" not in one.changes(NOW, None)
+    assert "count" not in spec.changes(NOW, None)
 
 
 def test_an_event_has_the_same_unique_name_in_every_process() -> None:
-    (one,) = events_of(leak(9))
-    assert one.name == "worker-1.nodeleak.ebfed3357c8fbfa8"
+    (spec,) = events_of(leak(9))
+    assert spec.name == "worker-1.nodeleak.ebfed3357c8fbfa8"
     for other in (
-        replace(one, node="worker-2"),
-        replace(one, reason="SharedIp"),
-        replace(one, subject="storage"),
-        replace(one, about=About("Pod", "shop", "worker-1", "worker-1")),
+        replace(spec, node="worker-2"),
+        replace(spec, reason="SharedIp"),
+        replace(spec, subject="storage"),
+        replace(spec, about=About("Pod", "shop", "worker-1", "worker-1")),
     ):
-        assert other.name != one.name
-    assert replace(one, message="more", type="Normal").name == one.name
+        assert other.name != spec.name
+    assert replace(spec, message="more", type="Normal").name == spec.name
 
 
 @given(st.text(st.sampled_from("abz09-."), min_size=1, max_size=253), st.text(max_size=5))
 def test_an_events_name_is_valid(name: str, subject: str) -> None:
     named = f"a{name[:251]}z"
-    one = EventSpec("n", About("Pod", "shop", named, "u"), "Reason", "Normal", "", subject)
-    assert len(one.name) <= 253
-    assert one.name.startswith("a")
-    assert "-." not in one.name[195:]
+    spec = EventSpec("n", About("Pod", "shop", named, "u"), "Reason", "Normal", "", subject)
+    assert len(spec.name) <= 253
+    assert spec.name.startswith("a")
+    assert "-." not in spec.name[195:]
 
 
 @given(st.lists(st.text(max_size=600), min_size=1, max_size=12), st.text(max_size=300))
 def test_a_message_is_one_line_that_fits(texts: list[str], network: str) -> None:
-    for one in events_of(*(leak(n, network, text or "-") for n, text in enumerate(texts))):
-        assert len(one.message.encode()) <= LONGEST
-        assert one.message.isprintable()
-        json.dumps(one.event(NOW))
+    for spec in events_of(*(leak(n, network, text or "-") for n, text in enumerate(texts))):
+        assert len(spec.message.encode()) <= LONGEST
+        assert spec.message.isprintable()
+        json.dumps(spec.event(NOW))
 
 
 @given(nodes())
 def test_every_event_is_about_one_kind_and_one_object(snapshot: Snapshot) -> None:
     report = engine.replay((snapshot, snapshot), grace=GRACE, confirm_after=timedelta(0))
     all_of_them = list(event_specs(report))
-    assert len({one.name for one in all_of_them}) == len(all_of_them)
-    assert {one.reason for one in all_of_them} == {reason(one.finding.detector) for one in report.findings}
-    places = {(one.finding.detector, one.finding.network or one.finding.resource) for one in report.findings}
-    assert sum(one.about.kind == "Node" for one in all_of_them) == len(places)
+    assert len({spec.name for spec in all_of_them}) == len(all_of_them)
+    assert {spec.reason for spec in all_of_them} == {reason(tracked.finding.detector) for tracked in report.findings}
+    findings = [tracked.finding for tracked in report.findings]
+    places = {(finding.detector, finding.network or finding.resource) for finding in findings}
+    assert sum(spec.about.kind == "Node" for spec in all_of_them) == len(places)
