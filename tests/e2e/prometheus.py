@@ -23,10 +23,10 @@ class Prometheus:
     """A running Prometheus."""
 
     def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> Any:
-        with urlopen(f"{self._url}{path}", timeout=5) as answer:  # noqa: S310 (our own, on loopback)
+        with urlopen(f"{self.url}{path}", timeout=5) as answer:  # noqa: S310 (our own, on loopback)
             return json.load(answer)["data"]
 
     def firing(self) -> dict[str, list[dict[str, Any]]]:

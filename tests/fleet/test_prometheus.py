@@ -2,15 +2,11 @@
 
 import json
 import re
-import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote_plus
-from urllib.request import urlopen
+from http.server import HTTPServer
+from urllib.parse import SplitResult, unquote_plus
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from agent.config import UsageError
 from agent.fleet.inventory import Target
@@ -18,10 +14,10 @@ from agent.fleet.kubectl import KubectlError
 from agent.fleet.prometheus import read
 from agent.fleet.status import NodeStatus, Rank
 from tests.builders import GONE, node, reservation, without
-from tests.e2e.prometheus import program
+from tests.e2e.prometheus import running_prometheus
 from tests.exporters.daemon import Daemon
+from tests.fakes.serving import Handler, Threads, serving
 from tests.fleet.kubectl import FakeKubectl, finding, status
-from tests.processes import environment, running
 from tests.wire import FakeServer, hang, http, refusing_port, until
 
 LEAKED = [reservation(f"10.244.1.{n}", f"{n}{GONE[2:]}") for n in range(30, 33)]
@@ -44,54 +40,26 @@ AGENTS = (
 """The page, the label `instance` and the label `node` of each target."""
 
 
-class _Pages(BaseHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
+class Pages(Handler):
+    def answer(self, url: SplitResult) -> None:
+        self.send(SERVED[url.path], "text/plain; version=0.0.4; charset=utf-8")
 
-    def do_GET(self) -> None:
-        body = SERVED.get(self.path, b"no such page")
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+
+class PageServer(Threads, HTTPServer): ...
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Prometheus that has scraped every agent; give its URL."""
-    home = tmp_path_factory.mktemp("prometheus")
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Pages) as server, socket.create_server(("127.0.0.1", 0)) as free:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        targets = [
-            {
-                "targets": [f"127.0.0.1:{server.server_port}"],
-                "labels": {"__metrics_path__": f"/{page}", "instance": instance, "node": name},
-            }
-            for page, instance, name in AGENTS
-        ]
-        jobs = [{"job_name": "nodeleak", "static_configs": targets}]
-        text = yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs})
-        (home / "prometheus.yml").write_text(text)
-        port = free.getsockname()[1]
-        free.close()
-        url = f"http://127.0.0.1:{port}"
-        command = (
-            *(program("prometheus"), f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data"),
-            f"--web.listen-address=127.0.0.1:{port}",
-        )
-        with running(command, home / "log", environment()):
-            until(lambda: _agents(url) == len(AGENTS), "Prometheus has scraped every agent", 60)
-            yield url
-        server.shutdown()
-
-
-def _agents(url: str) -> int:
-    try:
-        with urlopen(f"{url}/api/v1/query?query=nodeleak_build_info", timeout=5) as answer:  # noqa: S310 (our own)
-            return len(json.load(answer)["data"]["result"])
-    except OSError:
-        return 0
+    server = PageServer(("127.0.0.1", 0), Pages)
+    address = f"127.0.0.1:{server.server_address[1]}"
+    labels = [{"__metrics_path__": f"/{page}", "instance": instance, "node": name} for page, instance, name in AGENTS]
+    targets = [{"targets": [address], "labels": of_target} for of_target in labels]
+    home = tmp_path_factory.mktemp("prometheus") / "home"
+    with serving(server), running_prometheus(home, "", "1s", "nodeleak", targets) as running:
+        query = "/api/v1/query?query=nodeleak_build_info"
+        until(lambda: len(running.get(query)["result"]) == len(AGENTS), "Prometheus has scraped every agent", 60)
+        yield running.url
 
 
 @pytest.fixture
@@ -145,13 +113,10 @@ def test_other_clusters_are_left_out_on_request(cluster: FakeKubectl, prometheus
 
 
 def test_what_is_no_prometheus_is_an_error(cluster: FakeKubectl) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Pages) as server:
-        url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        done = cluster.run("status", f"--prometheus={url}")
-        server.shutdown()
+    with FakeServer(lambda _: [http("no such page")]) as server:
+        done = cluster.run("status", f"--prometheus={server.url}")
     why = "no answer of Prometheus' HTTP API: is this the address of a Prometheus?"
-    assert (done.code, done.out, done.err) == (3, "", f"nodeleak: {url}: {why}\n")
+    assert (done.code, done.out, done.err) == (3, "", f"nodeleak: {server.url}: {why}\n")
 
 
 HEAD = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
