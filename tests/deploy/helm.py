@@ -36,16 +36,14 @@ def program() -> str:
     return built.stdout.strip()
 
 
-def helm(*arguments: str, codes: tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run([program(), *arguments], capture_output=True, text=True, check=False)  # noqa: S603 (ours)
+def helm(*arguments: str, text: str = "", codes: tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[str]":
+    command = [program(), *arguments]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
     assert done.returncode in codes, done.stderr
     return done
 
 
 def template(values: dict[str, Any], namespace: str = "kube-system") -> list[dict[str, Any]]:
     """Return the objects of a release with these values."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump(values, file)
-        file.flush()
-        output = helm("template", "any-name", str(CHART), f"--namespace={namespace}", f"--values={file.name}").stdout
-    return [document for document in yaml.safe_load_all(output) if document]
+    command = ("template", "any-name", str(CHART), f"--namespace={namespace}", "--values=-")
+    return [document for document in yaml.safe_load_all(helm(*command, text=yaml.safe_dump(values)).stdout) if document]
