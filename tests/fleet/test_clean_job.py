@@ -95,17 +95,13 @@ def test_a_sidecar_is_left_out() -> None:
     assert container(clean_job(source, "worker-1", (), apply=True))["name"] == "nodeleak"
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ({"containers": []}, "container"),
-        ({"containers": [{"name": "nodeleak", "volumeMounts": []}], "volumes": []}, "mounts no hostPath /var/lib/cni"),
-    ],
-)
-def test_another_daemon_set_is_refused(spec: dict[str, Any], message: str) -> None:
-    changed = {"metadata": {"namespace": "x"}, "spec": {"template": {"spec": spec}}}
-    with pytest.raises(UsageError, match=message):
-        clean_job(changed, "worker-1", (), apply=True)
+def test_another_daemon_set_is_refused() -> None:
+    agent = {"name": "nodeleak", "volumeMounts": []}
+    for containers, message in (([], "container"), ([agent], "mounts no hostPath /var/lib/cni")):
+        spec = {"containers": containers, "volumes": []}
+        changed = {"metadata": {"namespace": "x"}, "spec": {"template": {"spec": spec}}}
+        with pytest.raises(UsageError, match=message):
+            clean_job(changed, "worker-1", (), apply=True)
 
 
 def test_it_is_printed_as_a_manifest(kubectl: FakeKubectl) -> None:
@@ -153,19 +149,17 @@ def test_run_creates_the_job_and_ends_with_its_log_and_exit_code(kubectl: FakeKu
     assert logs[1:] == ["nodeleak-clean-x1-abc", "--namespace=kube-system", "--container=nodeleak"]
 
 
+PENDING = {"metadata": {"name": "p"}, "status": {"phase": "Pending"}}
+NOT_MOUNTED = {"reason": "FailedMount", "message": "no such volume", "lastTimestamp": "2026-03-26T19:20:00Z"}
+SCHEDULED = {"reason": "Scheduled", "lastTimestamp": "2026-03-26T19:19:00Z"}
+
+
 @pytest.mark.parametrize(
     ("look", "event", "why"),
     [
         (job_pod(waiting=PULLING), [], "pod nodeleak-clean-x1-abc: ErrImagePull: no such host"),
         (None, [{"reason": "FailedCreate", "message": "forbidden"}], "it has no pod: FailedCreate: forbidden"),
-        (
-            {"metadata": {"name": "p"}, "status": {"phase": "Pending"}},
-            [
-                {"reason": "FailedMount", "message": "no such volume", "lastTimestamp": "2026-03-26T19:20:00Z"},
-                {"reason": "Scheduled", "lastTimestamp": "2026-03-26T19:19:00Z"},
-            ],
-            "pod p: FailedMount: no such volume",
-        ),
+        (PENDING, [NOT_MOUNTED, SCHEDULED], "pod p: FailedMount: no such volume"),
     ],
 )
 def test_a_job_that_does_not_start_says_why(look: Any, event: Any, why: str, kubectl: FakeKubectl) -> None:

@@ -144,12 +144,6 @@ def test_a_connection_that_breaks_is_no_success(served: FakeCluster, tmp_path: P
     assert served.requests["exec pods"] == 1
 
 
-def test_a_node_that_does_not_exist_is_a_mistake(served: FakeCluster, tmp_path: Path) -> None:
-    done = run(served, tmp_path, "scan", "worker-1", "worker-9")
-    assert (done.code, done.out) == (2, "")
-    assert 'nodeleak: unknown node "worker-9"' in done.err
-
-
 def test_a_context_is_used_and_its_failure_shown(served: FakeCluster, tmp_path: Path) -> None:
     done = run(served, tmp_path, "status", "--context=elsewhere")
     assert (done.code, done.out) == (3, "")

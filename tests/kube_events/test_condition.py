@@ -83,12 +83,15 @@ def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
 
 
 class Patches(Writer):
+    """Keeps the conditions."""
+
     def __init__(self) -> None:
         super().__init__(None, 1)
-        self.sent: list[tuple[str, Any]] = []
+        self.sent: list[dict[str, Any]] = []
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.sent.append((path, body))
+        assert path == "/api/v1/nodes/worker-1/status"
+        self.sent += body["status"]["conditions"]
         return {}
 
 
@@ -103,17 +106,6 @@ class Queue(DeliveryQueue):
         assert message.kind is Kind.CONDITION
         message.send(self.writer)
 
-    @property
-    def patches(self) -> list[tuple[str, Any]]:
-        return self.writer.sent
-
-    @property
-    def last(self) -> dict[str, Any]:
-        path, body = self.patches[-1]
-        assert path == "/api/v1/nodes/worker-1/status"
-        (condition,) = body["status"]["conditions"]
-        return dict(condition)
-
 
 def export_all(exporter: ConditionExporter, *reports: Report) -> None:
     for report in reports:
@@ -125,33 +117,40 @@ def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None
     exporter = ConditionExporter(queue)
     for number in range(41):
         export_all(exporter, syncs.report(without(node(), "node", "pods") if number == 30 else node()))
-    reasons = [body["status"]["conditions"][0]["reason"] for _, body in queue.patches]
+    reasons = [condition["reason"] for condition in queue.writer.sent]
     assert reasons == [AVAILABLE, AVAILABLE, UNKNOWN, AVAILABLE]
-    assert queue.last["type"] == "CNIAddressPressure"
+    assert queue.writer.sent[-1]["type"] == "CNIAddressPressure"
 
 
 def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
     queue, syncs = Queue(), Syncs()
     exporter = ConditionExporter(queue)
     export_all(exporter, syncs.report(node()))
-    assert queue.last["lastTransitionTime"] == queue.last["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
+    assert (
+        queue.writer.sent[-1]["lastTransitionTime"]
+        == queue.writer.sent[-1]["lastHeartbeatTime"]
+        == "2026-03-26T20:00:15Z"
+    )
     stored = replace(TINY, address_pressure="False")
     export_all(exporter, *(syncs.report(node(FULL[0], node=[stored])) for _ in range(3)))
-    assert len(queue.patches) == 2
-    assert (queue.last["status"], queue.last["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
+    assert len(queue.writer.sent) == 2
+    assert (queue.writer.sent[-1]["status"], queue.writer.sent[-1]["lastTransitionTime"]) == (
+        "True",
+        "2026-03-26T20:01:00Z",
+    )
     # Scarce becomes exhausted: patched at once, without a transition.
     stored = replace(TINY, address_pressure="True")
     export_all(exporter, syncs.report(node(*FULL, node=[stored])))
-    assert len(queue.patches) == 3
-    assert queue.last["reason"] == EXHAUSTED
-    assert "lastTransitionTime" not in queue.last
+    assert len(queue.writer.sent) == 3
+    assert queue.writer.sent[-1]["reason"] == EXHAUSTED
+    assert "lastTransitionTime" not in queue.writer.sent[-1]
 
 
 def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
     for stored, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
         queue = Queue()
         export_all(ConditionExporter(queue), confirmed_healthy(replace(WIDE, address_pressure=stored)))
-        assert ("lastTransitionTime" in queue.last) == turned, stored
+        assert ("lastTransitionTime" in queue.writer.sent[-1]) == turned, stored
 
 
 def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:
@@ -160,7 +159,7 @@ def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:
     export_all(
         exporter, syncs.report(without(node(), "node")), syncs.report(without(node(), "node"), timedelta(hours=1))
     )
-    assert ["lastTransitionTime" in body["status"]["conditions"][0] for _, body in queue.patches] == [True, False]
+    assert ["lastTransitionTime" in condition for condition in queue.writer.sent] == [True, False]
 
 
 def confirmed_healthy(worker: Node) -> Report:

@@ -39,18 +39,12 @@ def test_the_record_is_stored_and_updated_but_not_in_every_sync(tmp_path: Path) 
     assert stored(tmp_path / "state") == last_seen(NOTHING)
 
 
-def test_another_provider_id_is_stored_at_once(tmp_path: Path) -> None:
+def test_another_provider_id_and_a_cordon_are_stored_at_once(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
     exporter.export(report(timedelta(seconds=15)), 0.1)
-    exporter.export(report(NOTHING, "kind://b"), 0.1)
-    assert stored(tmp_path) == last_seen(NOTHING, provider_id="kind://b")
-
-
-def test_a_cordon_is_stored_at_once(tmp_path: Path) -> None:
-    exporter = LastSeenExporter(tmp_path)
-    for ago, removal in enumerate((Removal.DRAINED, Removal.CORDONED, Removal.NONE)):
-        exporter.export(report(timedelta(seconds=ago), removal=removal), 0.1)
-        assert stored(tmp_path).removal is removal
+    for ago, removal in enumerate((Removal.NONE, Removal.DRAINED, Removal.CORDONED, Removal.NONE)):
+        exporter.export(report(timedelta(seconds=ago), "kind://b", removal), 0.1)
+        assert stored(tmp_path) == last_seen(timedelta(seconds=ago), provider_id="kind://b", removal=removal)
 
 
 def test_a_cordoned_node_in_use_is_not_stored_in_every_sync(tmp_path: Path) -> None:
