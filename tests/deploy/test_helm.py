@@ -111,11 +111,8 @@ def test_the_other_values_change_the_agent_and_nothing_else() -> None:
 
 
 def test_prometheus_finds_the_objects_by_their_labels() -> None:
-    for value, kind in (
-        ("podMonitor", "PodMonitor"),
-        ("serviceMonitor", "ServiceMonitor"),
-        ("prometheusRule", "PrometheusRule"),
-    ):
+    for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule"):
+        value = kind[0].lower() + kind[1:]
         plain, labeled = (by_name(template({value: ON | {"labels": labels}})) for labels in ({}, {"release": "stack"}))
         plain[kind, "nodeleak"]["metadata"]["labels"]["release"] = "stack"
         assert labeled == plain

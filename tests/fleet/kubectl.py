@@ -238,7 +238,3 @@ def clean(*verdicts: str, reason: str = "not_confirmed", **changes: Any) -> dict
         "halted": "",
         "unavailable": [],
     } | changes
-
-
-def text(tree: Sequence[Any] | dict[str, Any]) -> str:
-    return json.dumps(tree)

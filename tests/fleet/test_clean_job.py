@@ -15,7 +15,7 @@ from agent.fleet.clean_job import clean_job
 from agent.fleet.inventory import LABELS
 from tests.deploy.manifests import AGENTS, of_kind
 from tests.deploy.test_manifests import VERSIONS
-from tests.fleet.kubectl import Done, FakeKubectl, text
+from tests.fleet.kubectl import Done, FakeKubectl
 
 
 def daemon_set(name: str = "base") -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_another_daemon_set_is_refused() -> None:
 
 def test_it_is_printed_as_a_manifest(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1")
-    (kubectl.home / "daemonsets").write_text(text({"items": [daemon_set()]}))
+    (kubectl.home / "daemonsets").write_text(json.dumps({"items": [daemon_set()]}))
     done = kubectl.run("clean-job", "worker-1", "--apply", "--context=staging", "--", "--max", "3")
     assert (done.code, done.err) == (0, "")
     assert yaml.safe_load(done.out) == job("base", "--max", "3")
@@ -131,8 +131,8 @@ PULLING = {"reason": "ErrImagePull", "message": "no such host"}
 def run_job(kubectl: FakeKubectl, *looks: Any, timeout: str = "1m") -> Done:
     """Run the Job on worker-1. `looks`: what each list of its pods shows, the last one for ever."""
     kubectl.node("worker-1")
-    (kubectl.home / "daemonsets").write_text(text({"items": [daemon_set()]}))
-    (kubectl.home / "looks").write_text(text([[look] if look else [] for look in looks]))
+    (kubectl.home / "daemonsets").write_text(json.dumps({"items": [daemon_set()]}))
+    (kubectl.home / "looks").write_text(json.dumps([[look] if look else [] for look in looks]))
     (kubectl.home / "log").write_text("2 released\n\x1b[2J\n")
     return kubectl.run("clean-job", "worker-1", "--apply", "--run", f"--timeout={timeout}", "--", "--max", "3")
 
@@ -163,7 +163,7 @@ SCHEDULED = {"reason": "Scheduled", "lastTimestamp": "2026-03-26T19:19:00Z"}
     ],
 )
 def test_a_job_that_does_not_start_says_why(look: Any, event: Any, why: str, kubectl: FakeKubectl) -> None:
-    (kubectl.home / "events").write_text(text({"items": event}))
+    (kubectl.home / "events").write_text(json.dumps({"items": event}))
     done = run_job(kubectl, look, timeout="1s")
     assert (done.code, done.out) == (3, "")
     assert done.err.splitlines()[-2:] == [
@@ -180,7 +180,7 @@ def test_a_pod_that_the_kubelet_refuses_ends_the_wait(kubectl: FakeKubectl) -> N
 
 def test_without_a_daemon_set_there_is_no_job(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1")
-    (kubectl.home / "daemonsets").write_text(text({"items": []}))
+    (kubectl.home / "daemonsets").write_text(json.dumps({"items": []}))
     done = kubectl.run("clean-job", "worker-1")
     assert (done.code, done.out) == (2, "")
     assert "found: none" in done.err

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.kubectl import HOSTILE, FakeKubectl, agent_pod, finding, status, text
+from tests.fleet.kubectl import HOSTILE, FakeKubectl, agent_pod, finding, status
 from tests.wire import until
 
 SCAN = {"schema": "nodeleak.scan/v1", "node": "worker-1"}
@@ -16,7 +16,7 @@ SCAN = {"schema": "nodeleak.scan/v1", "node": "worker-1"}
 
 
 def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", output=text(status()))
+    kubectl.node("worker-1", output=json.dumps(status()))
     done = kubectl.run("status", "--context=staging", "--kubeconfig=/k", "-n", "agents", "-l", "pool=web")
     assert done.code == 0
     (call,) = kubectl.calls("exec")
@@ -32,9 +32,9 @@ def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
 
 def test_status_as_json_is_one_document(kubectl: FakeKubectl) -> None:
     no_report = {"schema": "nodeleak.status/v1", "state": "no_report", "why": "x"}
-    kubectl.node("worker-1", output=text(status()))
+    kubectl.node("worker-1", output=json.dumps(status()))
     kubectl.node("worker-2", pods=[])
-    kubectl.node("worker-3", code=69, output=text(no_report))
+    kubectl.node("worker-3", code=69, output=json.dumps(no_report))
     done = kubectl.run("status", "-o", "json")
     assert done.code == 3
     assert json.loads(done.out) == {
@@ -52,7 +52,7 @@ def test_status_as_json_is_one_document(kubectl: FakeKubectl) -> None:
 def test_the_exit_code_says_on_request_whether_there_are_findings(
     severity: str, code: int, kubectl: FakeKubectl
 ) -> None:
-    kubectl.node("worker-1", output=text(status(findings=[finding(severity, "x")])))
+    kubectl.node("worker-1", output=json.dumps(status(findings=[finding(severity, "x")])))
     assert kubectl.run("status").code == 0
     assert kubectl.run("status", "--exit-code").code == code
 
@@ -60,7 +60,7 @@ def test_the_exit_code_says_on_request_whether_there_are_findings(
 @pytest.mark.parametrize("left", [{}, {"child": 600}], ids=["kubectl hangs", "and its credential plugin"])
 def test_a_node_that_does_not_answer_in_time_delays_no_other(left: dict[str, Any], kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1", until="/nonexistent", **left)
-    kubectl.node("worker-2", output=text(status()))
+    kubectl.node("worker-2", output=json.dumps(status()))
     done = kubectl.run("status", "--timeout=8s")
     assert done.code == 3
     assert "worker-1  no answer  -        -       -       -    no answer within 8 s" in done.out
@@ -70,7 +70,7 @@ def test_a_node_that_does_not_answer_in_time_delays_no_other(left: dict[str, Any
 def test_so_many_agents_are_asked_at_once(kubectl: FakeKubectl) -> None:
     flags = [kubectl.home / f"flag-{number}" for number in range(3)]
     for number, flag in enumerate(flags):
-        kubectl.node(f"worker-{number}", flag=str(flag), until=str(kubectl.home / "go"), output=text(status()))
+        kubectl.node(f"worker-{number}", flag=str(flag), until=str(kubectl.home / "go"), output=json.dumps(status()))
     child = kubectl.start("status", "--parallel=2")
     until(lambda: sum(flag.exists() for flag in flags) == 2, "two agents are asked", 60)
     assert len(kubectl.calls("exec")) == 2
@@ -81,9 +81,9 @@ def test_so_many_agents_are_asked_at_once(kubectl: FakeKubectl) -> None:
 
 def test_ctrl_c_ends_what_runs_and_shows_what_was_answered(kubectl: FakeKubectl) -> None:
     flag = kubectl.home / "flag"
-    kubectl.node("worker-1", output=text(status()))
+    kubectl.node("worker-1", output=json.dumps(status()))
     kubectl.node("worker-2", flag=str(flag), until="/nonexistent")
-    kubectl.node("worker-3", output=text(status()))
+    kubectl.node("worker-3", output=json.dumps(status()))
     child = kubectl.start("status", "--parallel=1")
     until(flag.exists, "worker-2 is asked", 60)
     child.send_signal(signal.SIGINT)
@@ -110,8 +110,8 @@ def test_an_error_of_kubectl_is_shown_and_incomplete(kubectl: FakeKubectl) -> No
 
 @pytest.mark.parametrize("kept", [0, 30])
 def test_an_output_that_kubectl_lost_is_requested_again_once(kept: int, kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", output=text(status()), lost=1, kept=kept)
-    kubectl.node("worker-2", output=text(status()), lost=2, kept=kept)
+    kubectl.node("worker-1", output=json.dumps(status()), lost=1, kept=kept)
+    kubectl.node("worker-2", output=json.dumps(status()), lost=2, kept=kept)
     done = kubectl.run("status", "--parallel=1")
     assert done.code == 3
     assert "2 nodes: 1 unknown, 1 ok" in done.out
@@ -135,7 +135,7 @@ def test_the_text_of_several_nodes_has_their_names(kubectl: FakeKubectl) -> None
 
 def test_a_node_on_either_side_of_an_option_is_asked_by_name(kubectl: FakeKubectl) -> None:
     for name in ("worker-1", "worker-2", "worker-3"):
-        kubectl.node(name, output=text(SCAN))
+        kubectl.node(name, output=json.dumps(SCAN))
     assert kubectl.run("scan", "worker-1", "-o", "json", "worker-2").code == 0
     assert sorted(kubectl.asked()) == ["worker-1", "worker-2"]
     nodes, *pods = kubectl.calls("get")
@@ -172,7 +172,7 @@ def test_a_node_that_was_not_read_counts_also_if_nobody_reads_the_errors(kubectl
 
 
 def test_documents_are_merged(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-10", output=text(SCAN), code=3)
+    kubectl.node("worker-10", output=json.dumps(SCAN), code=3)
     kubectl.node("worker-2", output="not JSON", error="warning\nlast line\n", code=70)
     kubectl.node("worker-3", own_code=1, error="Error from server: no such pod\n")
     kubectl.node("worker-4", pods=[])
@@ -188,8 +188,8 @@ def test_documents_are_merged(kubectl: FakeKubectl) -> None:
 
 @pytest.mark.parametrize("change", HOSTILE)
 def test_one_agent_cannot_spoil_the_document_of_all(change: str, kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", output=f"{text(status())[:-1]}, {change}}}")
-    kubectl.node("worker-2", output=text(status()))
+    kubectl.node("worker-1", output=f"{json.dumps(status())[:-1]}, {change}}}")
+    kubectl.node("worker-2", output=json.dumps(status()))
     for command in (["status"], ["scan", "--all"]):
         done = kubectl.run(*command, "-o", "json")
         nodes = json.loads(done.out, parse_constant=pytest.fail)["nodes"]
@@ -198,8 +198,8 @@ def test_one_agent_cannot_spoil_the_document_of_all(change: str, kubectl: FakeKu
 
 def test_the_longest_names_of_one_agent_do_not_widen_the_rows_of_all(kubectl: FakeKubectl) -> None:
     network = {"name": "n" * 10_000, "usable": 1, "free": 1, "leaked": 0, "unknown": 0}
-    kubectl.node("worker-1", output=text(status(version="v" * 10_000, networks=[network])))
-    kubectl.node("worker-2", output=text(status()))
+    kubectl.node("worker-1", output=json.dumps(status(version="v" * 10_000, networks=[network])))
+    kubectl.node("worker-2", output=json.dumps(status()))
     assert max(map(len, kubectl.run("status", "-o", "wide").out.splitlines())) < 1000
 
 
@@ -210,7 +210,7 @@ def test_a_command_cannot_forge_its_exit_code(kubectl: FakeKubectl) -> None:
 
 
 def test_agents_in_several_namespaces_are_a_mistake(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", output=text(status()))
+    kubectl.node("worker-1", output=json.dumps(status()))
     kubectl.node("worker-2", pods=[agent_pod("worker-2", namespace="tenant")])
     done = kubectl.run("status")
     assert (done.code, kubectl.asked()) == (2, [])

@@ -17,7 +17,7 @@ from agent.kube_events.writer import Writer
 from agent.model.finding import Finding, SkippedCheck
 from agent.model.report import Report
 from agent.model.snapshot import NetworkStore, Node, NotRequested, Snapshot
-from tests.builders import GRACE, UPTIME, node, reservation, without
+from tests.builders import GRACE, node, reservation, without
 from tests.kube_events.syncs import Syncs, confirmed
 from tests.strategies import nodes
 
@@ -149,7 +149,8 @@ def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
 def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
     for stored, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
         queue = Queue()
-        export_all(ConditionExporter(queue), confirmed_healthy(replace(WIDE, address_pressure=stored)))
+        healthy = node(node=[replace(WIDE, address_pressure=stored)])
+        export_all(ConditionExporter(queue), Syncs().report(healthy))
         assert ("lastTransitionTime" in queue.writer.sent[-1]) == turned, stored
 
 
@@ -160,7 +161,3 @@ def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:
         exporter, syncs.report(without(node(), "node")), syncs.report(without(node(), "node"), timedelta(hours=1))
     )
     assert ["lastTransitionTime" in condition for condition in queue.writer.sent] == [True, False]
-
-
-def confirmed_healthy(worker: Node) -> Report:
-    return Syncs().report(replace(node(node=[worker]), uptime=UPTIME))

@@ -31,12 +31,18 @@ def stored(state_dir: Path) -> LastSeen:
 
 
 def test_the_record_is_stored_and_updated_but_not_in_every_sync(tmp_path: Path) -> None:
-    exporter = LastSeenExporter(tmp_path / "state")
-    for ago in (FRESH, FRESH - timedelta(seconds=15), timedelta(seconds=1)):
-        exporter.export(report(ago), 0.1)
-        assert stored(tmp_path / "state") == last_seen(FRESH)
-    exporter.export(report(NOTHING), 0.1)
-    assert stored(tmp_path / "state") == last_seen(NOTHING)
+    """Nor while a cordoned node is in use."""
+    for removal in (Removal.NONE, Removal.CORDONED):
+
+        def seen(ago: timedelta, removal: Removal = removal) -> dict[str, Any]:
+            return {"ago": ago, "removal": removal, "in_use": ago if removal is Removal.CORDONED else None}
+
+        exporter, state_dir = LastSeenExporter(tmp_path / removal.name), tmp_path / removal.name
+        for ago in (FRESH, FRESH - timedelta(seconds=15), timedelta(seconds=1)):
+            exporter.export(report(**seen(ago)), 0.1)
+            assert stored(state_dir) == last_seen(**seen(FRESH))
+        exporter.export(report(**seen(NOTHING)), 0.1)
+        assert stored(state_dir) == last_seen(**seen(NOTHING))
 
 
 def test_another_provider_id_and_a_cordon_are_stored_at_once(tmp_path: Path) -> None:
@@ -45,15 +51,6 @@ def test_another_provider_id_and_a_cordon_are_stored_at_once(tmp_path: Path) -> 
     for ago, removal in enumerate((Removal.NONE, Removal.DRAINED, Removal.CORDONED, Removal.NONE)):
         exporter.export(report(timedelta(seconds=ago), "kind://b", removal), 0.1)
         assert stored(tmp_path) == last_seen(timedelta(seconds=ago), provider_id="kind://b", removal=removal)
-
-
-def test_a_cordoned_node_in_use_is_not_stored_in_every_sync(tmp_path: Path) -> None:
-    exporter = LastSeenExporter(tmp_path)
-    for ago in (FRESH, FRESH - timedelta(seconds=15), timedelta(seconds=1)):
-        exporter.export(report(ago, removal=Removal.CORDONED, in_use=ago), 0.1)
-        assert stored(tmp_path) == last_seen(FRESH, removal=Removal.CORDONED, in_use=FRESH)
-    exporter.export(report(NOTHING, removal=Removal.CORDONED, in_use=NOTHING), 0.1)
-    assert stored(tmp_path) == last_seen(NOTHING, removal=Removal.CORDONED, in_use=NOTHING)
 
 
 def test_the_time_of_disappearance_is_stored_once(tmp_path: Path) -> None:
