@@ -72,7 +72,7 @@ def test_all_of_them_together_in_a_namespace_of_its_own(tmp_path: Path) -> None:
         )
     )
     for document in expected:
-        if document["kind"].startswith("Validating"):  # kustomize gives them a namespace, which they cannot have
+        if document["kind"].startswith("Validating"):  # kustomize gives them a namespace, which the API server drops
             document["metadata"].pop("namespace", None)
     assert by_name(template(values, "nodeleak")) == by_name(expected)
 
