@@ -6,10 +6,9 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from threading import Event
 from typing import Any, Final
 
@@ -17,37 +16,32 @@ from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, UNAVAILABLE
 from agent.cli.output import warn, write, write_json
 from agent.config import UsageError
 from agent.fleet.answers import Answer, merged
-from agent.fleet.inventory import Agent, Target, natural
+from agent.fleet.inventory import Agent, natural
 from agent.fleet.session import Session, agents_of, cluster_options
 from agent.model.text import count_of, escape, format_number, truncate
 
 CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
 
 
-class State(StrEnum):
-    DONE = "done"
-    UNEXPECTED = "unexpected"
-    """Anything but released, refused, and nothing to release."""
-    SKIPPED = "skipped"
-    """It could not be asked."""
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one node. A node without a result was not asked."""
+    """What became of one node."""
 
-    state: State
     text: str
     entry: Mapping[str, Any]
     """Its part of a merged document."""
     released: int = 0
+    unexpected: bool = False
+    """Anything but released, refused, and nothing to release."""
 
 
 def apply_on_nodes(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     found = sorted(session.targets(arguments.nodes), key=lambda target: natural(target.node))
-    results = {target.node: _skipped(target) for target in found if target.unreachable}
-    agents = agents_of(found)
+    skipped = {target.node: target.unreachable for target in found if target.unreachable}
+    for node, why in skipped.items():
+        warn(f"{node} is skipped: {why}")
+    agents, results = agents_of(found), dict[str, Result]()
     waves = [agents[start : start + arguments.max_nodes] for start in range(0, len(agents), arguments.max_nodes)]
     if waves:
         _confirm(arguments, session.context(), agents, len(waves))
@@ -55,16 +49,17 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
         _clean(arguments, session, results, waves, stop)
     pending = [agent.node for agent in agents if agent.node not in results]
     if arguments.output == "json":
-        not_asked = [Answer(node, None, error="not asked: cleaning stopped before it").entry() for node in pending]
-        entries = [*(dict(result.entry) for result in results.values()), *not_asked]
+        why_not = skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
+        entries = [dict(result.entry) for result in results.values()]
+        entries += [Answer(node, None, error=why).entry() for node, why in why_not.items()]
         write_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"]))))
-    _conclude(arguments, results, pending)
-    return _exit_code(results, pending, interrupted=stop.is_set())
-
-
-def _skipped(target: Target) -> Result:
-    warn(f"{target.node} is skipped: {target.unreachable}")
-    return Result(State.SKIPPED, target.unreachable, Answer(target.node, None, error=target.unreachable).entry())
+    _conclude(arguments, results, skipped, pending)
+    # A node that is away does not hide an unexpected result: the summary and the document name it anyway.
+    if any(result.unexpected for result in results.values()) or (pending and not stop.is_set()):
+        return FAILED
+    if pending:
+        return INTERRUPTED
+    return UNAVAILABLE if skipped else DONE
 
 
 def _confirm(arguments: argparse.Namespace, context: str, agents: Sequence[Agent], waves: int) -> None:
@@ -112,41 +107,33 @@ def _clean(
     def arrived(answer: Answer) -> None:
         result = results[answer.node] = judge(answer)
         if arguments.output != "json":
-            mark = "UNEXPECTED: " if result.state is State.UNEXPECTED else ""
+            mark = "UNEXPECTED: " if result.unexpected else ""
             write(f"{escape(f'{answer.node}: {mark}{result.text}')}\n")
 
     for number, wave in enumerate(waves):
         if stop.wait(arguments.pause.total_seconds() if number else 0):
             return
         session.ask(wave, ("clean", "--apply", *arguments.rest, "-o", "json"), arrived)
-        if any(results[agent.node].state is State.UNEXPECTED for agent in wave):
+        if any(results[agent.node].unexpected for agent in wave):
             return
 
 
-def _conclude(arguments: argparse.Namespace, results: Mapping[str, Result], pending: Sequence[str]) -> None:
+def _conclude(
+    arguments: argparse.Namespace, results: Mapping[str, Result], skipped: Collection[str], pending: Sequence[str]
+) -> None:
     """Print what was done and what is left."""
-    nodes = {state: [node for node, result in results.items() if result.state is state] for state in State}
+    unexpected = sorted((node for node, result in results.items() if result.unexpected), key=natural)
     released = count_of(sum(result.released for result in results.values()), "address", "addresses")
-    skipped = f"skipped ({', '.join(sorted(nodes[State.SKIPPED], key=natural))})"
-    others = {"unexpected": nodes[State.UNEXPECTED], skipped: nodes[State.SKIPPED], "not asked": pending}
+    done = count_of(len(results) - len(unexpected), "node")
+    others = {"unexpected": unexpected, f"skipped ({', '.join(skipped)})": skipped, "not asked": pending}
     counts = [f"{format_number(len(names))} {what}" for what, names in others.items() if names]
-    warn(", ".join([f"{released} released", f"{count_of(len(nodes[State.DONE]), 'node')} done", *counts]))
-    if nodes[State.UNEXPECTED]:
-        warn(f"unexpected results on {', '.join(sorted(nodes[State.UNEXPECTED], key=natural))}: inspect them first")
+    warn(", ".join([f"{released} released", f"{done} done", *counts]))
+    if unexpected:
+        warn(f"unexpected results on {', '.join(unexpected)}: inspect them first")
     if pending:
         rest = ["--", *arguments.rest] if arguments.rest else []
         again = ["clean", "--apply", *pending, *cluster_options(arguments), *rest]
         warn(f"to go on: kubectl nodeleak {shlex.join(again)}")
-
-
-def _exit_code(results: Mapping[str, Result], pending: Sequence[str], *, interrupted: bool) -> int:
-    """A node that is away does not hide an unexpected result: the summary and the document name it anyway."""
-    states = {result.state for result in results.values()}
-    if State.UNEXPECTED in states:
-        return FAILED
-    if pending:
-        return INTERRUPTED if interrupted else FAILED
-    return UNAVAILABLE if State.SKIPPED in states else DONE
 
 
 def judge(answer: Answer) -> Result:
@@ -162,10 +149,10 @@ def judge(answer: Answer) -> Result:
         try:
             released = sum(address["verdict"] == "released" for address in document["addresses"])
             if not (why := _unexpected(answer.exit_code, document)):
-                return Result(State.DONE, _outcome(document, released), entry, released)
+                return Result(_outcome(document, released), entry, released)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             why = f"cannot read its {CLEAN_SCHEMA}: {truncate(repr(error))}"
-    return Result(State.UNEXPECTED, why, entry, released)
+    return Result(why, entry, released, unexpected=True)
 
 
 def _unexpected(exit_code: int, document: Mapping[str, Any]) -> str:

@@ -19,24 +19,19 @@ class EventExporter:
     """Queues what is due after each sync; never waits, never fails."""
 
     def __init__(self, queue: DeliveryQueue) -> None:
-        self._queue, self._limiter, self._series = queue, RateLimiter(), EventSeries()
+        self._queue, self._limiter = queue, RateLimiter()
+        self._counts: dict[str, int] = {}
+        """Of the Events that this process created or found. Belongs to the delivery thread."""
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
         snapshot = report.assessment.snapshot
         due, over_limit = self._limiter.due(event_specs(report), snapshot.uptime)
         for spec in due:
-            self._queue.put(Message(Kind.EVENT, spec.reason, partial(self._series.send, spec, snapshot.taken_at)))
+            self._queue.put(Message(Kind.EVENT, spec.reason, partial(self._send, spec, snapshot.taken_at)))
         if over_limit:
             self._queue.metrics.failed(Kind.EVENT, Failure.RATE_LIMITED, over_limit)
 
-
-class EventSeries:
-    """The Events that this process created or found, with their counts. Belongs to the delivery thread."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def send(self, spec: EventSpec, at: datetime, writer: Writer) -> None:
+    def _send(self, spec: EventSpec, at: datetime, writer: Writer) -> None:
         """Create the Event, or patch the existing one; raises SourceError.
 
         The agent has no right to read Events, so the answers to writes say which exist.
