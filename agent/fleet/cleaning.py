@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import ceil
 from threading import Event
 from typing import Any, Final
 
@@ -39,30 +40,27 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     found = sorted(session.targets(arguments.nodes), key=lambda target: natural(target.node))
     skipped = {target.node: target.unreachable for target in found if target.unreachable}
-    for node, why in skipped.items():
-        warn(f"{node} is skipped: {why}")
     agents, results = agents_of(found), dict[str, Result]()
-    waves = [agents[start : start + arguments.max_nodes] for start in range(0, len(agents), arguments.max_nodes)]
-    if waves:
-        _confirm(arguments, session.context(), agents, len(waves))
+    _confirm(arguments, session, agents, skipped)
     with _stopping() as stop:
-        _clean(arguments, session, results, waves, stop)
+        _clean(arguments, session, results, agents, stop)
     pending = [agent.node for agent in agents if agent.node not in results]
     if arguments.output == "json":
-        why_not = skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
-        entries = [dict(result.entry) for result in results.values()]
-        entries += [Answer(node, None, error=why).entry() for node, why in why_not.items()]
-        write_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"]))))
-    _conclude(arguments, results, skipped, pending)
+        _write_document(results, skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it"))
+    unexpected = _conclude(arguments, results, skipped, pending)
     # A node that is away does not hide an unexpected result: the summary and the document name it anyway.
-    if any(result.unexpected for result in results.values()) or (pending and not stop.is_set()):
-        return FAILED
-    if pending:
-        return INTERRUPTED
+    if unexpected or pending:
+        return FAILED if unexpected or not stop.is_set() else INTERRUPTED
     return UNAVAILABLE if skipped else DONE
 
 
-def _confirm(arguments: argparse.Namespace, context: str, agents: Sequence[Agent], waves: int) -> None:
+def _confirm(
+    arguments: argparse.Namespace, session: Session, agents: Sequence[Agent], skipped: Mapping[str, str]
+) -> None:
+    warn(*(f"{node} is skipped: {why}" for node, why in skipped.items()))
+    if not agents:
+        return
+    context, waves = session.context(), ceil(len(agents) / arguments.max_nodes)
     shown = ", ".join(agent.node for agent in agents[:5]) + (", …" if len(agents) > 5 else "")  # noqa: PLR2004 (fits)
     where = f"{count_of(len(agents), 'node')}{f' of {context}' if context else ''} ({shown})"
     what = f"release leaked addresses on {where}, in {count_of(waves, 'wave')}"
@@ -99,7 +97,7 @@ def _clean(
     arguments: argparse.Namespace,
     session: Session,
     results: dict[str, Result],
-    waves: Sequence[Sequence[Agent]],
+    agents: Sequence[Agent],
     stop: Event,
 ) -> None:
     """Clean wave by wave until all are done, one had an unexpected result, or the operator interrupts."""
@@ -110,18 +108,26 @@ def _clean(
             mark = "UNEXPECTED: " if result.unexpected else ""
             write(f"{escape(f'{answer.node}: {mark}{result.text}')}\n")
 
-    for number, wave in enumerate(waves):
-        if stop.wait(arguments.pause.total_seconds() if number else 0):
+    for start in range(0, len(agents), arguments.max_nodes):
+        wave = agents[start : start + arguments.max_nodes]
+        if stop.wait(arguments.pause.total_seconds() if start else 0):
             return
         session.ask(wave, ("clean", "--apply", *arguments.rest, "-o", "json"), arrived)
         if any(results[agent.node].unexpected for agent in wave):
             return
 
 
+def _write_document(results: Mapping[str, Result], without_result: Mapping[str, str]) -> None:
+    """`without_result`: why each of the other nodes has none."""
+    entries = [dict(result.entry) for result in results.values()]
+    entries += [Answer(node, None, error=why).entry() for node, why in without_result.items()]
+    write_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"]))))
+
+
 def _conclude(
     arguments: argparse.Namespace, results: Mapping[str, Result], skipped: Collection[str], pending: Sequence[str]
-) -> None:
-    """Print what was done and what is left."""
+) -> list[str]:
+    """Print what was done and what is left; return the nodes with an unexpected result."""
     unexpected = sorted((node for node, result in results.items() if result.unexpected), key=natural)
     released = count_of(sum(result.released for result in results.values()), "address", "addresses")
     done = count_of(len(results) - len(unexpected), "node")
@@ -134,6 +140,7 @@ def _conclude(
         rest = ["--", *arguments.rest] if arguments.rest else []
         again = ["clean", "--apply", *pending, *cluster_options(arguments), *rest]
         warn(f"to go on: kubectl nodeleak {shlex.join(again)}")
+    return unexpected
 
 
 def judge(answer: Answer) -> Result:

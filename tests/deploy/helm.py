@@ -20,18 +20,12 @@ _MODULE: Final = Path(__file__).parent / "helm-module"
 @cache
 def program() -> str:
     """Return the path of Helm. Go builds it, in two minutes, and keeps it in its own cache."""
-    go = shutil.which("go")
-    needs(go is not None, "Go, to build Helm")
+    needs(shutil.which("go") is not None, "Go, to build Helm")
     settings = os.environ | {"GOFLAGS": "-mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0"}
     with Path(tempfile.gettempdir(), f"nodeleak-helm-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several builds at once would compile the same
-        built = subprocess.run(  # noqa: S603 (Go)
-            [str(go), "-C", str(_MODULE), "tool", "-n", "helm"],
-            capture_output=True,
-            text=True,
-            env=settings,
-            check=False,
-        )
+        command = ["go", "-C", str(_MODULE), "tool", "-n", "helm"]
+        built = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)  # noqa: S603 (Go)
     needs(built.returncode == 0, f"a Go that can build Helm, and its module proxy: {built.stderr[-500:]}")
     return built.stdout.strip()
 
