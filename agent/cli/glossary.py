@@ -150,7 +150,7 @@ ALERTS: Final = {
     "NodeleakRangeFillingUp": "A node runs out of pod addresses within four hours at the present rate.\n"
     "Run: nodeleak scan --map",
     "NodeleakRangeExhausted": "A node has no free pod address: new pods stay in ContainerCreating.\n"
-    "Run: nodeleak clean, and if addresses are leaked: nodeleak clean --apply",
+    "Run: kubectl cordon NODE, then nodeleak scan, and follow its steps",
     "NodeleakRangeTooSmall": "A node accepts more pods than it has free addresses for. Nothing fails until those "
     "pods arrive.\nRun: nodeleak explain exhausted_range",
     "NodeleakOverlappingRanges": "Two networks of a node can give out the same addresses: a new pod can get that of a "

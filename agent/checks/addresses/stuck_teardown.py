@@ -83,7 +83,8 @@ def _why(reservation: Reservation, index: SnapshotIndex) -> str:
     if damaged is None:
         return ""
     file = f"libcni's cached result {damaged.file}"
-    return f"; likely cause: {file} is damaged ({damaged.damage}); remove this file"
+    remedy = "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
+    return f"; likely cause: {file} is damaged ({damaged.damage}); {remedy}"
 
 
 def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:

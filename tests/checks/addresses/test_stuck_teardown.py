@@ -157,7 +157,8 @@ def test_a_damaged_result_is_named_with_the_remedy() -> None:
     report = after(with_damage(on_cri()), with_damage(on_cri(later=HOUR)))
     (finding,) = (tracked.finding for tracked in report.findings)
     assert finding.message.endswith(
-        f"; likely cause: libcni's cached result kubenet-{GONE}-eth0 is damaged (it is empty); remove this file"
+        f"; likely cause: libcni's cached result kubenet-{GONE}-eth0 is damaged (it is empty); remove this file below "
+        "/var/lib/cni/results or /var/lib/cni/cache"
     )
 
 
