@@ -26,7 +26,7 @@ from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
 from agent.sources.source_error import SourceError
 
-_MAX_BYTES: Final = 256 * 1024
+_MAX_BYTES: Final = cni_cache.LARGEST
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK_MODE: Final = 0o750

@@ -5,6 +5,7 @@ nobody can find a name by guessing it. Networks and ranges keep their sizes, and
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
@@ -139,8 +140,10 @@ def _new_names(names: Iterable[str]) -> Mapping[str, str]:
     for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
         family = {name: address for name, address in addresses.items() if address.version == first.version}
         moved = _moved([address.network for address in family.values()], int(first), first.max_prefixlen)
+        networks = [*moved]
+        begins = [int(network.network_address) for network in networks]
         for name, address in family.items():
-            old = next(network for network in moved if address.ip in network)
+            old = networks[bisect_right(begins, int(address.ip)) - 1]
             ip = type(first)(moved[old] + int(address.ip) - int(old.network_address))
             new[name] = f"{ip}/{address.network.prefixlen}" if "/" in name else str(ip)
     return new

@@ -18,6 +18,8 @@ from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
 
 D = TypeVar("D")
 
+_GREATEST: Final = 2**64
+"""Of integers. The kernel has none that is greater, and a float cannot hold each of those."""
 MAX_LEVELS: Final = 20
 """Levels of a document of nodeleak's own; none has more than ten."""
 
@@ -125,7 +127,7 @@ def _scalar(kind: Any, tree: Any) -> Any:
         return timedelta(seconds=tree)
     if issubclass(kind, StrEnum):
         return kind(tree)
-    if isinstance(tree, kind) and not (kind is int and isinstance(tree, bool)):
+    if isinstance(tree, kind) and not (kind is int and (isinstance(tree, bool) or abs(tree) > _GREATEST)):
         return tree
     raise TypeError(kind.__name__)
 

@@ -103,7 +103,7 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
         return store
     if first := _skipped(store, snapshot):
         why = f"pods wait, and the runtime skips network {first}, which comes first, if a plugin of it is not installed"
-        return _undecided(store, why, snapshot)
+        return _unavailable(store, why)
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
     why = f"the pods of this node get their addresses from network {names}"
     return _not_in_use(store, why if names else "the kubelet uses no CNI network", snapshot)
@@ -139,6 +139,10 @@ def _undecided(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkStor
     results = _results(store, snapshot)
     if store.network == KUBENET or (results and all(result.pod for result in results)):
         return store  # each of its reservations is unknown
+    return _unavailable(store, why)
+
+
+def _unavailable(store: NetworkStore, why: str) -> NetworkStore:
     why = f"it is unknown whether pods use network {store.network}: {why}"
     return replace(store, reading=Unavailable("reservations", why), unrecognized=())
 

@@ -83,7 +83,8 @@ class Deployment:
         # Its pod first: a kubelet waits two minutes for the secret of a service account that went before its pod.
         self.stop()
         self.kubectl("wait", "pods", "-l", _PODS, "--for=delete", "--timeout=150s")
-        self.kubectl("delete", "-k", str(self.written("base")), "--ignore-not-found")
+        # The base, and the rights that tests add to it.
+        self.kubectl("delete", "-k", str(self.written("overlays/node-condition")), "--ignore-not-found")
 
     def pod(self) -> dict[str, Any]:
         """Return the ready pod; another one may be terminating."""

@@ -192,4 +192,5 @@ def _bounded(history: tuple[DeviceTransition, ...], view: DeviceView) -> tuple[D
     present = {
         transition for transition in last.values() if not transition.socket or transition.socket in view.connected
     }
-    return (*(transition for transition in older if transition in present), *recent)
+    kept = [transition for transition in older if transition in present]
+    return (*kept[-MAX_TRANSITIONS:], *recent)

@@ -23,7 +23,7 @@ from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError
 
 _LOOPBACK: Final = "lo"
-_LARGEST: Final = 4 * 1024 * 1024
+LARGEST: Final = 4 * 1024 * 1024
 """Bytes: CRI-O writes all annotations of the pod into a result, 256 KiB that Go may escape to six times as much."""
 _NAME: Final = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
 """Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous."""
@@ -85,7 +85,7 @@ class CniResults:
             if version in self._parsed:
                 parsed[version] = self._parsed[version]
             elif stat.S_ISREG(found.st_mode):
-                content, mtime_ns = read_file(name, directory, largest=_LARGEST)
+                content, mtime_ns = read_file(name, directory, largest=LARGEST)
                 parsed[version] = parse_result(content, network, container_id, ifname, mtime_ns)
         except FileNotFoundError:
             return
@@ -119,7 +119,7 @@ def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: st
         ifname=str(tree.get("ifName", ifname)),
         pod=None if is_bare else _pod(tree.get("cniArgs")),
         ranges=_ranges_of_ipam(ipam) or _ranges_of_result(tree.get("result")),
-        data_dir=str(ipam.get("dataDir") or ""),
+        data_dir=str(ipam.get("dataDir") or "") if ipam.get("type") == "host-local" else "",
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
         port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),

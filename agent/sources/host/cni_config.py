@@ -163,10 +163,14 @@ def _ipam(plugin: Configuration) -> Configuration:
     return {"type": written.get("type") or "host-local", "dataDir": written.get("dataDir")}
 
 
-def _check_paths(name: str, data_dir: str) -> None:
-    """Raise ValueError unless both can be part of a path, which has no NUL and no half of a surrogate pair."""
+def is_part_of_path(name: str, data_dir: str) -> bool:
+    """Return whether both can be part of a path, which has no NUL and no half of a surrogate pair."""
     is_part = "/" not in name and name.strip(".") != ""
-    if not is_part or not (data_dir or "/").startswith("/") or not (name + data_dir).isprintable():
+    return is_part and (data_dir or "/").startswith("/") and (name + data_dir).isprintable()
+
+
+def _check_paths(name: str, data_dir: str) -> None:
+    if not is_part_of_path(name, data_dir):
         raise ValueError(f"network {name!r} in {data_dir!r}")
 
 

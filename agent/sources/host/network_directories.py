@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from agent.model.runtime import AUTO, RuntimeNetwork
 from agent.model.snapshot import DEFAULT_DATA_DIR, CniResult, Known, NetworkStore, Reading, Unavailable, known_or
+from agent.sources.host.cni_config import is_part_of_path
 from agent.sources.host.mount_table import shared_storage
 from agent.sources.host.reservations import is_directory, network_names, read_reservations
 from agent.sources.os_error import cannot_read
@@ -57,10 +58,10 @@ def read_all(
     except OSError as error:
         unlisted = cannot_read(networks_dir, error)
     found: dict[str, _Directory] = {}
-    further = [path for path in _further(settings, cached, mounted) if not _is_absent(path, is_missing)]
-    for directory in (*_directories(settings, known_or(networks, ()), networks_dir, mounted, names), *further):
+    for directory in _directories(settings, known_or(networks, ()), networks_dir, mounted, names, cached):
         first = found.setdefault(directory.network, directory)
-        if first.named == directory.named == _RUNTIME and first != directory and not _is_absent(directory, is_missing):
+        differs = first.above != directory.above and directory.named and first.named in {"", directory.named}
+        if differs and not _is_absent(directory, is_missing):
             other = first._replace(other=str(directory.data_dir))
             found[directory.network] = directory if _is_absent(first, is_missing) else other
     stores: list[NetworkStore] = []
@@ -81,6 +82,7 @@ def _directories(
     networks_dir: Path,
     mounted: Callable[[Path], Path],
     names: Sequence[str],
+    cached: Iterable[CniResult],
 ) -> Iterator[_Directory]:
     yield from (_Directory(name, networks_dir, networks_dir, _SETTINGS) for name in settings if name != AUTO)
     if AUTO not in settings:
@@ -90,15 +92,16 @@ def _directories(
         above = networks_dir if data_dir == Path(DEFAULT_DATA_DIR) else mounted(data_dir)
         yield _Directory(network.name, above, networks_dir if above == networks_dir else data_dir, _RUNTIME)
     yield from (_Directory(name, networks_dir, networks_dir) for name in names)
+    yield from _further(cached, mounted)
 
 
-def _further(
-    settings: Sequence[str], cached: Iterable[CniResult], mounted: Callable[[Path], Path]
-) -> Iterator[_Directory]:
-    named = {(result.network, normpath(result.data_dir)) for result in cached if result.data_dir.startswith("/")}
-    for network, data_dir in sorted(named) if AUTO in settings else ():
-        if data_dir != DEFAULT_DATA_DIR and "/" not in network:
-            yield _Directory(network, mounted(Path(data_dir)), Path(data_dir), _CACHE)
+def _further(cached: Iterable[CniResult], mounted: Callable[[Path], Path]) -> Iterator[_Directory]:
+    """Yield what this process sees of the directories that results name: users of the cluster wrote these names."""
+    for network, data_dir in sorted({(result.network, result.data_dir) for result in cached if result.data_dir}):
+        if is_part_of_path(network, data_dir) and (path := normpath(data_dir)) != DEFAULT_DATA_DIR:
+            directory = _Directory(network, mounted(Path(path)), Path(path), _CACHE)
+            if is_directory(directory.above / network):
+                yield directory
 
 
 def _is_absent(directory: _Directory, is_missing: Callable[[Path], bool]) -> bool:
@@ -136,7 +139,7 @@ def _placed(
             return replace(store, reading=Known(placed))
         case Unavailable(missing=True) if directory.named == _RUNTIME and is_missing(directory.above / store.network):
             return replace(store, absent=True)
-        case Unavailable(missing=True) if directory.named and elsewhere:
+        case Unavailable(missing=True) if directory.named == _RUNTIME and elsewhere:
             mount = f"network {store.network} has the dataDir {data_dir}, which must be mounted"
             why = f"{directory.above} does not exist: {mount}"
             return replace(store, reading=Unavailable("reservations", why, missing=True))

@@ -130,7 +130,7 @@ class NodeRuntimes:
         try:
             status = (self._ask(runtimes[0], lambda runtime: runtime.networks()) if certain else None) or CniStatus()
         except Late as late:
-            self._late = late
+            self._late, self._found = late, ()
             raise
         directory = config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
