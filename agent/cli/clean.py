@@ -6,7 +6,7 @@ It prints for each address without a container whether it can be released, or wh
 examples:
   kubectl exec -n kube-system POD -- nodeleak clean
   nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
-  nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf --cleanup-network auto --apply
+  nodeleak clean --cleanup-network auto --apply   release the leaks
 
 exit codes:
   0  done, also if there was nothing to release or every release was refused
