@@ -117,6 +117,6 @@ node_ready() {
   local status heartbeat
   read -r status heartbeat < <(admin get node "$NODE" -o \
     jsonpath='{range .status.conditions[?(@.type=="Ready")]}{.status} {.lastHeartbeatTime}{"\n"}{end}')
-  [ "$status" = True ] || return 1
+  [ "$status" = True ] && [ -n "$(pod_cidr)" ] || return 1 # which give_pod_cidr gives it, perhaps later
   ! mine kubelet || [[ ! $heartbeat < $(started kubelet -u +%FT%TZ) ]]
 }
