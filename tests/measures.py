@@ -31,7 +31,7 @@ BUDGETS: Final = {
     "the destroying path: lines": (1_711, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (12, 10),
-    "tests: lines": (52_601, 40_000),
+    "tests: lines": (52_602, 40_000),
     "names that tests import from agent": (448, 250),
     "words in *.md": (27_200, 30_000),
     "words in README.md": (1_300, 1_300),
