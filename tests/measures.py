@@ -18,7 +18,7 @@ DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
     "agent/sources: lines": (5_811, 4_300),
-    "agent/exporters: lines": (3_176, 2_400),
+    "agent/exporters: lines": (3_180, 2_400),
     "agent/checks: lines": (3_510, 2_100),
     "agent/model: lines": (2_682, 1_500),
     "agent/cleanup: lines": (1_879, 1_000),
@@ -26,7 +26,7 @@ BUDGETS: Final = {
     "agent/cli: lines": (1_392, 950),
     "agent/kube_events: lines": (594, 400),
     "agent/app, state and others: lines": (1_447, 1_050),
-    "agent: lines": (22_022, 15_000),
+    "agent: lines": (22_026, 15_000),
     "agent: modules": (190, 150),
     "the destroying path: lines": (1_711, 1_000),
     "the longest function": (40, 40),

@@ -88,6 +88,10 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
     else:
         calm = "" if any(map(_is_scarce, networks)) else "Not urgent: "
         urgency = f"{calm}{count_of(min(free), 'address is', 'addresses are')} free. "
+    if report.assessment.snapshot.unavailable_about_addresses():
+        yield Step("Restore what is unavailable (below): nothing is released before.")
+    if any(tracked.finding.port_mappings for tracked in report.findings):
+        yield Step("Delete the rules of the host ports that are named above, or the next pod gets their traffic.")
     where = " with a Job, from your machine (this pod only reads)" if "clean-job" in release[-1] else ""
     yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
     if 0 in free:
