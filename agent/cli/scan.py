@@ -8,7 +8,7 @@ examples:
   nodeleak scan --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
   nodeleak scan --api=off                 on the node, without credentials
   nodeleak scan --map                     all addresses of the range
-  nodeleak scan --recording node.json     a snapshot made by 'nodeleak record'
+  nodeleak scan --recording *.json        snapshots made by 'nodeleak record'
 
 exit codes:
   0  every check ran
@@ -19,6 +19,7 @@ exit codes:
 
 import argparse
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,7 @@ from agent.exporters.text.scan import scan_names, scan_table
 from agent.model.codec import Damaged
 from agent.model.documents import Recording, loads
 from agent.model.report import Report
+from agent.model.text import escape
 from agent.sources.os_error import describe_os_error
 
 SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
@@ -45,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_address_table(parser, SCAN_ORDERS)
     parser.add_argument("--map", action="store_true", help="draw every address of the range instead of the table")
     parser.add_argument("-v", "--verbose", action="store_true", help="list every finding and address on its own line")
-    parser.add_argument("--recording", metavar="FILE", help="scan a recording instead of this node; -: standard input")
+    recordings = "scan recordings instead of this node; -: standard input"
+    parser.add_argument("--recording", nargs="+", metavar="FILE", help=recordings)
     parser.add_argument("--exit-code", action="store_true", help="exit with 1 if there are findings")
 
 
@@ -53,12 +56,26 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.map:
         _require_alone(arguments)
     view = view_of(arguments)
-    config = config_of(arguments) if arguments.recording is None else None
-    report = assess(_load(arguments) if config is None else record_node(config), config)
-    _print(report, view, arguments)
-    if not report.complete:
+    reports = []
+    for name, report in _reports(arguments):
+        if len(arguments.recording or ()) > 1 and arguments.output in {"table", "wide"}:
+            write(f"==> {escape(name)} <==\n" if not reports else f"\n==> {escape(name)} <==\n")
+        _print(report, view, arguments)
+        reports.append(report)
+    if not all(report.complete for report in reports):
         return UNAVAILABLE
-    return FOUND if arguments.exit_code and report.problems else DONE
+    return FOUND if arguments.exit_code and any(report.problems for report in reports) else DONE
+
+
+def _reports(arguments: argparse.Namespace) -> Iterator[tuple[str, Report]]:
+    """Return the report of this node, or those of the recordings with the names of their files."""
+    if arguments.recording is None:
+        config = config_of(arguments)
+        yield "", assess(record_node(config), config)
+        return
+    recordings = [_load(name, arguments) for name in arguments.recording]
+    for name, recording in zip(arguments.recording, recordings, strict=True):
+        yield name, assess(recording, None)
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
@@ -81,12 +98,13 @@ def _print(report: Report, view: TableView, arguments: argparse.Namespace) -> No
         write(scan_table(report, verbose=arguments.verbose, view=view))
 
 
-def _load(arguments: argparse.Namespace) -> Recording:
+def _load(name: str, arguments: argparse.Namespace) -> Recording:
     """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
-    unused = [option(name) for name in settings_of("scan") if name != "grace" and getattr(arguments, name) is not None]
+    settings = settings_of("scan")
+    unused = [option(one) for one in settings if one != "grace" and getattr(arguments, one) is not None]
     if unused:
         raise UsageError(f"{', '.join(unused)} cannot be combined with --recording: remove it")
-    recording = _read(arguments.recording)
+    recording = _read(name)
     if arguments.grace is None:
         return recording
     try:

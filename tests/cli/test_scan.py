@@ -83,6 +83,16 @@ def test_a_recording_needs_no_node(recorded: Recorded) -> None:
     assert piped.out == scan(recording=path).out
 
 
+def test_several_recordings_are_scanned_one_after_the_other_and_the_worst_decides() -> None:
+    files = [str(INCIDENT), str(SILENT)]
+    done = nodeleak("scan", "--recording", *files)
+    assert done.code == UNAVAILABLE
+    assert done.out == "\n".join(f"==> {file} <==\n{nodeleak('scan', '--recording', file).out}" for file in files)
+    documents = nodeleak("scan", "-o", "json", "--recording", *files).out
+    assert documents == "".join(nodeleak("scan", "-o", "json", "--recording", file).out for file in files)
+    assert nodeleak("scan", "--recording", files[0], "gone.json").err.count("gone.json") == 1
+
+
 @pytest.mark.parametrize(
     ("snapshot", "code"),
     [
