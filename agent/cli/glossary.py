@@ -202,10 +202,28 @@ ALERTS: Final = {
     "Run: kubectl get pods -A -l app.kubernetes.io/name=nodeleak -o wide",
 }
 
+WORDS: Final = {
+    "reservation": "A file of host-local that is named like a pod address and holds the ID of the sandbox that has it.",
+    "sandbox": "What a container runtime makes for a pod before its containers: among others the network namespace "
+    "with the pod's address. For docker it is the container of the image `pause`.",
+    "host-local": "A CNI plugin that gives pods addresses from a range of this node. It makes a reservation at CNI ADD "
+    "and removes it at CNI DEL.",
+    "leak": "A reservation whose sandbox is gone: nothing on the node will ever remove it.\nRun: nodeleak scan",
+    "guard": "A check that must pass before an address is released. If it objects, its reason has a name, such as "
+    "not_confirmed.\nRun: nodeleak clean, which releases nothing and prints the reasons",
+    "snapshot": "Everything that was read of the node at one time. Nothing is released because of one snapshot alone.",
+    "sync": "What the daemon does every --interval: take a snapshot, check it, report, and clean if it is asked to.",
+    "FailedCreatePodSandBox": "Reason of an Event of the kubelet: the container runtime could not make a sandbox. The "
+    "end of the message says why: no free address, a CNI plugin that fails, or something else.\n"
+    "Run: nodeleak scan, nodeleak explain failing_plugin",
+    "recording": "A file with snapshots of a node.\nRun: nodeleak record --anonymous, nodeleak scan --recording FILE",
+}
+
 MESSAGES: Final = {
     "no ip addresses available in range set": "NodeleakRangeExhausted",
     "failed to allocate for range": "NodeleakRangeExhausted",
     "failed to find plugin": "failing_plugin",
+    "failed to create pod sandbox": "FailedCreatePodSandBox",
     "unexpectedadmissionerror": "rejected_pod",
     "no healthy devices present": "rejected_pod",
     "volume not attached according to node status": "detached_volume",
@@ -250,6 +268,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield SOURCE, _SOURCES
     yield "Kubernetes condition or Event", CLUSTER
     yield ALERT, ALERTS
+    yield "word", WORDS
     yield METRIC, METRICS
     yield SETTING, {name: _setting(name) for name in all_settings()}
 

@@ -10,13 +10,13 @@ Warning: the same after an hour in which nothing deleted the instance; or it has
 another ID than before, or was deleted while it was cordoned.
 Info: it was removed on purpose (drained within a day, or marked by the autoscaler), or the autoscaler removes it or
 considers that.
-Do: if the Node was removed on purpose, stop the kubelet. If the provider ID has changed, compare it with the machine's
-ID at the cloud provider: if it is right, do nothing. Otherwise first pause the autoscaler or protect the instance; then
-if the Node is gone, restart the kubelet (`systemctl restart kubelet`), which registers it again. If the ID is missing,
-repair the cloud-controller-manager, or set it (`kubectl patch node NODE -p '{"spec":{"providerID":"…"}}'`), which is
-possible once; the kubelet's --provider-id has an effect only when it registers. If it is wrong, tell the owner of the
-cloud-controller-manager. On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables the check
-for a missing ID.
+Do: if the Node was removed on purpose, stop the kubelet: nothing else is to be done. Otherwise pause the autoscaler, or
+protect the instance from deletion, before anything else. If the Node is gone, restart the kubelet
+(`systemctl restart kubelet`), which registers it again. If the ID is missing, repair the cloud-controller-manager, or
+set it (`kubectl patch node NODE -p '{"spec":{"providerID":"…"}}'`), which is possible once; the kubelet's --provider-id
+has an effect only when it registers. If the ID has changed, compare it with the machine's ID at the cloud provider: if
+it is wrong, tell the owner of the cloud-controller-manager. Once the Node is right, undo the pause or the protection.
+On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables the check for a missing ID.
 """
 
 from collections.abc import Iterator
