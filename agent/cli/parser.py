@@ -11,8 +11,17 @@ from agent.cli.output import reflow, width
 from agent.config import UsageError, did_you_mean, quote, settings_of
 
 COMMANDS: Final = (
-    *("scan", "status", "explain", "timeline", "clean", "restore", "resume", "journal", "record", "run"),
-    *("completion", "version"),
+    "scan",
+    "status",
+    "explain",
+    "timeline",
+    "clean",
+    "restore",
+    "resume",
+    "journal",
+    "record",
+    "run",
+    "version",
 )
 """Modules of this package. Only that of the given command is imported, and its docstring is its help."""
 HELP: Final = ("-h", "--help", "--help-all")
