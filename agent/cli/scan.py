@@ -56,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.map:
         _require_alone(arguments)
     view = view_of(arguments)
-    reports = []
+    reports: list[Report] = []
     for name, report in _reports(arguments):
         if len(arguments.recording or ()) > 1 and arguments.output in {"table", "wide"}:
             write(f"==> {escape(name)} <==\n" if not reports else f"\n==> {escape(name)} <==\n")
