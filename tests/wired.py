@@ -1,0 +1,43 @@
+"""What the agent reads from the files of a node: every source with the reader that a command gives it."""
+
+from typing import Any, Final
+
+import pytest
+
+from agent.app.sources import NodeSources, for_command
+from agent.config import load
+from agent.model.snapshot import Snapshot
+from agent.sources.source_error import SourceError
+from tests.builders import node
+
+_HEALTHY: Final = node()
+_NOWHERE: Final = {
+    name: f"/nonexistent/{name}"
+    for name in (
+        "proc",
+        "cni_networks_dir",
+        "cni_cache_dir",
+        "cni_config_dir",
+        "checkpoint_dir",
+        "run_dir",
+        "state_dir",
+    )
+}
+
+
+def wired(**options: object) -> NodeSources:
+    """Wire a node with docker and without an API server. A directory that no option gives does not exist."""
+    others = {"api": "off", "runtime": "docker", "device_plugins_dir": "off", "kubelet_dir": "off"}
+    return for_command(load("scan", _NOWHERE | others | {name: str(value) for name, value in options.items()}, {}))
+
+
+def read(source: str, so_far: Snapshot = _HEALTHY, **options: object) -> Any:
+    """Read one source; `so_far`: what was read before it."""
+    return wired(**options).snapshot.readers[source](so_far)
+
+
+def why_unavailable(source: str, so_far: Snapshot = _HEALTHY, **options: object) -> str:
+    """Return why a source cannot be read."""
+    with pytest.raises(SourceError) as raised:
+        read(source, so_far, **options)
+    return str(raised.value)
