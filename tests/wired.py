@@ -1,5 +1,6 @@
 """What the agent reads from the files of a node: every source with the reader that a command gives it."""
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -41,3 +42,15 @@ def why_unavailable(source: str, so_far: Snapshot = _HEALTHY, **options: object)
     with pytest.raises(SourceError) as raised:
         read(source, so_far, **options)
     return str(raised.value)
+
+
+def process_table(proc: Path, *commands: str) -> Path:
+    """Write a process table with these processes from ID 7, all started half a second after the boot."""
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text("b-1\n")
+    (proc / "stat").write_text("btime 1700000000\n")
+    for pid, command in enumerate(commands, 7):
+        (proc / str(pid)).mkdir()
+        (proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
+        (proc / f"{pid}/mountinfo").touch()
+    return proc
