@@ -682,6 +682,26 @@ def test_releasing_an_empty_file_removes_nothing_from_the_cache(store: Store) ->
     assert store.entry().name.endswith(f"-kubenet-{IP}")
 
 
+def test_a_bare_result_is_of_the_sandbox_whose_address_it_has(store: Store) -> None:
+    file, loopback = store.keep_result(), store.keep_result(network="kubenet-loopback", ifname="lo")
+    loopback.write_text('{"cniVersion": "0.2.0"}')
+    for ip, tree, removed in (
+        (IP, {"ip4": {"ip": f"{IP}/24"}}, True),
+        (IP6, {"ip6": {"ip": f"{IP6}/64"}}, True),
+        (IP6, {"ips": [{"address": f"{IP}/24"}, {"address": f"{IP6}/64"}]}, True),
+        (IP, {"ip4": {"ip": f"{IP}0/24"}}, False),
+        (IP, {"ip4": f"{IP}/24"}, False),
+        (IP, {"ips": [{"address": f"{IP}/24"}, {"address": "10.244.1.300/24"}]}, False),
+        (IP, {"ips": [{"address": "127.0.0.1/8"}]}, False),
+        (IP, {"ips": [{}]}, False),
+        (IP, {"kind": "cniCacheV1", "containerId": GONE[:12], "networkName": "kubenet", "ifName": "eth0"}, False),
+    ):
+        file.write_text(json.dumps(tree))
+        assert store.release(store.reserve(ip)).verdict is Verdict.RELEASED
+        assert file.exists() is not removed, tree
+    assert loopback.exists(), "without an address it says nothing of whose it is"
+
+
 def test_a_cached_result_that_changed_or_cannot_be_removed_stays(store: Store) -> None:
     result = store.keep_result()
     outcome = store.release_with(at("journaled", lambda: store.keep_result(netns="/proc/7/ns/net")), store.reserve())
