@@ -3,18 +3,17 @@
 import json
 import os
 import re
-import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
-from agent.sources.host.reservations import read_reservations
+from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable
+from tests import wired
 from tests.wire import ID, as_nobody, needs, run
 
 HOST_LOCAL = Path("/usr/lib/cni/host-local")
@@ -27,8 +26,10 @@ def kubenet(tmp_path: Path) -> Path:
     return directory
 
 
-def read(directory: Path) -> NetworkStore:
-    return read_reservations(directory.parent, directory.name)
+def read(directory: Path, **options: object) -> NetworkStore:
+    store: NetworkStore
+    (store,) = wired.read("reservations", cni_networks_dir=directory.parent, network=directory.name, **options)
+    return store
 
 
 def reservations_by_ip(directory: Path) -> dict[str, Reservation]:
@@ -36,13 +37,6 @@ def reservations_by_ip(directory: Path) -> dict[str, Reservation]:
     store = read(directory)
     assert store.unrecognized == ()
     return {reservation.ip: reservation for reservation in store.reading.known()}
-
-
-def only_unrecognized(directory: Path) -> UnrecognizedEntry:
-    store = read(directory)
-    assert store.reading == Known(())
-    (unrecognized,) = store.unrecognized
-    return unrecognized
 
 
 def why_failed(directory: Path) -> str:
@@ -99,23 +93,33 @@ def make_socket(path: Path) -> None:
         made.bind(str(path))
 
 
-def make_sparse(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-
-
 def make_device(path: Path) -> None:
     needs(os.geteuid() == 0, "root, to make a device")
     os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))
 
 
-def make(content: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(content)
+def make_sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
 
 
-@pytest.mark.parametrize(
-    ("put", "why"),
-    [
+def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kubenet: Path, tmp_path: Path) -> None:
+    contents = {
+        b" " * 4097: "it holds 4097 bytes; host-local writes 70",
+        b"\xff\xfe" * 35: "its content is not text",
+        f"{ID}\r\n\xff".encode("latin-1"): "its content is not text",
+        ID[:63].encode(): "'0123456789abcdef01234...' is not a container id",
+        f"{ID}0".encode(): "'0123456789abcdef01234...' is not a container id",
+        ID.upper().encode(): "'0123456789ABCDEF01234...' is not a container id",
+        b"k8s_POD_web": "'k8s_POD_web' is not a container id",
+        f"{ID}\r\neth0\r\nmore".encode(): "is not a container id",
+        f"{ID}\r\n../../etc".encode(): "is not a container id",
+        f"{ID}\r\nsixteen-letters-".encode(): "is not a container id",
+        f"{ID}\r\n\x1b[2J".encode(): "is not a container id",
+        b"\x1b[2J": r"'\x1b[2J' is not a container id",
+        b"\0" * 70: "is not a container id",
+    }
+    entries: list[tuple[Callable[[Path], object], str]] = [
         (Path.mkdir, "it is a directory"),
         (lambda path: path.symlink_to("/etc/shadow"), "it is a symbolic link"),
         (lambda path: path.symlink_to("/no/such/file"), "it is a symbolic link"),
@@ -123,57 +127,39 @@ def make(content: bytes) -> Callable[[Path], object]:
         (make_device, "it is not a regular file"),
         (make_socket, "it is a socket or a device"),
         (make_sparse, "it holds 1099511627776 bytes; host-local writes 70"),
-        (make(b" " * 4097), "it holds 4097 bytes; host-local writes 70"),
-        (make(b"\xff\xfe" * 35), "its content is not text"),
-        (make(f"{ID}\r\n\xff".encode("latin-1")), "its content is not text"),
-        (make(ID[:63].encode()), "'0123456789abcdef01234...' is not a container id"),
-        (make(f"{ID}0".encode()), "'0123456789abcdef01234...' is not a container id"),
-        (make(ID.upper().encode()), "'0123456789ABCDEF01234...' is not a container id"),
-        (make(b"k8s_POD_web"), "'k8s_POD_web' is not a container id"),
-        (make(f"{ID}\r\neth0\r\nmore".encode()), "is not a container id"),
-        (make(f"{ID}\r\n../../etc".encode()), "is not a container id"),
-        (make(f"{ID}\r\nsixteen-letters-".encode()), "is not a container id"),
-        (make(f"{ID}\r\n\x1b[2J".encode()), "is not a container id"),
-        (make(b"\x1b[2J"), r"'\x1b[2J' is not a container id"),
-        (make(b"\0" * 70), "is not a container id"),
-    ],
-)
-def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(
-    kubenet: Path, put: Callable[[Path], object], why: str
-) -> None:
-    put(kubenet / "10.244.1.7")
-    before = len(os.listdir("/proc/self/fd"))
-    unrecognized = only_unrecognized(kubenet)
-    assert (unrecognized.name, unrecognized.blocks) == ("10.244.1.7", True)
-    assert why in unrecognized.why
-    assert len(os.listdir("/proc/self/fd")) == before
+        *((lambda path, content=content: path.write_bytes(content), why) for content, why in contents.items()),
+    ]
+    path, before = kubenet / "10.244.1.7", len(os.listdir("/proc/self/fd"))
     (kubenet / "10.244.1.8").write_text(ID)
-    assert [reservation.ip for reservation in read(kubenet).reading.known()] == ["10.244.1.8"]
+    for number, (put, why) in enumerate(entries):
+        put(path)
+        store = read(kubenet)
+        assert [reservation.ip for reservation in store.reading.known()] == ["10.244.1.8"]
+        assert [(entry.name, entry.blocks) for entry in store.unrecognized] == [("10.244.1.7", True)]
+        assert why in store.unrecognized[0].why
+        assert len(os.listdir("/proc/self/fd")) == before
+        path.rename(tmp_path / f"{number}")
 
 
-def test_a_missing_directory_is_unavailable_and_an_empty_one_is_empty(tmp_path: Path) -> None:
+def test_what_is_missing_or_no_directory_is_unavailable_and_an_empty_one_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
     assert why_failed(tmp_path / "kubenet").startswith(f"{tmp_path}/kubenet does not exist")
     for name in ("cbr0", "k8s-pod-network"):
         (tmp_path / name).mkdir()
-    (tmp_path / "a-file").touch()
+    (tmp_path / "a-link").symlink_to("cbr0")
     assert why_failed(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
-    assert read(tmp_path / "cbr0") == NetworkStore("cbr0", Known(()))
-
-
-def test_a_directory_with_too_many_files_is_not_read_in_part(tmp_path: Path, kubenet: Path) -> None:
-    for number in range(3):
-        (kubenet / f"10.22.0.{number + 2}").write_text(ID)
-    assert len(read_reservations(tmp_path, "kubenet", most=3).reading.known()) == 3
-    why = f"{kubenet} has more than 2 files: raise --max-reservations, and the memory limit of its container"
-    assert read_reservations(tmp_path, "kubenet", most=2).reading == Unavailable("reservations", why)
-
-
-def test_what_stands_in_place_of_the_directory_is_unavailable(kubenet: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text(ID)
-    (tmp_path / "link").symlink_to(kubenet)
-    for name in ("file", "link"):
+    assert read(tmp_path / "cbr0") == NetworkStore("cbr0", Known(()), data_dir=str(tmp_path))
+    for name in ("a-file", "a-link"):
         why = f"{tmp_path}/{name} is not a directory (symbolic links are not followed)"
         assert why_failed(tmp_path / name) == why
+
+
+def test_a_directory_with_too_many_files_is_not_read_in_part(kubenet: Path) -> None:
+    for number in range(3):
+        (kubenet / f"10.22.0.{number + 2}").write_text(ID)
+    assert len(read(kubenet, max_reservations=3).reading.known()) == 3
+    why = f"{kubenet} has more than 2 files: raise --max-reservations, and the memory limit of its container"
+    assert read(kubenet, max_reservations=2).reading == Unavailable("reservations", why)
 
 
 def test_an_unreadable_directory_or_file_makes_all_reservations_unavailable(open_dir: Path) -> None:
@@ -236,18 +222,16 @@ def test_any_content_is_a_reservation_or_unrecognized(kubenet: Path, content: by
     assert all(entry.blocks and entry.why.isprintable() for entry in store.unrecognized)
 
 
-@pytest.fixture
-def host_local(tmp_path: Path) -> Iterator[Callable[[str, str, str], dict[str, object]]]:
-    """Run the real plugin on a store of its own."""
+def test_files_of_the_real_host_local_are_reservations(tmp_path: Path) -> None:
     needs(HOST_LOCAL.exists(), f"{HOST_LOCAL} (Debian: containernetworking-plugins)")
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(tmp_path),
+        "ranges": [[{"subnet": "10.22.0.0/24"}], [{"subnet": "fd00:22::/64"}]],
+    }
+    configuration = json.dumps({"cniVersion": "0.4.0", "name": "kubenet", "type": "bridge", "ipam": ipam})
 
-    def plugin(command: str, container_id: str, ifname: str) -> dict[str, object]:
-        ipam = {
-            "type": "host-local",
-            "dataDir": str(tmp_path),
-            "ranges": [[{"subnet": "10.22.0.0/24"}], [{"subnet": "fd00:22::/64"}]],
-        }
-        configuration = {"cniVersion": "0.4.0", "name": "kubenet", "type": "bridge", "ipam": ipam}
+    def host_local(command: str, container_id: str, ifname: str) -> None:
         environment = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": container_id,
@@ -256,26 +240,19 @@ def host_local(tmp_path: Path) -> Iterator[Callable[[str, str, str], dict[str, o
             "CNI_IFNAME": ifname,
             "CNI_PATH": str(HOST_LOCAL.parent),
         }
-        return dict(json.loads(run(str(HOST_LOCAL), environment=environment, given=json.dumps(configuration)) or "{}"))
+        run(str(HOST_LOCAL), environment=environment, given=configuration)
 
-    yield plugin
-    shutil.rmtree(tmp_path / "kubenet", ignore_errors=True)
-
-
-def test_files_of_the_real_host_local_are_reservations(
-    host_local: Callable[[str, str, str], dict[str, object]], tmp_path: Path
-) -> None:
     other = "f" * 64
     host_local("ADD", ID, "eth0")
     host_local("ADD", other, "net1")
     found = reservations_by_ip(tmp_path / "kubenet")
-    assert {ip: (one.container_id, one.ifname) for ip, one in found.items()} == {
+    assert {ip: (held.container_id, held.ifname) for ip, held in found.items()} == {
         "10.22.0.2": (ID, "eth0"),
         "fd00:22::2": (ID, "eth0"),
         "10.22.0.3": (other, "net1"),
         "fd00:22::3": (other, "net1"),
     }
-    assert {one.size for one in found.values()} == {70}
+    assert {held.size for held in found.values()} == {70}
     host_local("DEL", ID, "eth0")
     assert sorted(reservations_by_ip(tmp_path / "kubenet")) == ["10.22.0.3", "fd00:22::3"]
     host_local("DEL", other, "net1")
