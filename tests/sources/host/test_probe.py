@@ -1,5 +1,6 @@
 """The probe of addresses, in real network namespaces: who answers, who does not, and who is never asked."""
 
+import base64
 import json
 import re
 import shutil
@@ -16,23 +17,29 @@ from tests.fakes.host import write_sockets
 from tests.network import BRIDGE4, BRIDGE6, Network, network, sniffer
 from tests.wire import needs
 
-PLUGINS = {"kubenet": ["bridge"], "vlan": ["macvlan"], "mixed": ["bridge", "ipvlan"], "acme": ["acme"], "unknown": []}
-"""By network."""
+PLUGINS = (("kubenet", "bridge"), ("vlan", "macvlan"), ("mixed", "bridge"), ("mixed", "ipvlan"), ("acme", "acme"))
+"""By network, as libcni's cache tells them."""
 IN_USE, UNANSWERED = "address_in_use", "probe_unanswered"
 CODE = """
-import json, sys, time
-from pathlib import Path
-from agent.sources.host.probe import probe
-from agent.sources.host import routes
+import json, socket, sys, time
 from tests.builders import reservation
-proc, flag, plugins, send, *names = sys.argv[1:]
-routes._RTM_F_FIB_MATCH = int(flag)
+from tests.wired import wired
+
+class OldKernel(socket.socket):
+    def send(self, message):
+        route = self.family == socket.AF_NETLINK
+        return super().send(message[:24] + bytes(4) + message[28:] if route else message)
+
+proc, cache, is_old, send, *names = sys.argv[1:]
+if is_old == "True":
+    socket.socket = OldKernel
 pairs = [name.rpartition("/") for name in names]
 reserved = [reservation(ip, network=network or "kubenet") for network, _, ip in pairs]
+recheck = wired(proc=proc, cni_cache_dir=cache).recheck
 began = time.monotonic()
-results = probe(reserved, json.loads(plugins), time.monotonic, Path(proc), send=send == "True")
-told = {str(key).removeprefix("kubenet/"): [one.objection, one.why, one.asked] for key, one in results.items()}
-print(json.dumps([time.monotonic() - began, told]))
+results = recheck.send(reserved, send == "True")
+found = {str(key).removeprefix("kubenet/"): [one.objection, one.why, one.asked] for key, one in results.items()}
+print(json.dumps([time.monotonic() - began, found]))
 """
 
 
@@ -45,24 +52,25 @@ class Probed:
 
 
 def probed(
-    net: Network,
-    *names: str,
-    within: tuple[str, ...] = (),
-    proc: str = "",
-    flag: int = 0x2000,
-    send: bool = True,
+    net: Network, *names: str, within: tuple[str, ...] = (), proc: str = "", is_old: bool = False, send: bool = True
 ) -> Probed:
     """`names`: addresses, after their network if it is not kubenet's. `proc`: by default a node's with this network.
 
-    `flag`: 0 is the same as an old kernel that ignores it.
+    `is_old`: the kernel ignores the flags of a request for a route, as before 4.13.
     """
-    with tempfile.TemporaryDirectory() as fake:
-        Path(fake).chmod(0o755)
-        write_sockets(Path(fake))
-        arguments = (proc or fake, str(flag), json.dumps(PLUGINS), str(send), *names)
+    with tempfile.TemporaryDirectory() as directory:
+        cache = Path(directory) / "cache"
+        cache.mkdir()
+        for number, (cached, plugin) in enumerate(PLUGINS):
+            config = base64.b64encode(json.dumps({"type": plugin, "ipam": {}}).encode()).decode()
+            tree = {"kind": "cniCacheV1", "containerId": f"{number:064x}", "networkName": cached, "config": config}
+            (cache / f"{cached}-{number:064x}-eth0").write_text(json.dumps(tree))
+        write_sockets(Path(directory))
+        Path(directory).chmod(0o755)
+        arguments = (proc or directory, str(cache), str(is_old), str(send), *names)
         seconds, results = json.loads(net.python(CODE, *arguments, within=within))
     assert set(results) == set(names) or not send
-    return Probed(seconds, *({ip: one[place] for ip, one in results.items()} for place in range(3)))
+    return Probed(seconds, *({ip: found[index] for ip, found in results.items()} for index in range(3)))
 
 
 @pytest.fixture
@@ -72,6 +80,8 @@ def net() -> Iterator[Network]:
 
 
 def test_a_namespace_without_a_process_answers_and_where_nobody_has_an_address_it_is_unreachable(net: Network) -> None:
+    none = probed(net, "10.244.1.20", "fd00:244::20")
+    assert none.objections == {"10.244.1.20": None, "fd00:244::20": None}, "a bridge without any pod has nobody"
     net.pod("ghost", 9)
     at_once = probed(net, "10.244.1.9", "fd00:244::9")
     assert at_once.objections == {"10.244.1.9": IN_USE, "fd00:244::9": IN_USE}
@@ -84,11 +94,6 @@ def test_a_namespace_without_a_process_answers_and_where_nobody_has_an_address_i
     assert 2.5 < found.seconds < 12, "three seconds for all of them"
 
 
-def test_a_bridge_without_any_pod_has_nobody(net: Network) -> None:
-    found = probed(net, "10.244.1.20", "fd00:244::20")
-    assert found.objections == {"10.244.1.20": None, "fd00:244::20": None}
-
-
 def tentative(net: Network, seconds: int) -> None:
     """Start the bridge again: for so long, the kernel uses none of its IPv6 addresses (RFC 4862)."""
     net.run("sysctl", "-qw", f"net.ipv6.conf.cbr0.dad_transmits={seconds}")
@@ -96,18 +101,12 @@ def tentative(net: Network, seconds: int) -> None:
     assert "tentative" in net.run("ip", "-6", "addr", "show", "dev", "cbr0")
 
 
-def test_a_bridge_that_has_just_got_its_address_is_waited_for(net: Network) -> None:
+def test_a_bridge_that_has_just_got_its_address_is_waited_for_and_one_without_is_no_proof(net: Network) -> None:
     net.pod("ghost", 9)
-    tentative(net, 2)
-    found = probed(net, "fd00:244::9", "fd00:244::20")
-    assert found.objections == {"fd00:244::9": IN_USE, "fd00:244::20": None}
-
-
-def test_a_bridge_without_a_usable_address_is_no_proof(net: Network) -> None:
-    net.pod("ghost", 9)
-    tentative(net, 60)
-    found = probed(net, "fd00:244::9", "fd00:244::20")
-    assert found.objections == {"fd00:244::9": UNANSWERED, "fd00:244::20": UNANSWERED}
+    for seconds, ghost, nobody in ((2, IN_USE, None), (60, UNANSWERED, UNANSWERED)):
+        tentative(net, seconds)
+        found = probed(net, "fd00:244::9", "fd00:244::20")
+        assert found.objections == {"fd00:244::9": ghost, "fd00:244::20": nobody}
 
 
 def test_no_capability_is_needed(net: Network) -> None:
@@ -149,13 +148,14 @@ def test_a_firewall_that_calls_its_own_host_unreachable_is_somebody(net: Network
         assert probed(net, "10.244.1.9").objections == {"10.244.1.9": IN_USE}
 
 
-@pytest.mark.parametrize("reject", ["icmp-port-unreachable", "icmp-host-unreachable"])
-def test_a_firewall_of_the_node_is_no_proof(net: Network, reject: str) -> None:
+def test_a_firewall_of_the_node_is_no_proof(net: Network) -> None:
     needs(shutil.which("iptables") is not None, "iptables, for a firewall")
-    net.run("iptables", "-A", "OUTPUT", "-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
-    found = probed(net, "10.244.1.20")
-    assert found.objections == {"10.244.1.20": UNANSWERED}
-    assert found.whys["10.244.1.20"] == "10.244.1.20 on cbr0: a firewall of the node does not let the probe pass"
+    for reject in ("icmp-port-unreachable", "icmp-host-unreachable"):
+        net.run("iptables", "-F", "OUTPUT")
+        net.run("iptables", "-A", "OUTPUT", "-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
+        found = probed(net, "10.244.1.20")
+        assert found.objections == {"10.244.1.20": UNANSWERED}
+        assert found.whys["10.244.1.20"] == "10.244.1.20 on cbr0: a firewall of the node does not let the probe pass"
 
 
 ECHO = """
@@ -220,16 +220,21 @@ def test_a_kernel_before_4_13_lists_the_prefix_of_a_route_in_a_file(net: Network
         "route add 10.245.1.0/24 dev cbr0 src 10.99.0.1",
     )  # fmt: skip
     known = {"10.244.1.9": IN_USE, "10.244.1.20": None, "10.244.1.77": IN_USE, "10.245.1.20": UNANSWERED}
-    for flag in (0, 0x2000):
-        found = probed(net, *known, flag=flag)
+    for is_old in (True, False):
+        found = probed(net, *known, is_old=is_old)
         assert found.objections == known
         assert found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
         assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
 
 
-@pytest.fixture
-def gateway(net: Network) -> Network:
-    """Make a node whose default gateway is a namespace, which would see every datagram."""
+OFF_LINK = (
+    "10.9.9.9", "fd99::9", "10.11.0.1", "fd11::1", "10.12.0.1", "fd12::1", "10.13.0.1", "fd13::1", "10.14.0.1",
+    "10.15.0.1", "224.0.0.9", "10.244.1.255",
+)  # fmt: skip
+
+
+def test_nothing_is_sent_off_the_link_and_nothing_is_waited_for(net: Network) -> None:
+    """The default gateway is a namespace, which would see every datagram."""
     net.ip(
         "netns add gateway", "link add up0 type veth peer name eth0 netns gateway", "link set up0 up",
         "-n gateway link set eth0 up", "addr add 198.18.0.2/24 dev up0", "-n gateway addr add 198.18.0.1/24 dev eth0",
@@ -242,21 +247,11 @@ def gateway(net: Network) -> Network:
         "link add tunnel0 type veth peer name tunnel1", "link set tunnel1 up",
         "link set tunnel0 arp off up", "route add 10.15.0.0/16 dev tunnel0",
     )  # fmt: skip
-    return net
-
-
-OFF_LINK = (
-    "10.9.9.9", "fd99::9", "10.11.0.1", "fd11::1", "10.12.0.1", "fd12::1", "10.13.0.1", "fd13::1", "10.14.0.1",
-    "10.15.0.1", "224.0.0.9", "10.244.1.255",
-)  # fmt: skip
-
-
-def test_nothing_is_sent_off_the_link_and_nothing_is_waited_for(gateway: Network) -> None:
-    with sniffer(gateway, "gateway", "eth0") as control:
+    with sniffer(net, "gateway", "eth0") as control:
         code = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'', ('10.9.9.9', 9))"
-        gateway.python(code)
-    with sniffer(gateway, "gateway", "eth0") as arrived:
-        found = probed(gateway, *OFF_LINK)
+        net.python(code)
+    with sniffer(net, "gateway", "eth0") as arrived:
+        found = probed(net, *OFF_LINK)
     assert found.objections == dict.fromkeys(OFF_LINK)
     assert set(found.whys.values()) == {f"{ip} cannot be probed: the node has it on no link" for ip in OFF_LINK}
     assert (control, arrived) == ([1], [0])
