@@ -32,12 +32,12 @@ def wired(**options: object) -> NodeSources:
     return for_command(load("scan", _NOWHERE | others | {name: str(value) for name, value in options.items()}, {}))
 
 
-def read(source: str, so_far: Snapshot = _HEALTHY, **options: object) -> Any:
+def read(source: str, so_far: Snapshot = _HEALTHY, /, **options: object) -> Any:
     """Read one source; `so_far`: what was read before it."""
     return wired(**options).snapshot.readers[source](so_far)
 
 
-def why_unavailable(source: str, so_far: Snapshot = _HEALTHY, **options: object) -> str:
+def why_unavailable(source: str, so_far: Snapshot = _HEALTHY, /, **options: object) -> str:
     """Return why a source cannot be read."""
     with pytest.raises(SourceError) as raised:
         read(source, so_far, **options)

@@ -108,7 +108,12 @@ def test_a_healthy_node_is_not_asked_about(node: SmallNode) -> None:
 
 def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
     node.docker.answers = engine
-    for answer in (b"", b"\x00" * 99, http("[]"), http("<html>"), http("{}", "503 no")):
+    names = (None, "\x1b[2J/x", "a/b\n", "a", f"a/{'b' * 300}")
+    entries: list[Any] = [None, 7, "x", [], {}, {"container_id": [LEAKED], "pod": "a/b"}]
+    entries += ({"container_id": LEAKED, "pod": name} for name in names)
+    nameless = http(json.dumps({"reservations": entries}))
+    no_list = http('{"reservations": {}}')
+    for answer in (b"", b"\x00" * 99, http("[]"), http("<html>"), http("{}", "503 no"), nameless, no_list):
         with FakeServer(lambda _: [answer]) as server:  # noqa: B023 (called at once)
             assert owners(scan(node, server.url.removeprefix("http://")))["10.244.1.9"] is None
         assert len(server.requests) == 1

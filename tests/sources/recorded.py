@@ -1,12 +1,16 @@
 """Sources that answer from a snapshot."""
 
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
 from agent.checks.volumes import lost_volumes
 from agent.model.snapshot import SOURCES, Snapshot
-from agent.sources.collector import Sources
+from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.source_error import SourceError
+
+NOW: Final = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
 
 
 class RecordedSources:
@@ -25,6 +29,11 @@ class RecordedSources:
             lambda: snapshot.server_version,
             damaged_results=lambda: snapshot.damaged_results,
         )
+
+    def take(self) -> Snapshot:
+        """Take a snapshot, by a clock on which everything takes a second."""
+        ticks = count()
+        return take_snapshot(self.sources, "worker-1", NOW, lambda: float(next(ticks)))
 
     def _read(self, source: str, so_far: Snapshot) -> Any:
         self.requested.append(source)

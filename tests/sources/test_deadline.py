@@ -3,8 +3,6 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Event
 
 import pytest
@@ -14,33 +12,18 @@ from agent.sources.source_error import SourceError
 from tests.wire import until
 
 
-def test_an_answer_in_time_is_returned() -> None:
-    assert Deadline("docker", 5.0)(lambda: (1, 2)) == (1, 2)
-
-
-def test_an_exception_of_the_reader_is_raised() -> None:
-    def refused() -> None:
+def test_an_answer_in_time_is_returned_and_an_exception_raised() -> None:
+    def refuse() -> None:
         raise SourceError("docker: refused")
 
-    with pytest.raises(SourceError, match="refused"):
-        Deadline("docker", 5.0)(refused)
+    def end() -> None:
+        raise SystemExit(3)
 
-
-def test_a_reader_that_never_ends_is_unavailable_and_not_called_twice() -> None:
-    enough, asked = Event(), []
-
-    def dripping() -> str:
-        asked.append(1)
-        enough.wait(10)
-        return "late"
-
-    deadline = Deadline("docker", 0.05)
-    with pytest.raises(SourceError, match=r"docker: no complete response within 0\.05 s"):
-        deadline(dripping)
-    with pytest.raises(SourceError, match="still waiting for an earlier response"):
-        deadline(dripping)
-    assert asked == [1]
-    enough.set()
+    deadline = Deadline("docker", 5.0)
+    for question, expected in ((refuse, SourceError), (end, SystemExit)):
+        with pytest.raises(expected):
+            deadline(question)
+    assert deadline(lambda: (1, 2)) == (1, 2)
 
 
 def second_answer(deadline: Deadline) -> str:
@@ -56,29 +39,29 @@ def second_answer(deadline: Deadline) -> str:
     return answers[0]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_late_answer_or_failure_is_never_that_to_another_request(fails: bool) -> None:
+def test_a_late_answer_or_failure_is_never_that_to_another_question() -> None:
     """`Is there this container?` must not be answered with what was said of another."""
-    enough, gone = Event(), Event()
+    for failure in (None, ValueError("of the first")):
+        enough, gone, asked = Event(), Event(), list[str]()
 
-    def late() -> str:
-        enough.wait(10)
-        gone.set()
-        if fails:
-            raise ValueError("of the first")
-        return "first"
+        def late(enough: Event = enough, gone: Event = gone, failure: Exception | None = failure) -> str:
+            enough.wait(10)
+            gone.set()
+            if failure:
+                raise failure
+            return "first"
 
-    deadline = Deadline("docker", 0.05)
-    with pytest.raises(SourceError, match="no complete response"):
-        deadline(late)
-    with pytest.raises(SourceError, match="still waiting for an earlier"):
-        deadline(lambda: "second")
-    enough.set()
-    assert gone.wait(10)
-    assert second_answer(deadline) == "second"
+        deadline = Deadline("docker", 0.05)
+        with pytest.raises(SourceError, match=r"docker: no complete response within 0\.05 s"):
+            deadline(late)
+        with pytest.raises(SourceError, match="still waiting for an earlier response"):
+            deadline(lambda asked=asked: asked.append("too early"))  # type: ignore[misc]
+        enough.set()
+        assert gone.wait(10)
+        assert (second_answer(deadline), asked) == ("second", [])
 
 
-def test_after_a_signal_the_answer_of_the_first_is_never_that_of_another_request() -> None:
+def test_after_a_signal_the_answer_of_the_first_is_never_that_of_another_question() -> None:
     enough, deadline = Event(), Deadline("docker", 10)
 
     def interrupt(*_: object) -> None:
@@ -97,28 +80,12 @@ def test_after_a_signal_the_answer_of_the_first_is_never_that_of_another_request
     assert second_answer(deadline) == "second"
 
 
-@contextmanager
-def no_thread_can_start() -> Iterator[None]:
-    """As where the memory is used up: the kernel has none for its stack."""
-    before = threading.stack_size(1 << 60)
-    try:
-        yield
-    finally:
-        threading.stack_size(before)
-
-
 def test_a_thread_that_cannot_start_is_reported_and_tried_again() -> None:
     deadline = Deadline("docker", 5.0)
-    with no_thread_can_start(), pytest.raises(SourceError, match=r"cannot start a thread \(.*\): no memory"):
-        deadline(lambda: 1)
-    assert deadline(lambda: 1) == 1
-
-
-def test_an_exception_that_ends_a_thread_is_raised_in_the_caller() -> None:
-    def ends() -> None:
-        raise SystemExit(3)
-
-    deadline = Deadline("docker", 5.0)
-    with pytest.raises(SystemExit):
-        deadline(ends)
+    before = threading.stack_size(1 << 60)  # as where the memory is used up: the kernel has none for its stack
+    try:
+        with pytest.raises(SourceError, match=r"cannot start a thread \(.*\): no memory"):
+            deadline(lambda: 1)
+    finally:
+        threading.stack_size(before)
     assert deadline(lambda: 1) == 1
