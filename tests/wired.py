@@ -44,6 +44,11 @@ def why_unavailable(source: str, so_far: Snapshot = _HEALTHY, /, **options: obje
     return str(raised.value)
 
 
+def sample(name: str, number: int = 0) -> str:
+    """Return real text that a fuzzer starts with."""
+    return (Path(__file__).parent / f"fuzz/samples/{name}/{number}").read_text()
+
+
 def process_table(proc: Path, *commands: str) -> Path:
     """Write a process table with these processes from ID 7, all started half a second after the boot."""
     (proc / "sys/kernel/random").mkdir(parents=True)

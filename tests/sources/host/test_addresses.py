@@ -14,60 +14,14 @@ import pytest
 
 from agent.model.snapshot import Address
 from tests.wire import NOBODY, as_nobody, needs, run, until
-from tests.wired import read, why_unavailable
+from tests.wired import read, sample, why_unavailable
 
 # Linux 6.18, a pod-like namespace: two addresses with routes to themselves, a /31, a link that is down.
-FIB_TRIE = """\
-Main:
-  +-- 10.9.0.0/20 4 1 11
-     |-- 10.9.5.5
-        /32 host LOCAL
-     |-- 10.9.7.0
-        /32 host LOCAL
-        /31 link UNICAST
-     |-- 10.9.8.7
-        /32 host LOCAL
-        /32 link UNICAST
-     +-- 10.9.9.0/24 2 0 2
-        +-- 10.9.9.0/31 1 0 0
-           |-- 10.9.9.0
-              /24 link UNICAST
-           |-- 10.9.9.1
-              /32 host LOCAL
-              /32 link UNICAST
-        |-- 10.9.9.255
-           /32 link BROADCAST
-     +-- 127.0.0.0/8 2 0 2
-        +-- 127.0.0.0/31 1 0 0
-           |-- 127.0.0.0
-              /8 host LOCAL
-           |-- 127.0.0.1
-              /32 host LOCAL
-        |-- 127.255.255.255
-           /32 link BROADCAST
-"""
+FIB_TRIE, IF_INET6 = sample("proc-fib_trie", 1), sample("proc-if_inet6", 1)
+# The broadcast address of one subnet is the address of an interface in another; a subnet of local addresses.
+BROADCAST_FIRST = sample("proc-fib_trie", 2)
 ONE_LEAF = "Main:\n  |-- 10.9.6.6\n     /32 host LOCALLocal:\n  |-- 10.9.6.6\n     /32 host LOCAL"
 """As Linux writes it where a namespace has a single address."""
-BROADCAST_FIRST = """\
-Main:
-  +-- 10.9.5.0/28 2 0 2
-     |-- 10.9.5.1
-        /32 host LOCAL
-     |-- 10.9.5.9
-        /32 link BROADCAST
-        /32 host LOCAL
-        /24 link UNICAST
-     |-- 10.9.5.15
-        /32 link BROADCAST
-        /28 host LOCAL
-"""
-"""The broadcast address of one subnet is the address of an interface in another; a subnet of local addresses."""
-IF_INET6 = """\
-00000000000000000000000000000001 01 80 10 80       lo
-fe80000000000000149513fffee25e5f 02 40 20 c0     eth0
-fd000099000000000000000000000009 03 40 00 82     eth0
-20010db8000000000000000000000001 03 40 00 80     eth0
-"""
 
 
 def process(proc: Path, pid: int, *, thread: int = 0, same_as: Path | None = None, **files: str) -> Path:
@@ -218,33 +172,19 @@ def namespace() -> Iterator[str]:
     run("ip", "netns", "del", name)
 
 
-@contextmanager
-def living_in(namespace: str) -> Iterator[int]:
-    """Keep a process in a namespace."""
-    process = subprocess.Popen(["ip", "netns", "exec", namespace, "sleep", "30"])  # noqa: S603, S607 (a name of ours)
-    try:
-        until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "ip has become sleep")
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_the_addresses_of_a_real_process_in_a_real_namespace_are_found(namespace: str) -> None:
-    with living_in(namespace) as pid:
-        found = {address.ip: (address.pid, address.command) for address in addresses(REAL)}
-    assert {found[ip] for ip in IN_POD} == {(pid, "sleep")}
-    assert "198.18.77.1" not in ips(REAL), "no process lives there any more"
-
-
-def test_processes_that_come_and_go_cause_no_error(namespace: str) -> None:
-    with living_in(namespace), ExitStack() as stack:
-        for _ in range(3):
-            churn = ["/bin/sh", "-c", "while :; do /bin/true; done"]
-            process = subprocess.Popen(churn, user=NOBODY if os.geteuid() == 0 else None)  # noqa: S603 (ours)
+def test_the_addresses_of_a_process_are_found_while_others_come_and_go(namespace: str) -> None:
+    with ExitStack() as stack:
+        living = subprocess.Popen(["ip", "netns", "exec", namespace, "sleep", "30"])  # noqa: S603, S607 (ours)
+        churn = ["/bin/sh", "-c", "while :; do /bin/true; done"]
+        nobody = NOBODY if os.geteuid() == 0 else None
+        for process in (living, *(subprocess.Popen(churn, user=nobody) for _ in range(3))):  # noqa: S603 (ours)
             stack.callback(process.wait)
             stack.callback(process.kill)
-        assert all("198.18.77.1" in ips(REAL) for _ in range(8))
+        until(lambda: Path(f"/proc/{living.pid}/comm").read_text() == "sleep\n", "ip has become sleep")
+        for _ in range(8):
+            found = {address.ip: (address.pid, address.command) for address in addresses(REAL)}
+            assert {found[ip] for ip in IN_POD} == {(living.pid, "sleep")}
+    assert "198.18.77.1" not in ips(REAL), "no process lives there any more"
 
 
 # A second thread enters the namespace; with the argument "alone" the first one ends.

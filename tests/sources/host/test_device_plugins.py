@@ -7,33 +7,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from agent.model.devices import Allocation, DevicePlugins, Registered
 from tests.builders import KVM, KVM_SOCKET
 from tests.wire import as_nobody
-from tests.wired import read, why_unavailable
+from tests.wired import read, sample, why_unavailable
 
 GPU = "nvidia.com/gpu"
 UID = "0aa1c1f2-1111-2222-3333-444455556666"
 
-# Written by the checkpoint package of Kubernetes 1.20.2; the last by the same, with the older form's types.
-EMPTY: Final = b'{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{}},"Checksum":2932075448}'
-NULL: Final = b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"a.b/c":[]}},"Checksum":4221852588}'
-BY_NUMA_NODE: Final = (
-    b'{"Data":{"PodDeviceEntries":[{"PodUID":"0aa1c1f2-1111-2222-3333-444455556666","ContainerName":"compute",'
-    b'"ResourceName":"devices.kubevirt.io/kvm","DeviceIDs":{"0":["kvm7","kvm12"]},"AllocResp":"GgIKAA=="},'
-    b'{"PodUID":"0aa1c1f2-1111-2222-3333-444455556666","ContainerName":"compute","ResourceName":"nvidia.com/gpu",'
-    b'"DeviceIDs":{"0":["GPU-a"],"1":["GPU-b"]},"AllocResp":null}],"RegisteredDevices":{"devices.kubevirt.io/kvm":[],'
-    b'"nvidia.com/gpu":["GPU-a","GPU-b"]}},"Checksum":3920981445}'
-)
-LISTED: Final = (
-    b'{"Data":{"PodDeviceEntries":[{"PodUID":"0aa1c1f2-1111-2222-3333-444455556666","ContainerName":"compute",'
-    b'"ResourceName":"devices.kubevirt.io/kvm","DeviceIDs":["kvm7","kvm12"],"AllocResp":"GgIKAA=="}],'
-    b'"RegisteredDevices":{"devices.kubevirt.io/kvm":[],"nvidia.com/gpu":["GPU-a","GPU-b"]}},"Checksum":1436041437}'
-)
+# Written by the checkpoint package of Kubernetes 1.20.2; the third by the same, with the older form's types.
+BY_NUMA_NODE, EMPTY, LISTED, NULL = (sample("device-checkpoint", number).encode() for number in range(4))
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 MADE = datetime(2026, 3, 26, 12, 0, 0, 424000, tzinfo=UTC)

@@ -8,31 +8,15 @@ from agent.model.snapshot import Unavailable
 from agent.sources.source_error import SourceError
 from tests.network import network
 from tests.sources.host.own_mounts import own_mounts
-from tests.wired import read, why_unavailable
+from tests.wired import process_table, read, sample, why_unavailable
 
-# Linux 6.18, shortened; the last four as an administrator can make them.
-TABLE = """\
-22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
-26 22 0:24 / /run rw,nosuid shared:5 - tmpfs tmpfs rw,size=800000k
-91 26 0:4 net:[4026532281] /run/netns/cni-1 rw shared:40 - nsfs nsfs rw
-92 26 0:4 net:[4026532281] /run/netns/cni-1 rw shared:40 - nsfs nsfs rw
-93 26 0:4 net:[4026532282] /run/containerd/io.containerd.grpc.v1.cri/netns/cni-2 rw - nsfs nsfs rw
-94 26 0:4 user:[4026532283] /run/userns/cni-3 rw - nsfs nsfs rw
-95 26 0:24 /netns/cni-4 /run/netns/cni-4 rw - tmpfs tmpfs rw
-96 26 0:4 net:[4026532285] /run/netns/with\\040space rw - nsfs nsfs rw
-97 26 0:4 net:[4026532286] /run/netns/cni-6//deleted rw - nsfs nsfs rw
-99 26 0:4 net:[4026532288] /run/netns/em\u2003space rw - nsfs nsfs rw
-98 26 0:51 net:[4026532287] /run/netns/cni-7 rw - fuse.mine mine rw
-"""
+# Linux 6.18, shortened; the last four mounts are as an administrator can make them.
+TABLE = sample("proc-mountinfo", 1)
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A process table in which a docker runs, without mounts of its own."""
-    (tmp_path / "proc/7").mkdir(parents=True)
-    (tmp_path / "proc/7/stat").write_text(f"7 (dockerd) S {'0 ' * 18}50 0\n")
-    (tmp_path / "proc/7/mountinfo").touch()
-    return tmp_path / "proc"
+    return process_table(tmp_path / "proc", "dockerd")
 
 
 def test_only_mounted_network_namespaces_are_listed(proc: Path) -> None:
