@@ -123,41 +123,9 @@ def test_a_runtime_that_was_not_found_leaves_one_source_unavailable() -> None:
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd://1.6.20 has none")
 
 
-def test_who_contradicts_another_leaves_the_runtime_unknown() -> None:
-    unknown = "it is unknown whose pods run here: "
-    two = Known(replace(processes(), runtime=SOCKET, runtime_disputed=True))
-    for reading in EVERY_LIST:
-        assert why_not(list_of(reading, CONTAINERD, "docker")) == (
-            f"{unknown}the kubelet names docker as runtime, and its Node names containerd://1.6.20"
-        )
-        assert why_not(list_of(reading, DOCKER, SOCKET)) == (
-            f"{unknown}the kubelet names {SOCKET} as runtime, and its Node names docker://20.10.24"
-        )
-        for node_object in (DOCKER, CONTAINERD, NO_NODE):
-            assert why_not(list_of(reading, node_object, processes=two)) == (
-                f"{unknown}processes named kubelet name different runtimes, such as {SOCKET}"
-            )
-
-
 def test_a_docker_stopped_for_a_moment_is_unavailable() -> None:
     for node_object in (DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NO_NODE):
         assert list_of(REFUSED, node_object) == REFUSED
-
-
-def test_a_list_without_pods_needs_evidence_that_docker_is_the_runtime() -> None:
-    running, exited = (Known((sandbox(WEB_ID, "shop/web", state),)) for state in ("running", "exited"))
-    cases: tuple[tuple[Reading[Any], Reading[Node | None], str | None, dict[str, Any], bool], ...] = (
-        (NOTHING, NO_NODE, None, {}, False),
-        (NOTHING, NO_NODE, "", {"checkpoints": NOTHING}, False),  # a left-over directory
-        (NOTHING, NO_NODE, "docker", {}, True),
-        (NOTHING, DOCKER, "", {}, True),
-        (NOTHING, NO_NODE, None, {"checkpoints": NOTHING}, True),
-        (NOTHING, NO_NODE, None, {"reservations": ()}, True),
-        (running, NO_NODE, "", {}, True),
-        (exited, NO_NODE, "", {}, False),
-    )
-    for containers, node_object, named, more, accepted in cases:
-        assert isinstance(list_of(containers, node_object, named, **more), Known if accepted else Unavailable)
 
 
 # Checkpoints and the cache

@@ -67,13 +67,14 @@ def test_all_directories_together_have_a_limit(tmp_path: Path) -> None:
         reserve(tmp_path / f"networks/{network}/10.244.1.{number}")
     stores = read(tmp_path, CBR0, max_reservations=3)
     assert {name: len(store.reading.known()) for name, store in stores.items()} == {"cbr0": 1, "podman": 2}
-    why = (
-        f"{tmp_path}/networks/podman has more than 2 files, together with the 1 of other networks: raise "
-        "--max-reservations, and the memory limit of its container"
-    )
+    why = f"{tmp_path}/networks/podman has more than"
+    remedy = "raise --max-reservations, and the memory limit of its container"
     fewer = read(tmp_path, CBR0, max_reservations=2)
     assert len(fewer["cbr0"].reading.known()) == 1
-    assert fewer["podman"].reading == Unavailable("reservations", why)
+    together = f"{why} 2 files, together with the 1 of other networks: {remedy}"
+    assert fewer["podman"].reading == Unavailable("reservations", together)
+    alone = read(tmp_path, network="podman", max_reservations=1)
+    assert alone["podman"].reading == Unavailable("reservations", f"{why} 1 files: {remedy}")
 
 
 def test_a_data_directory_of_the_runtime_is_read_where_it_is_mounted(tmp_path: Path) -> None:

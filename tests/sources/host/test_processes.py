@@ -118,61 +118,31 @@ def test_a_process_that_ends_while_it_is_read_hides_no_other(proc: Path) -> None
         assert read(proc).docker == after(20)
 
 
-def test_a_runtime_may_be_asked_while_it_runs(proc: Path) -> None:
-    process(proc, 1, "python3", 900)
-    with pytest.raises(SourceError, match=r"^docker was not asked, because it is unknown whether it runs: no kubelet "):
-        ProcessTable(proc).require("docker")
-    dockerd = process(proc, 70, "dockerd", 20)
-    table = ProcessTable(proc)
-    table.require("docker")
-    table.require("docker")
-    dockerd.unlink()
-    process(proc, 80, "kubelet", 31)
-    for other in ("kubelet", "containerd", "podman", "systemd"):
-        process(proc, 81, other, 31)
-        why = rf"docker does not run on this node \(no dockerd or dockerd-current in {proc}\), so it was not asked"
-        with pytest.raises(SourceError, match=why):
-            table.require("docker")
-    process(proc, 72, "dockerd", 50)
-    table.require("docker")
-    assert table.read(complete=False).docker == after(50), "a runtime that is asked is known again"
-
-
-# The runtime that the kubelet names
-
-
-def test_the_runtime_is_what_the_kubelet_names(proc: Path) -> None:
+def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     assert read(proc).runtime is None
-    for words, runtime in (
-        ([], ""),
-        (["--container-runtime=remote"], ""),
-        (["--network-plugin=kubenet"], "docker"),
-        (["--container-runtime=remote", "--network-plugin=kubenet"], ""),
-        (["--container-runtime-endpoint="], ""),
-        (["--container-runtime-endpoint", "unix:///var/run/cri-dockerd-mke.sock"], "docker"),
-        (["--container-runtime-endpoint=/run/crio/crio.sock"], "/run/crio/crio.sock"),
-        (["--container-runtime-endpoint=/run/x\x1b.sock"], "/run/x\\x1b.sock"),
-        (["--container-runtime=docker", "--container-runtime-endpoint=/run/kubelet-cri.sock"], "docker"),
+    endpoint = "--container-runtime-endpoint"
+    for kubelets, runtime, disputed in (
+        ([[]], "", False),
+        ([["--container-runtime=remote"]], "", False),
+        ([["--network-plugin=kubenet"]], "docker", False),
+        ([["--container-runtime=remote", "--network-plugin=kubenet"]], "", False),
+        ([[f"{endpoint}="]], "", False),
+        ([[endpoint, "unix:///var/run/cri-dockerd-mke.sock"]], "docker", False),
+        ([[f"{endpoint}=/run/crio/crio.sock"]], "/run/crio/crio.sock", False),
+        ([[f"{endpoint}=/run/x\x1b.sock"]], "/run/x\\x1b.sock", False),
+        ([["--container-runtime=docker", f"{endpoint}=/run/kubelet-cri.sock"]], "docker", False),
+        ([[f"{endpoint}="], [f"{endpoint}=/b.sock"]], "/b.sock", False),
+        ([[f"{endpoint}=/run/dockershim.sock"], []], "docker", False),
+        ([[f"{endpoint}=/run/a.sock"], [f"{endpoint}=unix:///var/run//a.sock"]], "/run/a.sock", False),
+        ([[f"{endpoint}=/a.sock"], [f"{endpoint}=/b.sock"]], "/a.sock", True),
+        ([[f"{endpoint}=/run/dockershim.sock"], [f"{endpoint}=/b.sock"]], "/b.sock", True),
+        ([[f"{endpoint}=/b.sock"], [f"{endpoint}=/run/dockershim.sock"]], "/b.sock", True),
     ):
-        process(proc, 80, "kubelet", 31, "kubelet", *words)
-        assert read(proc).runtime == runtime, words
-
-
-def test_kubelets_dispute_which_one_is_the_runtime(proc: Path) -> None:
-    for names, runtime, disputed in (
-        (["", "/b.sock"], "/b.sock", False),
-        (["docker", ""], "docker", False),
-        (["/a.sock", "/b.sock"], "/a.sock", True),
-        (["/run/a.sock", "unix:///var/run//a.sock"], "/run/a.sock", False),
-        (["docker", "/b.sock"], "/b.sock", True),
-        (["/b.sock", "docker"], "/b.sock", True),
-    ):
-        for pid, name in enumerate(names, 80):
-            socket = "/run/dockershim.sock" if name == "docker" else name
-            process(proc, pid, "kubelet", 31, "kubelet", f"--container-runtime-endpoint={socket}")
+        for pid, words in enumerate(kubelets, 80):
+            process(proc, pid, "kubelet", 31, "kubelet", *words)
         found = read(proc)
-        assert (found.runtime, found.runtime_disputed) == (runtime, disputed), names
+        assert (found.runtime, found.runtime_disputed) == (runtime, disputed), kubelets
 
 
 def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not(proc: Path) -> None:
@@ -223,9 +193,6 @@ def test_a_link_to_the_socket_is_followed(proc: Path) -> None:
         assert read(proc).runtime == endpoint
 
 
-# The kubelet's flags
-
-
 def test_a_kubelet_flag_is_read_as_given_and_no_other_argument_is_kept(proc: Path) -> None:
     for words, flags in (
         (["--hostname-override=worker-1"], {"hostname-override": "worker-1"}),
@@ -265,9 +232,6 @@ def test_the_network_plugin_comes_from_the_flags_of_kubelet_or_cri_dockerd(proc:
         for pid, command in ((80, "kubelet"), (81, "cri-dockerd")):
             process(proc, pid, command, 31, command, *(lines[pid - 80] if pid - 80 < len(lines) else []))
         assert read(proc).network_plugin == plugin, lines
-
-
-# CNI plugins at work
 
 
 def test_a_cni_plugin_at_work_is_told(proc: Path) -> None:

@@ -26,9 +26,9 @@ def kubenet(tmp_path: Path) -> Path:
     return directory
 
 
-def read(directory: Path, **options: object) -> NetworkStore:
+def read(directory: Path) -> NetworkStore:
     store: NetworkStore
-    (store,) = wired.read("reservations", cni_networks_dir=directory.parent, network=directory.name, **options)
+    (store,) = wired.read("reservations", cni_networks_dir=directory.parent, network=directory.name)
     return store
 
 
@@ -152,14 +152,6 @@ def test_what_is_missing_or_no_directory_is_unavailable_and_an_empty_one_is_empt
     for name in ("a-file", "a-link"):
         why = f"{tmp_path}/{name} is not a directory (symbolic links are not followed)"
         assert why_failed(tmp_path / name) == why
-
-
-def test_a_directory_with_too_many_files_is_not_read_in_part(kubenet: Path) -> None:
-    for number in range(3):
-        (kubenet / f"10.22.0.{number + 2}").write_text(ID)
-    assert len(read(kubenet, max_reservations=3).reading.known()) == 3
-    why = f"{kubenet} has more than 2 files: raise --max-reservations, and the memory limit of its container"
-    assert read(kubenet, max_reservations=2).reading == Unavailable("reservations", why)
 
 
 def test_an_unreadable_directory_or_file_makes_all_reservations_unavailable(open_dir: Path) -> None:
