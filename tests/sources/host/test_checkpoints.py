@@ -112,12 +112,8 @@ def write(directory: Path, container_id: str, when: int) -> None:
     os.utime(directory / container_id, (when, when))
 
 
-def running(container_id: str, created: int) -> Container:
-    return Container(container_id, "running", created, "shop/web-0", "", sandbox=True)
-
-
-def stopped(container_id: str, created: int, state: str = "exited") -> Container:
-    return replace(running(container_id, created), state=state)
+def sandbox(container_id: str, created: int, state: str = "running") -> Container:
+    return Container(container_id, state, created, "shop/web-0", "", sandbox=True)
 
 
 def ids(checkpoints: Iterable[Checkpoint]) -> list[str]:
@@ -125,25 +121,25 @@ def ids(checkpoints: Iterable[Checkpoint]) -> list[str]:
 
 
 def test_a_directory_that_the_kubelet_no_longer_uses_is_left_over(old: Path, new: Path) -> None:
-    in_use, later = running(SECOND, 2000), running(THIRD, 2500)
-    no_sandbox = replace(running("a" * 64, 500), sandbox=False)
+    in_use, later = sandbox(SECOND, 2000), sandbox(THIRD, 2500)
+    no_sandbox = replace(sandbox("a" * 64, 500), sandbox=False)
     cases: dict[str, tuple[int, tuple[Container, ...], bool]] = {
         "all that runs is in the other directory": (1000, (in_use,), True),
-        "and what stopped too": (1000, (in_use, stopped(THIRD, 1500)), True),
+        "and what stopped too": (1000, (in_use, sandbox(THIRD, 1500, "exited")), True),
         "and is younger": (1000, (in_use, later), True),
         "no sandbox": (1000, (in_use, no_sandbox), True),
         "it is younger than the oldest that runs": (2200, (in_use, later), False),
         "it is younger than all that runs": (3000, (in_use,), False),
         "it is as old as what runs": (2000, (in_use,), False),
-        "one of its sandboxes runs": (1000, (running(FIRST, 1000), in_use), False),
-        "one stopped": (1000, (stopped(FIRST, 1000), in_use), False),
-        "one starts": (1000, (stopped(FIRST, 1000, "created"), in_use), False),
-        "the other's sandbox is from the future": (1000, (running(SECOND, NOW + 1),), False),
-        "the other's youngest is from the future": (1000, (in_use, running(THIRD, NOW + 1)), True),
+        "one of its sandboxes runs": (1000, (sandbox(FIRST, 1000), in_use), False),
+        "one stopped": (1000, (sandbox(FIRST, 1000, "exited"), in_use), False),
+        "one starts": (1000, (sandbox(FIRST, 1000, "created"), in_use), False),
+        "the other's sandbox is from the future": (1000, (sandbox(SECOND, NOW + 1),), False),
+        "the other's youngest is from the future": (1000, (in_use, sandbox(THIRD, NOW + 1)), True),
         "nothing runs": (1000, (), False),
-        "only a stopped sandbox": (1000, (stopped(SECOND, 2000),), False),
-        "no running sandbox has a checkpoint": (1000, (running("a" * 64, 2000),), False),
-        "a running sandbox has none": (1000, (running("a" * 64, 2000), in_use), False),
+        "only a stopped sandbox": (1000, (sandbox(SECOND, 2000, "exited"),), False),
+        "no running sandbox has a checkpoint": (1000, (sandbox("a" * 64, 2000),), False),
+        "a running sandbox has none": (1000, (sandbox("a" * 64, 2000), in_use), False),
     }
     for case, (made, containers, left_over) in cases.items():
         write(old, GONE, made)
@@ -159,8 +155,8 @@ def test_an_old_sandbox_from_the_future_does_not_hide_the_directory_in_use(old: 
     write(old, FIRST, NOW + 1000)
     write(new, SECOND, NOW - 100)
     write(new, THIRD, NOW - 5)
-    kubelet, ahead = Kubelet(old, new), running(FIRST, NOW + 1000)
-    for containers in ((ahead, running(SECOND, NOW - 100)), (ahead,)):
+    kubelet, ahead = Kubelet(old, new), sandbox(FIRST, NOW + 1000)
+    for containers in ((ahead, sandbox(SECOND, NOW - 100)), (ahead,)):
         assert ids(kubelet.read(*containers)) == [FIRST, SECOND, THIRD]
         assert kubelet.has(THIRD)
 
@@ -169,7 +165,7 @@ def test_a_checkpoint_that_appears_after_the_reading_counts(old: Path, new: Path
     write(old, GONE, 1000)
     write(new, SECOND, 2000)
     kubelet = Kubelet(old, new)
-    kubelet.read(running(SECOND, 2000))
+    kubelet.read(sandbox(SECOND, 2000))
     write(old, FIRST, NOW)
     write(new, THIRD, NOW)
     assert [kubelet.has(container_id) for container_id in (GONE, FIRST, SECOND, THIRD)] == [False, True, True, True]
@@ -190,4 +186,4 @@ def test_a_directory_from_which_a_file_vanishes_is_in_use(
         return stat(path, **more)
 
     monkeypatch.setattr(os, "stat", vanishing)
-    assert GONE in ids(Kubelet(old, new).read(running(SECOND, 2000)))
+    assert GONE in ids(Kubelet(old, new).read(sandbox(SECOND, 2000)))

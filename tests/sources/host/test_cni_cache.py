@@ -22,29 +22,22 @@ RESULT_04 = {
         {"version": "6", "interface": 1, "address": "fd00:10::7/64"},
     ],
 }
-ARGUMENTS = [
-    ["IgnoreUnknown", "1"],
-    ["K8S_POD_NAMESPACE", "shop"],
-    ["K8S_POD_NAME", "web-0"],
-    ["K8S_POD_INFRA_CONTAINER_ID", ID],
-]
+ARGUMENTS = [["IgnoreUnknown", "1"], ["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-0"]]
 
 
 def cached(ipam: object, *, network: str = "kubenet", config: object = None, **more: object) -> bytes:
     """Write what libcni >= 0.8 writes."""
     plain = {"cniVersion": "0.4.0", "name": network, "type": "bridge", "ipam": ipam}
-    return json.dumps(
-        {
-            "kind": "cniCacheV1",
-            "containerId": ID,
-            "config": base64.b64encode(json.dumps(config or plain).encode()).decode(),
-            "ifName": "eth0",
-            "networkName": network,
-            "cniArgs": ARGUMENTS,
-            "result": RESULT_04,
-            **more,
-        }
-    ).encode()
+    tree = {
+        "kind": "cniCacheV1",
+        "containerId": ID,
+        "config": base64.b64encode(json.dumps(config or plain).encode()).decode(),
+        "ifName": "eth0",
+        "networkName": network,
+        "cniArgs": ARGUMENTS,
+        "result": RESULT_04,
+    }
+    return json.dumps(tree | more).encode()
 
 
 SUBNET = {"subnet": "10.244.1.0/24"}

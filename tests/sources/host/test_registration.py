@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from agent.model.documents import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import (
     DELETION_CANDIDATE,
@@ -27,18 +29,15 @@ GONE: Reading[Node | None] = Known(None)
 NO_PODS: Reading[tuple[Pod, ...]] = Known(())
 
 
-class Kubelet:
-    """The flags of a kubelet, and how often they were read."""
+def kubelet(**flags: str) -> Callable[..., Mapping[str, str]]:
+    """Return what reads the flags of a kubelet; without any, it has ended."""
 
-    def __init__(self, **flags: str) -> None:
-        self.flags = {name.replace("_", "-"): value for name, value in flags.items()}
-        self.calls = 0
-
-    def __call__(self, *names: str) -> Mapping[str, str]:
-        self.calls += 1
-        if not self.flags:
+    def read(*names: str) -> Mapping[str, str]:
+        if not flags:
             raise SourceError("it has ended")
-        return {name: self.flags[name] for name in names if name in self.flags}
+        return {name: value for name in names if (value := flags.get(name.replace("-", "_"))) is not None}
+
+    return read
 
 
 class Tracker:
@@ -47,11 +46,11 @@ class Tracker:
     def __init__(
         self,
         state: Path,
-        kubelet: Kubelet | None = None,
+        flags: Callable[..., Mapping[str, str]] | None = None,
         expected: Expected = Expected.AUTO,
         latest: Callable[[], Node | None] = lambda: None,
     ) -> None:
-        flags = kubelet or Kubelet()
+        flags = flags or kubelet()
         self._tracker = RegistrationTracker("worker-1", expected, state, flags, state / "proc", latest)
 
     def read(
@@ -68,10 +67,8 @@ class Tracker:
 
 
 def test_a_healthy_node_is_recorded_and_no_flag_is_read(tmp_path: Path) -> None:
-    kubelet = Kubelet(hostname_override="worker-1")
-    found = Tracker(tmp_path, kubelet, Expected.REQUIRED).read(IN_ORDER)
+    found = Tracker(tmp_path, lambda *_: pytest.fail("no flag is needed"), Expected.REQUIRED).read(IN_ORDER)
     assert found == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
-    assert kubelet.calls == 0
 
 
 def test_a_deleted_node_keeps_its_last_seen_record(tmp_path: Path) -> None:
@@ -198,15 +195,15 @@ def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path) -
     without_id: Reading[Node | None] = Known(worker())
     for node in (GONE, without_id):
         for cloud, name in (("external", "worker-9"), ("aws", "")):  # then the cloud provider gives the name
-            found = Tracker(tmp_path, Kubelet(hostname_override="Worker-9 ", cloud_provider=cloud)).read(node)
+            found = Tracker(tmp_path, kubelet(hostname_override="Worker-9 ", cloud_provider=cloud)).read(node)
             assert (found.kubelet_name, found.cloud_provider) == (name, cloud)
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     for host, name in (("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")):
         (tmp_path / "proc/sys/kernel/hostname").write_text(host)
-        assert Tracker(tmp_path, Kubelet(v="2")).read(GONE).kubelet_name == name
+        assert Tracker(tmp_path, kubelet(v="2")).read(GONE).kubelet_name == name
 
 
 def test_without_the_api_server_registration_is_disabled(tmp_path: Path) -> None:
-    tracker = RegistrationTracker("worker-1", Expected.AUTO, tmp_path, Kubelet(), tmp_path)
+    tracker = RegistrationTracker("worker-1", Expected.AUTO, tmp_path, kubelet(), tmp_path)
     off = tracker.read(NotRequested("node", "--api=off"), NotRequested("pods", "--api=off"), NOW)
     assert off == NotRequested("registration", "--api=off")
