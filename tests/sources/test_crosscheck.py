@@ -85,7 +85,6 @@ def test_a_list_without_any_running_pod_is_unavailable() -> None:
 
 
 SOCKET: Final = "unix:///run/containerd/containerd.sock"
-EVERY_LIST: Final = (SILENT, REFUSED, NOTHING, Known(CONTAINERS))
 ONLY_DOCKER: Final = NotRequested("runtimes", "--runtime=docker")
 
 
@@ -106,26 +105,22 @@ def list_of(
 
 
 def test_docker_is_not_requested_if_the_kubelet_or_its_node_names_another_runtime() -> None:
-    for reading in EVERY_LIST:
+    for reading in (SILENT, REFUSED, NOTHING, Known(CONTAINERS)):
         for node_object, named in ((CONTAINERD, None), (CONTAINERD, ""), (CONTAINERD, SOCKET), (NO_NODE, SOCKET)):
             why = f"the runtime of this node is {named or 'containerd://1.6.20'}, and it was not asked"
             found = list_of(reading, node_object, named, runtimes=ONLY_DOCKER)
             assert found == NotRequested("containers", why)
-            assert why_not(list_of(reading, node_object, named)) == (
-                f"{why}: if it is stopped, start it; if it runs, set --cri-endpoint"
-            )
+            remedy = "if it is stopped, start it; if it runs, set --cri-endpoint"
+            assert why_not(list_of(reading, node_object, named)) == f"{why}: {remedy}"
 
 
-def test_a_runtime_that_was_not_found_leaves_one_source_unavailable() -> None:
+def test_a_runtime_that_is_stopped_for_a_moment_leaves_one_source_unavailable() -> None:
     """Such as that of k3s while it restarts, beside docker or without."""
+    for node_object in (DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NO_NODE):
+        assert list_of(REFUSED, node_object) == REFUSED
     seen = checked(containers=REFUSED, node=CONTAINERD, checkpoints=NO_DIRECTORY)
     assert [reading.source for reading in seen.unavailable_about_addresses()] == ["containers"]
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd://1.6.20 has none")
-
-
-def test_a_docker_stopped_for_a_moment_is_unavailable() -> None:
-    for node_object in (DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NO_NODE):
-        assert list_of(REFUSED, node_object) == REFUSED
 
 
 # Checkpoints and the cache

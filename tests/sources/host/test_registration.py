@@ -22,11 +22,13 @@ from agent.sources.host.registration import RegistrationTracker
 from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, pod, worker
 
+Pods = Reading[tuple[Pod, ...]]
+NodeObject = Reading[Node | None]
 DAY, MINUTE, NOTHING = timedelta(days=1), timedelta(minutes=1), timedelta(0)
 LATER = NOW + timedelta(seconds=15)
-IN_ORDER: Reading[Node | None] = Known(worker(provider_id=INSTANCE))
-GONE: Reading[Node | None] = Known(None)
-NO_PODS: Reading[tuple[Pod, ...]] = Known(())
+IN_ORDER: NodeObject = Known(worker(provider_id=INSTANCE))
+GONE: NodeObject = Known(None)
+NO_PODS: Pods = Known(())
 
 
 def kubelet(**flags: str) -> Callable[..., Mapping[str, str]]:
@@ -53,14 +55,10 @@ class Tracker:
         flags = flags or kubelet()
         self._tracker = RegistrationTracker("worker-1", expected, state, flags, state / "proc", latest)
 
-    def read(
-        self, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]] = NO_PODS, at: datetime = NOW
-    ) -> Registration:
+    def read(self, node: NodeObject, pods: Pods = NO_PODS, at: datetime = NOW) -> Registration:
         return self._tracker.read(node, pods, at).known()
 
-    def last(
-        self, node: Reading[Node | None] = GONE, pods: Reading[tuple[Pod, ...]] = NO_PODS, at: datetime = LATER
-    ) -> LastSeen:
+    def last(self, node: NodeObject = GONE, pods: Pods = NO_PODS, at: datetime = LATER) -> LastSeen:
         last = self.read(node, pods, at).last
         assert last is not None
         return last
@@ -111,11 +109,11 @@ def test_an_unreadable_record_is_ignored_and_reported(tmp_path: Path) -> None:
 DAEMON = replace(pod("kube-system/log"), controller="DaemonSet/log")
 STATIC = replace(pod("kube-system/etcd"), static=True)
 CORDONED = replace(worker(provider_id=INSTANCE), unschedulable=True)
-NOT_KNOWN: Reading[tuple[Pod, ...]] = Unavailable("pods", "timed out")
+NOT_KNOWN: Pods = Unavailable("pods", "timed out")
 
 
 def test_a_cordoned_node_without_pods_to_evict_is_drained(tmp_path: Path) -> None:
-    cases: tuple[tuple[Reading[tuple[Pod, ...]], Removal], ...] = (
+    cases: tuple[tuple[Pods, Removal], ...] = (
         (NO_PODS, Removal.DRAINED),
         (Known((DAEMON, STATIC)), Removal.DRAINED),
         (Known((pod("shop/once", phase="Succeeded"), pod("shop/evicted", deleting=True))), Removal.DRAINED),
@@ -132,14 +130,14 @@ def test_a_cordoned_node_without_pods_to_evict_is_drained(tmp_path: Path) -> Non
         assert tracker.last() == gone, "what is read after the Node has gone proves nothing"
 
 
-Seen = tuple[timedelta, Reading[Node | None], Reading[tuple[Pod, ...]]]
+Seen = tuple[timedelta, NodeObject, Pods]
 
 
 def test_a_drain_is_seen_by_its_beginning(tmp_path: Path) -> None:
     """A spare, and a control plane that is always cordoned, have no pods to evict either."""
-    spare: Reading[Node | None] = Known(CORDONED)
-    another: Reading[Node | None] = Known(replace(CORDONED, uid="another", unschedulable=False))
-    busy: Reading[tuple[Pod, ...]] = Known((DAEMON, pod("shop/bare")))
+    spare: NodeObject = Known(CORDONED)
+    another: NodeObject = Known(replace(CORDONED, uid="another", unschedulable=False))
+    busy: Pods = Known((DAEMON, pod("shop/bare")))
     empty, still_busy, too_long = (NOTHING, spare, NO_PODS), (NOTHING, spare, busy), DAY + MINUTE
     cases: dict[str, tuple[Removal, tuple[Seen, ...]]] = {
         "always cordoned": (Removal.CORDONED, ((10 * DAY, spare, NO_PODS), empty)),
@@ -174,7 +172,7 @@ def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(tmp_
 
 def test_a_node_may_be_drained_and_deleted_between_two_snapshots(tmp_path: Path) -> None:
     uncordoned = replace(CORDONED, unschedulable=False)
-    cases: tuple[tuple[Node, Node | None, Reading[tuple[Pod, ...]], int, Removal], ...] = (
+    cases: tuple[tuple[Node, Node | None, Pods, int, Removal], ...] = (
         (uncordoned, CORDONED, NO_PODS, 39, Removal.DRAINED),
         (uncordoned, CORDONED, Known(PODS), 39, Removal.CORDONED),
         (uncordoned, CORDONED, NO_PODS, 40, Removal.CORDONED),  # its pods may be deleted
@@ -192,7 +190,7 @@ def test_a_node_may_be_drained_and_deleted_between_two_snapshots(tmp_path: Path)
 def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path) -> None:
     """The hostname counts only if it is the name of the Node: a pod that does not share the host's sees its own."""
     assert Tracker(tmp_path).read(GONE) == Registration(), "the kubelet has ended"
-    without_id: Reading[Node | None] = Known(worker())
+    without_id: NodeObject = Known(worker())
     for node in (GONE, without_id):
         for cloud, name in (("external", "worker-9"), ("aws", "")):  # then the cloud provider gives the name
             found = Tracker(tmp_path, kubelet(hostname_override="Worker-9 ", cloud_provider=cloud)).read(node)
