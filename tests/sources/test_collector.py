@@ -63,35 +63,45 @@ def test_the_snapshot_contains_what_was_read_once_and_how_long_it_took() -> None
     assert {"pods", "node"} <= set(sources.skew_read_after), "the API server's clock comes with its answer"
 
 
-def test_mounted_namespaces_are_not_read_unless_the_cache_names_one_of_an_orphan() -> None:
-    why = "libcni's cache names no mounted network namespace of a sandbox without an owner"
-    for snapshot in (
-        node(PINNED),
-        node(ORPHAN),
-        node(ORPHAN, cni_result(WEB_ID, "shop/web", CIDR, namespace=MOUNTED)),
-        node(ORPHAN, PINNED, cni_results=Unavailable("cni_results", "no")),
-    ):
-        sources = RecordedSources(snapshot)
-        assert sources.take().mounted_namespaces == NotRequested("mounted_namespaces", why)
-        assert "mounted_namespaces" not in sources.requested
-
-
-def test_namespaces_are_read_only_for_a_reservation_that_is_known_to_be_without_an_owner() -> None:
-    no_orphan = "no reservation is known to be without an owner"
-    no_list = "network namespaces were not read, because the list of containers is missing"
-    for snapshot, broken, why in (
-        (node(), "", no_orphan),
-        (node(ORPHAN, sandbox(GONE, "shop/old", "exited")), "", no_orphan),
-        (node(ORPHAN, Checkpoint(GONE, "shop/old")), "", no_orphan),
-        (node(ORPHAN), "containers", no_list),
-        (node(ORPHAN), "", ""),
-        (node(builders.empty_file("10.244.1.9")), "", ""),
-        (node(ORPHAN, unread_networks=["cbr0"]), "", ""),
-    ):
+def test_a_healthy_node_never_pays_for_what_only_some_nodes_need() -> None:
+    other, closed = "kubernetes.io/a/b", Unavailable("cni_results", "no")
+    missing = [node_using(DISK, other, attached=[other])]
+    all_optional = {"addresses", "mounted_namespaces", "mounts", "attachments"}
+    cases: tuple[tuple[Snapshot, str, set[str]], ...] = (
+        (node(PINNED), "", set()),
+        (node(ORPHAN, sandbox(GONE, "shop/old", "exited")), "", set()),
+        (node(ORPHAN, Checkpoint(GONE, "shop/old")), "", set()),
+        (node(ORPHAN), "containers", set()),  # it is not known to be without an owner
+        (node(ORPHAN), "", {"addresses"}),
+        (node(builders.empty_file("10.244.1.9")), "", {"addresses"}),
+        (node(ORPHAN, unread_networks=["cbr0"]), "", {"addresses"}),
+        (node(ORPHAN, cni_result(WEB_ID, "shop/web", CIDR, namespace=MOUNTED)), "", {"addresses"}),
+        (node(ORPHAN, PINNED, cni_results=closed), "", {"addresses"}),
+        (node(ORPHAN, PINNED), "", {"addresses", "mounted_namespaces"}),
+        (node(waiting_pod(), node=[node_using(DISK, attached=[DISK])]), "", set()),
+        (node(waiting_pod(ago=timedelta(seconds=119)), node=missing), "", {"mounts"}),
+        (node(waiting_pod(), waiting_pod("shop/new", ago=timedelta(0)), node=missing), "", {"mounts", "attachments"}),
+    )
+    for snapshot, broken, needed in cases:
         sources = RecordedSources(snapshot, broken)
-        addresses = sources.take().addresses
-        assert ("addresses" in sources.requested, isinstance(addresses, Known)) == (not why, not why)
-        assert not why or addresses == NotRequested("addresses", why)
+        taken = sources.take()
+        assert all_optional & {*sources.requested} == needed
+        assert {name for name in all_optional if isinstance(getattr(taken, name), Known)} == needed
+    assert sources.queried == (DISK, "shop/db-0"), "only what is missing, and who waits for it"
+    assert sources.requested.index("attachments") > sources.requested.index("node")
+
+
+def test_why_something_was_not_needed_is_told() -> None:
+    healthy = RecordedSources(node()).take()
+    for name, why in {
+        "addresses": "no reservation is known to be without an owner",
+        "mounted_namespaces": "libcni's cache names no mounted network namespace of a sandbox without an owner",
+        "mounts": "no volume is missing from the node's volumesAttached",
+        "attachments": "no pod waits for a volume that is missing",
+    }.items():
+        assert getattr(healthy, name) == NotRequested(name, why)
+    why = "network namespaces were not read, because the list of containers is missing"
+    assert RecordedSources(node(), broken="containers").take().addresses == NotRequested("addresses", why)
 
 
 def test_a_failing_source_is_unavailable_and_the_others_are_read() -> None:
@@ -126,29 +136,6 @@ def test_a_bug_in_a_source_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         Broken(node()).take()
-
-
-def test_attachments_are_asked_for_only_while_a_pod_waits_for_a_volume_that_is_missing() -> None:
-    other = "kubernetes.io/a/b"
-    healthy = node(waiting_pod(), node=[node_using(DISK, attached=[DISK])])
-    just_now = node(waiting_pod(ago=timedelta(seconds=119)), node=[node_using(DISK)])
-    both = (waiting_pod(), waiting_pod("shop/new", ago=timedelta(0)))
-    missing = node(*both, node=[node_using(DISK, other, attached=[other])])
-    for snapshot, read, queried in (
-        (healthy, set(), ()),
-        (just_now, {"mounts"}, ()),
-        (missing, {"mounts", "attachments"}, (DISK, "shop/db-0")),
-    ):
-        sources = RecordedSources(snapshot)
-        taken = sources.take()
-        assert {"mounts", "attachments"} & {*sources.requested} == read
-        assert sources.queried == queried
-        assert isinstance(taken.mounts, Known) == ("mounts" in read)
-        assert isinstance(taken.attachments, Known) == ("attachments" in read)
-    assert sources.requested.index("attachments") > sources.requested.index("node")
-    unneeded = RecordedSources(healthy).take()
-    assert unneeded.mounts == NotRequested("mounts", "no volume is missing from the node's volumesAttached")
-    assert unneeded.attachments == NotRequested("attachments", "no pod waits for a volume that is missing")
 
 
 def test_with_another_runtime_no_address_is_leaked_whatever_docker_lists() -> None:

@@ -177,9 +177,9 @@ def test_the_addresses_of_a_process_are_found_while_others_come_and_go(namespace
         living = subprocess.Popen(["ip", "netns", "exec", namespace, "sleep", "30"])  # noqa: S603, S607 (ours)
         churn = ["/bin/sh", "-c", "while :; do /bin/true; done"]
         nobody = NOBODY if os.geteuid() == 0 else None
-        for process in (living, *(subprocess.Popen(churn, user=nobody) for _ in range(3))):  # noqa: S603 (ours)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
+        for started in (living, *(subprocess.Popen(churn, user=nobody) for _ in range(3))):  # noqa: S603 (ours)
+            stack.callback(started.wait)
+            stack.callback(started.kill)
         until(lambda: Path(f"/proc/{living.pid}/comm").read_text() == "sleep\n", "ip has become sleep")
         for _ in range(8):
             found = {address.ip: (address.pid, address.command) for address in addresses(REAL)}
