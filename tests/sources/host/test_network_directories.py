@@ -63,18 +63,20 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> 
 
 
 def test_all_directories_together_have_a_limit(tmp_path: Path) -> None:
-    for network, number in (("cbr0", 2), ("podman", 2), ("podman", 3)):
+    for network, number in (("cbr0", 2), ("podman", 2), ("podman", 3), ("storage", 2)):
         reserve(tmp_path / f"networks/{network}/10.244.1.{number}")
-    stores = read(tmp_path, CBR0, max_reservations=3)
-    assert {name: len(store.reading.known()) for name, store in stores.items()} == {"cbr0": 1, "podman": 2}
-    why = f"{tmp_path}/networks/podman has more than"
     remedy = "raise --max-reservations, and the memory limit of its container"
-    fewer = read(tmp_path, CBR0, max_reservations=2)
-    assert len(fewer["cbr0"].reading.known()) == 1
-    together = f"{why} 2 files, together with the 1 of other networks: {remedy}"
-    assert fewer["podman"].reading == Unavailable("reservations", together)
-    alone = read(tmp_path, network="podman", max_reservations=1)
-    assert alone["podman"].reading == Unavailable("reservations", f"{why} 1 files: {remedy}")
+    together = f"more than 3 files, together with the 3 of other networks: {remedy}"
+    for network, limit, found in (
+        ("auto", 4, {"cbr0": 1, "podman": 2, "storage": 1}),
+        ("auto", 3, {"cbr0": 1, "podman": 2, "storage": together}),
+        ("podman", 1, {"podman": f"more than 1 files: {remedy}"}),
+    ):
+        for name, store in read(tmp_path, CBR0, network=network, max_reservations=limit).items():
+            if isinstance(why := found[name], str):
+                assert store.reading == Unavailable("reservations", f"{tmp_path}/networks/{name} has {why}")
+            else:
+                assert len(store.reading.known()) == found[name]
 
 
 def test_a_data_directory_of_the_runtime_is_read_where_it_is_mounted(tmp_path: Path) -> None:
