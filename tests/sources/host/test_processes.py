@@ -127,6 +127,7 @@ def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
         ([["--container-runtime=remote"]], "", False),
         ([["--network-plugin=kubenet"]], "docker", False),
         ([["--container-runtime=remote", "--network-plugin=kubenet"]], "", False),
+        ([["--network-plugin=kubenet", f"{endpoint}=/run/mine.sock"]], "/run/mine.sock", False),
         ([[f"{endpoint}="]], "", False),
         ([[endpoint, "unix:///var/run/cri-dockerd-mke.sock"]], "docker", False),
         ([[f"{endpoint}=/run/crio/crio.sock"]], "/run/crio/crio.sock", False),
@@ -225,7 +226,7 @@ def test_the_network_plugin_comes_from_the_flags_of_kubelet_or_cri_dockerd(proc:
         ([["--network-plugin="]], ""),
         ([["--v=2", "network-plugin=kubenet", "--network-plugin-mtu=1500"]], ""),
         # Of several, kubenet counts: its directory must not look unused.
-        ([["--network-plugin=cni"], ["--network-plugin=kubenet"]], "kubenet"),
+        ([["--network-plugin=other"], ["--network-plugin=kubenet"]], "kubenet"),
         ([["--network-plugin=kubenet"], ["--network-plugin=cni"]], "kubenet"),
         ([["--network-plugin=kubenet"], ["--v=2"]], "kubenet"),
     ):
