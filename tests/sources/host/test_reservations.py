@@ -3,7 +3,7 @@
 import json
 import os
 import re
-import socket
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -88,14 +88,9 @@ def test_any_other_name_is_unrecognized_and_blocks_no_address(kubenet: Path) -> 
     assert reasons == {("its name is not an address as host-local writes it", False)}
 
 
-def make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
-
-
 def make_device(path: Path) -> None:
     needs(os.geteuid() == 0, "root, to make a device")
-    os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))
+    os.mknod(path, stat.S_IFCHR, os.makedev(1, 5))
 
 
 def make_sparse(path: Path) -> None:
@@ -124,10 +119,10 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kub
         (lambda path: path.symlink_to("/etc/shadow"), "it is a symbolic link"),
         (lambda path: path.symlink_to("/no/such/file"), "it is a symbolic link"),
         (os.mkfifo, "it is not a regular file"),
-        (make_device, "it is not a regular file"),
-        (make_socket, "it is a socket or a device"),
+        (lambda path: os.mknod(path, stat.S_IFSOCK), "it is a socket or a device"),
         (make_sparse, "it holds 1099511627776 bytes; host-local writes 70"),
         *((lambda path, content=content: path.write_bytes(content), why) for content, why in contents.items()),
+        (make_device, "it is not a regular file"),
     ]
     path, before = kubenet / "10.244.1.7", len(os.listdir("/proc/self/fd"))
     (kubenet / "10.244.1.8").write_text(ID)
