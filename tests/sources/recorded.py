@@ -5,7 +5,6 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from agent.checks.volumes import lost_volumes
 from agent.model.snapshot import SOURCES, Snapshot
 from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.source_error import SourceError
@@ -19,7 +18,6 @@ class RecordedSources:
     def __init__(self, snapshot: Snapshot, broken: str = "") -> None:
         self.requested: list[str] = []
         self.skew_read_after: tuple[str, ...] = ()
-        self.queried: tuple[str, ...] = ()
         self.broken = broken
         self._snapshot = snapshot
         readers = {name: partial(self._read, name) for name in SOURCES}
@@ -35,12 +33,10 @@ class RecordedSources:
         ticks = count()
         return take_snapshot(self.sources, "worker-1", NOW, lambda: float(next(ticks)))
 
-    def _read(self, source: str, so_far: Snapshot) -> Any:
+    def _read(self, source: str, _so_far: Snapshot) -> Any:
         self.requested.append(source)
         if source == self.broken:
             raise SourceError("it broke")
-        if source == "attachments" and (requested := lost_volumes.request(so_far)):
-            self.queried = (*requested.volumes, *(pod.name for pod in requested.pods))
         return getattr(self._snapshot, source)
 
     def _api_skew(self) -> Any:
