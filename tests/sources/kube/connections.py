@@ -1,53 +1,90 @@
-"""Connections to a fake API server."""
+"""What commands and the daemon read from a fake API server."""
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
-from agent.sources.collector import Moment
-from agent.sources.kube.client import Api, Get, Inquire, Query, Resource, ServerInfo
+import pytest
+
+from agent.app import loop
+from agent.app.api_server import watched
+from agent.app.sources import for_command
+from agent.config import load
+from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavailable
+from agent.sources.collector import Moment, Sources
+from agent.sources.kube import client
+from agent.sources.kube.client import Api, ServerInfo
 from agent.sources.source_error import SourceError
-from tests.builders import NOW
+from tests.builders import NOW, node
+from tests.wire import Answers, FakeServer, kubeconfig
+
+HEALTHY = node()
+_DAEMON = load("run", {"node": "worker-1"}, {})
 
 
 def moment() -> Moment:
     return Moment(NOW, timedelta(seconds=time.perf_counter()))
 
 
-def connect(kubeconfig: Path | None, timeout: float = 5.0, info: ServerInfo | None = None) -> Api:
-    return Api(kubeconfig, timeout, info or ServerInfo(moment))
+def connect(kubeconfig: Path) -> Api:
+    return Api(kubeconfig, 5.0, ServerInfo(moment))
 
 
-def inquirer(get: Callable[..., bytes]) -> Inquire:
+def inquirer(get: Callable[..., bytes]) -> Callable[[], AbstractContextManager[Any]]:
     """Return what asks a function instead of a server."""
 
     @contextmanager
-    def inquire() -> Iterator[Get]:
+    def inquire() -> Iterator[Callable[..., bytes]]:
         yield get
 
     return inquire
 
 
-def reading_of(source: str, read: Callable[[], Any]) -> Reading[Any]:
-    """Return what the snapshot has of it."""
+def sources_of_command(config: Path, **options: str) -> Sources:
+    """Return what a command reads with this kubeconfig."""
+    given = {"node": "worker-1", "kubeconfig": str(config), **options}
+    return for_command(load("scan", given, {})).snapshot
+
+
+def read(sources: Sources, name: str, snapshot: Snapshot = HEALTHY) -> Reading[Any]:
+    """Return the reading of one source; what was read before it is that of a healthy node, if not given."""
     try:
-        found = read()
+        found = sources.readers[name](snapshot)
     except SourceError as error:
-        return Unavailable(source, str(error))
-    return found if isinstance(found, NotRequested) else Known(found)
+        return Unavailable(name, str(error))
+    return found if isinstance(found, (Known, Unavailable, NotRequested)) else Known(found)
 
 
-def things(path: str = "/api/v1/pods", query: Query = (), field: str = "says") -> Resource[str]:
-    """Return objects that are known by one of their fields."""
-
-    def parse(item: Mapping[str, Any]) -> str:
-        return str(item["metadata"]["uid"] if field == "uid" else item[field])
-
-    return Resource("pods", path, query, parse)
+def read_from(directory: Path, answers: Answers, name: str, snapshot: Snapshot = HEALTHY) -> Reading[Any]:
+    """Return what a command reads of one source from a server with these answers."""
+    with FakeServer(answers) as server:
+        return read(sources_of_command(kubeconfig(directory / "kubeconfig", server.url)), name, snapshot)
 
 
-NODE = Resource("node", "/api/v1/nodes", (("fieldSelector", "metadata.name=worker-1"),), lambda _: "worker-1")
+@contextmanager
+def running(watches: Any, stop: threading.Event) -> Iterator[None]:
+    """Run the watches of the daemon, each in its thread."""
+    threads = [threading.Thread(target=watch.run, args=(stop,)) for watch in watches]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def watching_in_memory(api: Api, clock: Callable[[], float]) -> Iterator[tuple[Sources, Any]]:
+    """Yield what the daemon reads, and its watch of the pods, where this is every connection to the API server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "clock", clock)
+        patch.setattr(client, "Api", lambda *_: api)
+        sources, (watch, _) = watched(_DAEMON)
+        yield sources, watch

@@ -1,20 +1,20 @@
-"""Requests about the autoscaler, when and how often: over the real transport, with real status texts."""
+"""What is asked about the autoscaler, when and how often, and what is read from real status texts."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Registration, Taint
-from agent.model.snapshot import Known, Node, NotRequested, Reading, Unavailable
-from agent.sources.kube.autoscaler import FAILED_AGAIN, NODES_AGAIN, STATUS, STATUS_AGAIN, AutoscalerClient, status
-from agent.sources.kube.client import Query
-from agent.sources.source_error import SourceError
-from tests.builders import INSTANCE, last_seen, registration, worker
-from tests.sources.kube.connections import connect, inquirer, reading_of
+from agent.app import loop
+from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.snapshot import Node, NotRequested, Unavailable
+from agent.sources.collector import Sources
+from tests.builders import INSTANCE, last_seen, node, registration, unavailable, worker
+from tests.sources.kube.connections import read, sources_of_command
+from tests.sources.kube.old_server import listed
 from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
 
 # As a cluster-autoscaler before 1.30 wrote it, and one since, of whose groups of nodes one is left each.
@@ -27,10 +27,6 @@ longUnregistered=3)
                LastTransitionTime: 2023-11-21 22:52:15.452499092 +0000 UTC m=+423655.881636038
   ScaleUp:     InProgress (ready=1 registered=1)
                LastProbeTime:      2023-11-29 13:34:28.808043334 +0000 UTC m=+1081389.237180180
-               LastTransitionTime: 2023-11-29 13:34:01.090096765 +0000 UTC m=+1081361.519233711
-  ScaleDown:   NoCandidates (candidates=0)
-               LastProbeTime:      2023-11-29 13:34:28.808043334 +0000 UTC m=+1081389.237180180
-               LastTransitionTime: 2023-11-28 20:53:08.193145649 +0000 UTC m=+1021308.622282595
 
 NodeGroups:
   Name:        pool-a
@@ -54,10 +50,6 @@ clusterWide:
           total: 0
       unregistered: 2
     status: Healthy
-  scaleDown:
-    lastProbeTime: "2026-09-15T04:05:52Z"
-    lastTransitionTime: "2026-09-15T03:24:59Z"
-    status: NoCandidates
   scaleUp:
     lastProbeTime: "2026-09-15T04:05:52Z"
     lastTransitionTime: "2026-09-15T03:30:51Z"
@@ -77,17 +69,11 @@ time: 2026-09-15 04:05:52.354884346 +0000 UTC
 # The order of its own tests, with the counts of an empty cluster.
 TIME_FIRST = """\
 time: "2023-11-24 04:28:19.546750398 +0000 UTC"
-message: "TEST_MSG"
-autoscalerStatus: "Running"
 clusterWide:
   health:
-    status: "Healthy"
     nodeCounts:
       registered:
         total: 11
-        unready:
-          total: 2
-          resourceUnready: 1
       longUnregistered: 0
       unregistered: 0
 """
@@ -98,184 +84,170 @@ Cluster-wide:
 """
 
 
-def test_the_text_status_before_1_30_is_read() -> None:
-    assert status(LINES) == Autoscaler(long_unregistered=3, told=datetime(2023, 11, 29, 13, 34, 29, tzinfo=UTC))
+CONFIGMAP = "configmap kube-system/cluster-autoscaler-status"
+FORBIDDEN = http(json.dumps({"message": 'nodes is forbidden: User "us" cannot list'}), "403 Forbidden")
+ABSENT = http(json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found")
+NO_ID, GONE = [worker()], list[Node]()
+UNKNOWN, REQUIRED = registration(), registration(expected=Expected.REQUIRED)
 
 
-def test_the_yaml_status_since_1_30_is_read() -> None:
-    result = datetime(2026, 9, 15, 4, 5, 52, tzinfo=UTC)
-    assert status(YAML) == Autoscaler(unregistered=2, long_unregistered=1, told=result)
-    assert status(TIME_FIRST) == Autoscaler(
-        unregistered=0, long_unregistered=0, told=datetime(2023, 11, 24, 4, 28, 19, tzinfo=UTC)
-    )
+def others(*ids: str) -> bytes:
+    """List the own Node, and others with these provider IDs."""
+    own: dict[str, Any] = {"metadata": {"name": "worker-1"}, "spec": {}}
+    items = [{"metadata": {"name": f"other-{n}"}, "spec": {"providerID": one}} for n, one in enumerate(ids)]
+    return http(listed("NodeList", 9, own, *items))
 
 
-def test_a_status_without_counts_is_reported() -> None:
+def status(text: object) -> bytes:
+    return http(json.dumps({"metadata": {}, "data": {"status": text}}))
+
+
+class Cluster:
+    """An API server whose answers are written down here, its clock, and what a command reads from it."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds, self._directory = 0.0, directory
+        monkeypatch.setattr(loop, "clock", lambda: self.seconds)
+        self.nodes, self.status = others("kind://a", ""), status(YAML)
+        self.server = FakeServer(self._answer)
+        self.sources: Sources = Sources({})
+
+    def _answer(self, request: Request) -> Answer:
+        answer = self.nodes if request.path == "/api/v1/nodes" else self.status
+        return [answer] if answer else hang(self.server)
+
+    def forget(self) -> None:
+        """Read with another command, and forget what was requested."""
+        config = kubeconfig(self._directory / "kubeconfig", self.server.url)
+        self.sources = sources_of_command(config, api_timeout="300ms")
+        self.server.requests.clear()
+
+    def read(self, nodes: Any = NO_ID, known: Any = UNKNOWN) -> Any:
+        return read(self.sources, "autoscaler", node(node=nodes, registration=known))
+
+    def anew(self, nodes: Any = NO_ID, known: Any = UNKNOWN) -> Any:
+        """Read as a command does that has asked nothing yet."""
+        self.forget()
+        return self.read(nodes, known)
+
+    @property
+    def asked(self) -> list[str]:
+        return [target.rpartition("/")[2] for target in self.server.requested("")]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, monkeypatch)
+    with made.server:
+        yield made
+
+
+def test_the_status_of_every_version_is_read(cluster: Cluster) -> None:
+    counts = "clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {}\n      longUnregistered: 4\n"
+    for text, unregistered, long_unregistered, told in (
+        (LINES, None, 3, datetime(2023, 11, 29, 13, 34, 29, tzinfo=UTC)),
+        (YAML, 2, 1, datetime(2026, 9, 15, 4, 5, 52, tzinfo=UTC)),
+        (TIME_FIRST, 0, 0, datetime(2023, 11, 24, 4, 28, 19, tzinfo=UTC)),
+        *((counts.format(invalid), None, 4, None) for invalid in ("true", "-1", "1.5", "9" * 5000, "null", "[]")),
+    ):
+        cluster.status = status(text)
+        expected = Autoscaler(unregistered=unregistered, long_unregistered=long_unregistered, told=told)
+        assert cluster.anew(known=REQUIRED).known() == expected
+
+
+def test_a_status_without_counts_is_reported(cluster: Cluster) -> None:
     for text in (
         BEFORE_2018, "", "Cluster-autoscaler status at 2023-99-29 13:34:29.0 +0000 UTC:\nInitializing",
         "autoscalerStatus: Initializing\ntime: 2026-09-15 04:05:52 +0000 UTC\n", "clusterWide: 1", "[" * 500_000,
         "\x00",
     ):  # fmt: skip
-        result = status(text)
-        assert (result.unregistered, result.long_unregistered) == (None, None)
-        assert result.why.startswith("configmap kube-system/cluster-autoscaler-status has no counts of nodes")
-        assert len(result.why) < 200
+        cluster.status = status(text)
+        found = cluster.anew(known=REQUIRED).known()
+        assert (found.unregistered, found.long_unregistered) == (None, None)
+        assert found.why.startswith(f"{CONFIGMAP} has no counts of nodes")
+        assert len(found.why) < 200
 
 
-def test_an_invalid_count_is_ignored() -> None:
-    for invalid in ("true", "-1", "1.5", "9" * 5000, "null", "[]"):
-        counts = f"      unregistered: {invalid}\n      longUnregistered: 4\n"
-        result = status(f"clusterWide:\n  health:\n    nodeCounts:\n{counts}")
-        assert (result.unregistered, result.long_unregistered, result.why) == (None, 4, "")
-
-
-# Asking
-
-NO_ID: Reading[Node | None] = Known(worker())
-GONE: Reading[Node | None] = Known(None)
-UNKNOWN: Reading[Registration] = Known(registration())
-
-
-class Asked:
-    """A cluster whose answers are written down here, and a clock that stands still."""
-
-    def __init__(self, **answers: Any) -> None:
-        self.questions: list[tuple[str, Query]] = []
-        self.now = 0.0
-        self.answers = answers
-        self.cluster = AutoscalerClient("worker-1", inquirer(self._get), lambda: self.now)
-
-    def _get(self, path: str, query: Query) -> bytes:
-        self.questions.append((path, query))
-        answer = self.answers["status" if path == STATUS else "nodes"]
-        if isinstance(answer, Exception):
-            raise answer
-        return json.dumps(answer).encode()
-
-    def read(self, node: Reading[Node | None] = NO_ID, known: Reading[Registration] = UNKNOWN) -> Reading[Autoscaler]:
-        return reading_of("autoscaler", lambda: self.cluster.read(node, known))
-
-    @property
-    def paths(self) -> list[str]:
-        return [path.rpartition("/")[2] for path, _ in self.questions]
-
-
-def listed(*ids: str) -> dict[str, Any]:
-    own: dict[str, Any] = {"metadata": {"name": "worker-1"}, "spec": {}}
-    others = [{"metadata": {"name": f"other-{n}"}, "spec": {"providerID": one}} for n, one in enumerate(ids)]
-    return {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [own, *others]}
-
-
-CONFIGMAP = {"metadata": {}, "data": {"status": YAML}}
-
-
-def test_without_a_reason_no_request_is_sent() -> None:
-    off = NotRequested("node", "--api=off"), NotRequested("registration", "--api=off")
-    cases: tuple[tuple[Reading[Node | None], Reading[Registration], str], ...] = (
-        (Known(worker(provider_id=INSTANCE)), UNKNOWN, "the node is registered"),
-        (NO_ID, Known(registration(expected=Expected.IGNORED)), "--provider-id=ignored"),
+def test_without_a_reason_no_request_is_sent(cluster: Cluster) -> None:
+    for nodes, known, why in (
+        ([worker(provider_id=INSTANCE)], UNKNOWN, "the node is registered"),
+        (NO_ID, registration(expected=Expected.IGNORED), "--provider-id=ignored"),
         (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
-        (Unavailable("node", "timed out"), UNKNOWN, "whether the node is registered is not known: timed out"),
-        (*off, "--api=off"),
-    )
-    for node, known, why in cases:
-        asked = Asked()
-        result = asked.read(node, known)
-        assert isinstance(result, NotRequested)
-        assert result.why.endswith(why)
-        assert asked.questions == []
+        (unavailable("node"), UNKNOWN, "whether the node is registered is not known: it gave no word"),
+        (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
+    ):
+        found = cluster.anew(nodes, known)
+        assert isinstance(found, NotRequested)
+        assert found.why.endswith(why)
+        assert cluster.asked == []
 
 
-def test_the_autoscaler_is_queried_only_if_other_nodes_have_a_provider_id() -> None:
-    asked = Asked(nodes=listed("kind://a", ""), status=CONFIGMAP)
-    result = asked.read().known()
-    assert (result.others, result.others_with_id, result.long_unregistered) == (2, 1, 1)
-    assert asked.questions == [("/api/v1/nodes", (("limit", "50"),)), (STATUS, ())]
-    bare = Asked(nodes=listed("", ""))
-    assert bare.read() == Known(Autoscaler(others=2))
-    assert bare.paths == ["nodes"]
+def test_the_autoscaler_is_asked_only_if_other_nodes_have_a_provider_id(cluster: Cluster) -> None:
+    found = cluster.anew().known()
+    assert (found.others, found.others_with_id, found.long_unregistered) == (2, 1, 1)
+    assert cluster.asked == ["nodes?limit=50", "cluster-autoscaler-status"]
+    cluster.nodes = others("", "")
+    assert cluster.anew().known() == Autoscaler(others=2)
+    assert cluster.asked == ["nodes?limit=50"]
 
 
-def test_other_nodes_are_not_listed_if_the_node_is_enough() -> None:
-    for node, known in (
-        (NO_ID, registration(expected=Expected.REQUIRED)),
+def test_other_nodes_are_not_listed_if_the_node_is_enough(cluster: Cluster) -> None:
+    for nodes, known in (
+        (NO_ID, REQUIRED),
         (NO_ID, registration(cloud_provider="external")),
-        (Known(worker(Taint(UNINITIALIZED))), registration()),
+        ([worker(Taint(UNINITIALIZED))], UNKNOWN),
         (GONE, registration(last_seen())),
     ):
-        asked = Asked(status=CONFIGMAP)
-        result = asked.read(node, Known(known)).known()
-        assert (result.others, result.unregistered) == (0, 2)
-        assert asked.paths == ["cluster-autoscaler-status"]
+        found = cluster.anew(nodes, known).known()
+        assert (found.others, found.unregistered) == (0, 2)
+        assert cluster.asked == ["cluster-autoscaler-status"]
 
 
-def test_an_answer_is_kept_for_minutes_and_a_failure_for_less() -> None:
-    for answer, again in ((listed(""), NODES_AGAIN), (SourceError("timed out"), FAILED_AGAIN)):
-        asked = Asked(nodes=answer)
-        for asked.now in (0.0, 15.0, again - 1, again, again + 15):
-            asked.read()
-        assert asked.paths == ["nodes", "nodes"]
-    asked = Asked(status=CONFIGMAP)
-    for asked.now in (0.0, 15.0, STATUS_AGAIN - 1, STATUS_AGAIN):
-        asked.read(GONE, Known(registration(last_seen())))
-    assert len(asked.paths) == 2
+def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(cluster: Cluster) -> None:
+    failure = http("{}", "500 Internal Server Error")
+    for nodes, known, again in (
+        (others(""), UNKNOWN, 600),
+        (failure, UNKNOWN, 120),
+        (others(), REQUIRED, 120),  # of the status
+    ):
+        cluster.nodes, start = nodes, cluster.seconds
+        cluster.forget()
+        for after, requests in ((0, 1), (15, 1), (again - 1, 1), (again, 2), (again + 15, 2)):
+            cluster.seconds = start + after
+            cluster.read(known=known)
+            assert len(cluster.asked) == requests
 
 
-# Over the wire
-
-
-FORBIDDEN = http(json.dumps({"message": 'nodes is forbidden: User "us" cannot list'}), "403 Forbidden")
-ABSENT = http(json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found")
-
-
-Read = Callable[..., Reading[Autoscaler]]
-
-
-@pytest.fixture
-def read_with(tmp_path: Path) -> Read:
-    def reading(nodes: bytes, status: bytes = b"") -> Reading[Autoscaler]:
-        def answers(request: Request) -> Answer:
-            answer = status if request.path == STATUS else nodes
-            return [answer] if answer else hang(server)
-
-        server: FakeServer = FakeServer(answers)
-        with server:
-            api = connect(kubeconfig(tmp_path / "kubeconfig", server.url), 0.3)
-            cluster = AutoscalerClient("worker-1", inquirer(api.get), lambda: 0.0)
-            return reading_of("autoscaler", lambda: cluster.read(NO_ID, UNKNOWN))
-
-    return reading
-
-
-def test_an_invalid_node_list_is_never_treated_as_bare_metal(read_with: Read) -> None:
-    for nodes, why in (
+def test_an_invalid_node_list_is_never_treated_as_bare_metal(cluster: Cluster) -> None:
+    for cluster.nodes, why in (
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "malformed object"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "malformed object"),
         (http("{}", "500 Internal Server Error"), "500"),
         (b"", "timed out"),
     ):
-        result = read_with(nodes)
-        assert isinstance(result, Unavailable)
-        assert why in result.why
-    refused = read_with(FORBIDDEN)
+        found = cluster.anew()
+        assert isinstance(found, Unavailable)
+        assert why in found.why
+    cluster.nodes = FORBIDDEN
+    refused = cluster.anew()
     assert isinstance(refused, NotRequested)
     why = "no permission to list nodes, to read their provider IDs (API server: 403 nodes is forbidden"
     assert refused.why.startswith(why)
 
 
-def test_without_the_status_the_rest_is_read_with_the_reason(read_with: Read) -> None:
-    for answer, why in (
-        (FORBIDDEN, "no permission to get configmap kube-system/cluster-autoscaler-status"),
-        (ABSENT, "there is no configmap kube-system/cluster-autoscaler-status"),
-        (http('{"data": null}'), "configmap kube-system/cluster-autoscaler-status has no status"),
-        (http('{"data": {"status": 7}}'), "configmap kube-system/cluster-autoscaler-status has no status"),
-        (http("[" * 100), "configmap kube-system/cluster-autoscaler-status has no status"),
+def test_without_the_status_the_rest_is_read_with_the_reason(cluster: Cluster) -> None:
+    for cluster.status, why in (
+        (FORBIDDEN, f"no permission to get {CONFIGMAP}"),
+        (ABSENT, f"there is no {CONFIGMAP}"),
+        (http('{"data": null}'), f"{CONFIGMAP} has no status"),
+        (status(7), f"{CONFIGMAP} has no status"),
+        (http("[" * 100), f"{CONFIGMAP} has no status"),
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
-        (http("{}", "500 Internal Server Error"), "configmap kube-system/cluster-autoscaler-status: API server: 500"),
+        (http("{}", "500 Internal Server Error"), f"{CONFIGMAP}: API server: 500"),
         (b"", "timed out"),
     ):
-        result = read_with(http(json.dumps(listed("kind://a"))), answer).known()
-        assert (result.others, result.others_with_id) == (1, 1)
-        assert (result.unregistered, result.long_unregistered) == (None, None)
-        assert why in result.why
+        found = cluster.anew().known()
+        assert (found.others, found.others_with_id) == (2, 1)
+        assert (found.unregistered, found.long_unregistered) == (None, None)
+        assert why in found.why

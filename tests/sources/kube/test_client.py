@@ -1,32 +1,28 @@
-"""The API server over the real transport: credentials, errors, and invalid answers."""
+"""What a command reads from an API server, byte for byte: credentials, lists, errors, and invalid answers."""
 
-import contextlib
 import itertools
 import json
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from agent.sources.collector import Moment
-from agent.sources.kube import client, node, pods
-from agent.sources.kube.client import Api, ApiError, ServerInfo, list_all, parse_list
-from agent.sources.kube.credentials import NoCredentials
-from agent.sources.kube.list_watch import list_once
+from agent.app import loop
+from agent.config import UsageError
+from agent.model.snapshot import Known, Reading, Unavailable
+from agent.sources.collector import Moment, Sources
 from agent.sources.source_error import SourceError
 from tests.builders import UPTIME
-from tests.sources.kube.connections import connect
+from tests.sources.kube.connections import connect, read, sources_of_command
 from tests.wire import (
     CHUNKED,
     HTML,
     LAST_CHUNK,
+    Answer,
     Answers,
     FakeServer,
     Request,
@@ -44,7 +40,7 @@ POD: dict[str, Any] = {
     "spec": {"nodeName": "worker-1"},
     "status": {"phase": "Running", "podIP": "10.244.1.7", "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}]},
 }
-PODS = pods.pods_of("worker-1")
+VERSION = http('{"major":"1","minor":"20","gitVersion":"v1.20.2"}')
 
 
 def listing(*items: object, version: str = "40", more: str = "") -> str:
@@ -54,52 +50,55 @@ def listing(*items: object, version: str = "40", more: str = "") -> str:
     return json.dumps(tree, separators=(",", ":"))
 
 
-Connect = Callable[..., Api]
+def answering(*answers: bytes | Sequence[bytes]) -> Answers:
+    """Answer the lists one after the other, the last one for ever, and the question for the version."""
+    left = list(answers)
+
+    def answer(request: Request) -> Answer:
+        if request.path == "/version":
+            return [VERSION]
+        found = left.pop(0) if len(left) > 1 else left[0]
+        return [found] if isinstance(found, bytes) else found
+
+    return answer
+
+
+SourcesOf = Callable[..., Sources]
 
 
 @pytest.fixture
-def api_of(tmp_path: Path) -> Iterator[Connect]:
-    """Return a function that connects to a fake server, and close the connections."""
-    made: list[Api] = []
+def sources_of(tmp_path: Path) -> SourcesOf:
+    """Return what a command reads from a server."""
 
-    def connected(server: FakeServer, timeout: float = 5.0, info: ServerInfo | None = None, **given: str) -> Api:
-        made.append(connect(kubeconfig(tmp_path / "kubeconfig", server.url, **given), timeout, info))
-        return made[-1]
+    def wired(server: FakeServer, *, api_timeout: str = "5s", **given: str) -> Sources:
+        return sources_of_command(kubeconfig(tmp_path / "config", server.url, **given), api_timeout=api_timeout)
 
-    yield connected
-    for one in made:
-        one.close()
+    return wired
 
 
-def always(answer: bytes) -> Answers:
-    return lambda _: [answer]
+def names(reading: Reading[Any]) -> list[str]:
+    return [pod.name for pod in reading.known()]
 
 
-def error_of(api: Api) -> str:
-    with pytest.raises(SourceError) as raised:
-        list_once(api, PODS)
-    text = str(raised.value)
-    assert text.startswith(("API server: ", "cannot connect to the API server at "))
-    assert len(text) < 300, "an operator reads this in one line"
-    assert "\n" not in text
-    return text
+def error_of(sources: Sources) -> str:
+    reading = read(sources, "pods")
+    assert isinstance(reading, Unavailable)
+    assert reading.why.startswith(("API server: ", "cannot connect to the API server at "))
+    assert len(reading.why) < 300, "an operator reads this in one line"
+    assert "\n" not in reading.why
+    return reading.why
 
 
-def test_only_objects_of_this_node_are_requested(api_of: Connect) -> None:
-    item = {
-        "metadata": {"name": "worker-1", "uid": "n-1", "resourceVersion": "9"},
-        "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]},
-        "status": {"allocatable": {"pods": "110"}},
-    }
-    answers = {"/api/v1/pods": POD, "/api/v1/nodes": item}
-    with FakeServer(lambda request: [http(listing(answers[request.path]))]) as server:
-        api = api_of(server)
-        (pod,) = list_once(api, PODS)
-        (found,) = list_once(api, node.own_node("worker-1"))
+def test_only_objects_of_this_node_are_requested(sources_of: SourcesOf) -> None:
+    worker = {"metadata": {"name": "worker-1", "uid": "n-1", "resourceVersion": "9"}}
+    with FakeServer(answering(http(listing(POD)), http(listing(worker)))) as server:
+        sources = sources_of(server)
+        (pod,), found = read(sources, "pods").known(), read(sources, "node").known()
     assert (pod.name, pod.uid, pod.phase, pod.ips) == ("shop/web-0", "u-1", "Running", ("10.244.1.7", "fd00::7"))
-    assert (found.name, found.pod_cidrs, found.max_pods) == ("worker-1", ("10.244.1.0/24", "fd00::/64"), 110)
+    assert found.name == "worker-1"
     assert server.requested("") == [
         "/api/v1/pods?fieldSelector=spec.nodeName%3Dworker-1&limit=500",
+        "/version",
         "/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1&limit=500",
     ]
     assert server.requests[0].headers["user-agent"] == "nodeleak"
@@ -107,52 +106,34 @@ def test_only_objects_of_this_node_are_requested(api_of: Connect) -> None:
 
 # Errors
 
-REASONS = {
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    410: "Gone",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 
-
-@pytest.mark.parametrize("status", REASONS)
-def test_an_error_has_the_message_of_the_server_and_its_code(api_of: Connect, status: int) -> None:
-    body = json.dumps({"kind": "Status", "code": status, "message": 'pods is forbidden:\n  User "x" cannot list'})
-    with FakeServer(always(http(body, f"{status} {REASONS[status]}"))) as server:
-        assert error_of(api_of(server)) == f'API server: {status} pods is forbidden: User "x" cannot list'
-        with pytest.raises(ApiError) as raised:
-            api_of(server).get("/version")
-    assert raised.value.status == status
-    assert len(server.requests) == 2, "the next sync is the retry"
-    with FakeServer(always(http(HTML, f"{status} {REASONS[status]}", "text/html"))) as server:
-        assert error_of(api_of(server)) == f"API server: {status} {REASONS[status]}"
-
-
-def test_an_error_without_a_message_is_reported_by_its_code(api_of: Connect) -> None:
+def test_an_error_has_the_message_of_the_server_and_its_code(sources_of: SourcesOf) -> None:
+    for status in (
+        "401 Unauthorized", "403 Forbidden", "404 Not Found", "410 Gone", "429 Too Many Requests",
+        "500 Internal Server Error", "503 Service Unavailable",
+    ):  # fmt: skip
+        body = json.dumps({"kind": "Status", "code": 0, "message": 'pods is forbidden:\n  User "x" cannot list'})
+        with FakeServer(answering(http(body, status), http(HTML, status, "text/html"))) as server:
+            sources = sources_of(server)
+            assert error_of(sources) == f'API server: {status[:3]} pods is forbidden: User "x" cannot list'
+            assert len(server.requests) == 1, "the next sync is the retry"
+            assert error_of(sources) == f"API server: {status}"
     for body in ("", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000):
-        with FakeServer(always(http(body, "500 Internal Server Error"))) as server:
-            assert error_of(api_of(server)) == "API server: 500 Internal Server Error"
+        with FakeServer(answering(http(body, "500 Internal Server Error"))) as server:
+            assert error_of(sources_of(server)) == "API server: 500 Internal Server Error"
 
 
-def test_a_redirect_is_not_followed(api_of: Connect) -> None:
+def test_a_redirect_is_not_followed(sources_of: SourcesOf) -> None:
     # A login page of a proxy, say: our token is not for it.
     away = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    with FakeServer(always(away)) as server:
-        assert error_of(api_of(server)) == "API server: 302 Found"
+    with FakeServer(answering(away)) as server:
+        assert error_of(sources_of(server)) == "API server: 302 Found"
     assert len(server.requests) == 1
 
 
-def test_an_answer_that_is_no_pod_list_is_unavailable(api_of: Connect) -> None:
+def test_an_answer_that_is_no_pod_list_is_unavailable_until_there_is_one(sources_of: SourcesOf) -> None:
     for answer in (
-        http(HTML, kind="text/html"),
-        http(""),
-        http("null"),
-        http("[]"),
-        http('"pods"'),
-        http("{}"),
+        http(HTML, kind="text/html"), http(""), http("null"), http("[]"), http('"pods"'), http("{}"),
         http('{"kind":"PodList"}'),
         http('{"metadata":{},"items":[]}'),
         http('{"metadata":{"resourceVersion":"x"},"items":[]}'),
@@ -165,125 +146,71 @@ def test_an_answer_that_is_no_pod_list_is_unavailable(api_of: Connect) -> None:
         http("[" * 100_000),
         http('{"metadata":{"resourceVersion":"5"},"items":[' + "[" * 100_000),
         http('{"metadata":{"resourceVersion":1e999},"items":[]}'),
-        http(listing("pod")),
-        http(listing(None)),
-        http(listing({})),
+        http(listing("pod", POD)), http(listing(POD, None)), http(listing({})),
         http(listing({"metadata": {"uid": "u"}})),
         http(listing({"metadata": {"uid": "u", "name": "web"}})),
-        http(listing({**POD, "status": {"podIPs": ["10.0.0.1"]}})),
-        http(listing(POD)[:-5]),
-        http(listing(POD)[:-30]),
+        http(listing(POD, {"a": "x" * 5_000_000})),
         http(listing(POD))[:-30],
         CHUNKED + chunk(listing(POD)[:60]),
-        b"HTTP/1.1 200 OK\r\nContent-Len",
-        b"SSH-2.0-OpenSSH_9.2\r\n",
-        b"",
-    ):
-        with FakeServer(always(answer)) as server:
-            assert error_of(api_of(server))
+        b"HTTP/1.1 200 OK\r\nContent-Len", b"SSH-2.0-OpenSSH_9.2\r\n", b"",
+        *(http(listing(POD, POD)[:cut]) for cut in range(1, len(listing(POD, POD)), 9)),
+    ):  # fmt: skip
+        with FakeServer(answering(answer, http(listing(POD)))) as server:
+            sources = sources_of(server)
+            error_of(sources)
+            assert names(read(sources, "pods")) == ["shop/web-0"]
 
 
 # Lists
 
 
-def test_an_empty_list_is_empty_and_not_unavailable(api_of: Connect) -> None:
+def test_an_empty_list_is_empty_and_not_unavailable(sources_of: SourcesOf) -> None:
     for answer in (
         listing(),
         '{"kind":"PodList","metadata":{"resourceVersion":"40"},"items":null}',
         '{ "metadata": { "resourceVersion": "40" }, "items": [ ] }',
     ):
-        with FakeServer(always(http(answer))) as server, list_all(api_of(server), PODS.path, ()) as (version, items):
-            assert (version, list(items)) == (40, [])
+        with FakeServer(answering(http(answer))) as server:
+            assert read(sources_of(server), "pods") == Known(())
 
 
-@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_a_list_is_read_in_any_pieces(piece: int) -> None:
-    unicode_pod = POD | {"note": 'Gr\u00fc\u00dfe \U0001f600 ],{"'}
-    for text in (listing(POD, unicode_pod), json.dumps(json.loads(listing(POD, unicode_pod)), indent=2)):
-        encoded = text.encode()
-        pieces = [encoded[at : at + piece] for at in range(0, len(encoded), piece)]
-        version, more, items = parse_list(pieces)
-        assert (version, more, list(items)) == (40, "", [POD, unicode_pod])
+def test_a_list_is_read_in_any_pieces(sources_of: SourcesOf) -> None:
+    name = 'Gr\u00fc\u00dfe \U0001f600 ],{"'
+    text = listing(POD, POD | {"metadata": POD["metadata"] | {"uid": "u-2", "name": name}})
+    for encoded in (text.encode(), json.dumps(json.loads(text), indent=2, ensure_ascii=False).encode()):
+        for piece in (1, 7, 1 << 20):
+            pieces = [chunk(encoded[at : at + piece]) for at in range(0, len(encoded), piece)]
+            with FakeServer(answering([CHUNKED, *pieces, LAST_CHUNK])) as server:
+                assert names(read(sources_of(server), "pods")) == ["shop/web-0", f"shop/{name}"]
 
 
-def test_a_paged_list_is_read_to_its_end(api_of: Connect) -> None:
-    def pages(request: Request) -> list[bytes]:
-        second = {**POD, "metadata": {**POD["metadata"], "uid": "u-2"}}
-        return [http(listing(second) if "continue=next" in request.target else listing(POD, more="next"))]
-
-    query = (("resourceVersion", "0"),)
-    with FakeServer(pages) as server, list_all(api_of(server), PODS.path, query) as (version, items):
-        assert (version, [item["metadata"]["uid"] for item in items]) == (40, ["u-1", "u-2"])
-    assert "resourceVersion" not in server.requested("continue=next")[0], "a page may not name a version"
-
-
-def test_an_expired_page_is_an_error_and_no_shorter_list(api_of: Connect) -> None:
-    def pages(request: Request) -> list[bytes]:
-        return [http("{}", "410 Gone") if "continue" in request.target else http(listing(POD, more="next"))]
-
-    with FakeServer(pages) as server:
-        assert error_of(api_of(server)) == "API server: 410 Gone"
+def test_a_list_in_pages_is_read_to_its_end_or_not_at_all(sources_of: SourcesOf) -> None:
+    second = POD | {"metadata": POD["metadata"] | {"uid": "u-2", "name": "web-1"}}
+    first = http(listing(POD, more="next"))
+    with FakeServer(answering(first, http(listing(second)), first, http("{}", "410 Gone"))) as server:
+        sources = sources_of(server)
+        assert names(read(sources, "pods")) == ["shop/web-0", "shop/web-1"]
+        assert error_of(sources) == "API server: 410 Gone"
+    assert server.requested("pods")[1].endswith("&limit=500&continue=next")
 
 
-def test_a_list_is_parsed_as_it_arrives(api_of: Connect) -> None:
+def test_a_list_is_parsed_as_it_arrives(sources_of: SourcesOf) -> None:
     def slowly(_: Request) -> Iterator[bytes]:
-        text = listing(POD, POD)
-        yield CHUNKED + chunk(text[:-100] + " " * 100_000)
-        first_read.wait(10)
-        yield chunk(text[-100:]) + LAST_CHUNK
+        yield CHUNKED + chunk(listing("no pod", POD)[:-100] + " " * 100_000)
+        asked.wait(10)
 
-    first_read = threading.Event()
-    with FakeServer(slowly) as server, list_all(api_of(server), PODS.path, ()) as (version, items):
-        assert (version, next(items)) == (40, POD)
-        first_read.set()
-        assert list(items) == [POD]
-
-
-def test_too_large_an_answer_is_refused(api_of: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "LARGEST_OBJECT", 1000)
-    too_large = pytest.raises(SourceError, match="is larger than 1,000 bytes")
-    with FakeServer(always(http('{"a": "' + "x" * 2000 + '"}'))) as server, too_large:
-        api_of(server).get("/version")
-    with FakeServer(always(CHUNKED + chunk("x" * 2000))) as server, too_large:
-        list(api_of(server).stream(PODS.path, (), 5.0))
-    with FakeServer(always(http(listing({"a": "x" * 200_000})))) as server:
-        assert "one part of it is longer than 1,000 characters" in error_of(api_of(server))
-
-
-def test_the_rest_of_a_list_that_is_given_up_is_not_read_as_another_answer(api_of: Connect) -> None:
-    pages = iter([http(listing(POD, POD)), http(listing(POD, version="41"))])
-    with FakeServer(lambda _: [next(pages)]) as server:
-        api = api_of(server)
-        with list_all(api, PODS.path, ()) as (version, _):
-            assert version == 40
-        with list_all(api, PODS.path, ()) as (version, items):
-            assert (version, list(items)) == (41, [POD])
-
-
-def test_with_a_version_no_pages_are_requested(api_of: Connect) -> None:
-    # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
-    query = (("resourceVersion", "39"),)
-    with FakeServer(always(http(listing()))) as server, list_all(api_of(server), PODS.path, query) as (_, items):
-        assert list(items) == []
-    assert "limit" not in server.requested("")[0]
-
-
-@given(cut=st.integers(0, len(listing(POD, POD)) - 1))
-def test_a_truncated_list_is_no_list(cut: int) -> None:
-    def whole() -> list[object]:
-        _, _, items = parse_list([listing(POD, POD).encode()[:cut]])
-        return list(items)
-
-    with pytest.raises(SourceError):
-        whole()
+    asked = threading.Event()
+    with FakeServer(slowly) as server:
+        assert "is not a list of objects (TypeError(" in error_of(sources_of(server))
+        asked.set()
 
 
 # The connection
 
 
-def test_a_server_that_hangs_or_drips_times_out(api_of: Connect) -> None:
+def test_a_server_that_hangs_or_drips_times_out(sources_of: SourcesOf) -> None:
     def answers(request: Request) -> Iterator[bytes]:
-        if request.path != PODS.path:
+        if request.path != "/api/v1/pods":
             yield from hang(server)
         yield CHUNKED + chunk(listing(POD)[:60])
         while not server.closing.wait(0.05):
@@ -291,39 +218,37 @@ def test_a_server_that_hangs_or_drips_times_out(api_of: Connect) -> None:
 
     server: FakeServer = FakeServer(answers)
     with server:
-        start = time.perf_counter()
-        with pytest.raises(SourceError, match="timed out"):
-            api_of(server, 0.3).get("/version")
-        assert "no complete response within 0.9 s" in error_of(api_of(server, 0.3))
-        assert time.perf_counter() - start < 30
+        sources = sources_of(server, api_timeout="300ms")
+        reading = read(sources, "node")
+        assert isinstance(reading, Unavailable)
+        assert "timed out" in reading.why
+        assert "no complete response within 0.9 s" in error_of(sources)
 
 
 def test_a_closed_port_is_reported(tmp_path: Path) -> None:
     with refusing_port() as port:
-        api = connect(kubeconfig(tmp_path / "k", f"http://127.0.0.1:{port}"), 1)
-        assert "connection refused" in error_of(api)
-        api.close()
+        sources = sources_of_command(kubeconfig(tmp_path / "k", f"http://127.0.0.1:{port}"))
+        assert error_of(sources) == f"cannot connect to the API server at http://127.0.0.1:{port}: connection refused"
 
 
-def test_only_a_certificate_of_the_given_authority_is_trusted(api_of: Connect, tmp_path: Path) -> None:
+def test_only_a_certificate_of_the_given_authority_is_trusted(sources_of: SourcesOf, tmp_path: Path) -> None:
     context, certificate = self_signed(tmp_path)
-    with FakeServer(always(http(listing(POD))), tls=context) as server:
-        assert "certificate verify failed" in error_of(api_of(server))
+    with FakeServer(answering(http(listing(POD))), tls=context) as server:
+        assert "certificate verify failed" in error_of(sources_of(server))
         assert server.requests == []
-        assert len(list_once(api_of(server, cluster=f"certificate-authority: {certificate}"), PODS)) == 1
-    with FakeServer(always(http(listing()))) as server:
+        sources = sources_of(server, cluster=f"certificate-authority: {certificate}")
+        assert names(read(sources, "pods")) == ["shop/web-0"]
+    with FakeServer(answering(http(listing()))) as server:
         server.url = server.url.replace("http://", "https://")
-        assert "SSL" in error_of(api_of(server))
+        assert "SSL" in error_of(sources_of(server))
 
 
-def test_a_connection_leaves_no_open_handle(tmp_path: Path) -> None:
-    with FakeServer(always(http("{}", "403 Forbidden"))) as server:
-        path = kubeconfig(tmp_path / "kubeconfig", server.url)
+def test_a_request_leaves_no_open_handle(sources_of: SourcesOf) -> None:
+    with FakeServer(answering(http("{}", "403 Forbidden"), http(listing(POD)))) as server:
         before = len(os.listdir("/proc/self/fd"))
+        sources = sources_of(server)
         for _ in range(5):
-            api = connect(path, 1)
-            error_of(api)
-            api.close()
+            read(sources, "pods")
         # The fake server's ends are in this process too, and close a moment later.
         until(lambda: len(os.listdir("/proc/self/fd")) == before, "everything is closed", seconds=2)
 
@@ -331,98 +256,60 @@ def test_a_connection_leaves_no_open_handle(tmp_path: Path) -> None:
 # Credentials
 
 
-def test_a_token_file_is_read_again_for_each_connection(api_of: Connect, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    with FakeServer(always(http(listing()))) as server:
-        for text in ("first", "rotated"):
+def test_a_token_is_read_again_by_each_command_and_never_printed(sources_of: SourcesOf, tmp_path: Path) -> None:
+    version, token, plugin = "client.authentication.k8s.io/v1beta1", tmp_path / "token", tmp_path / "plugin"
+    users = (
+        f"{{tokenFile: {token}}}",
+        f"{{exec: {{apiVersion: {version}, command: {plugin}, interactiveMode: Never}}}}",
+    )
+    with FakeServer(answering(http(HTML, "502 Bad Gateway"))) as server:
+        for user, text in itertools.product(users, ("first", "rotated")):
             token.write_text(text)
-            list_once(api_of(server, user=f"{{tokenFile: {token}}}"), PODS)
-    assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Bearer rotated"]
-
-
-def test_a_token_is_never_printed(api_of: Connect) -> None:
-    with FakeServer(always(http(HTML, "502 Bad Gateway"))) as server:
-        assert "s3cret" not in error_of(api_of(server, user="{token: s3cret}"))
-
-
-def test_a_credential_plugin_is_run_for_each_connection(api_of: Connect, tmp_path: Path) -> None:
-    plugin, version = tmp_path / "plugin", "client.authentication.k8s.io/v1beta1"
-    user = f"{{exec: {{apiVersion: {version}, command: {plugin}, interactiveMode: Never}}}}"
-    with FakeServer(always(http(listing()))) as server:
-        for token in ("first", "rotated"):
-            credential = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": token}}
+            credential = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": text}}
             plugin.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
             plugin.chmod(0o755)
-            list_once(api_of(server, user=user), PODS)
-    assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Bearer rotated"]
+            assert text not in error_of(sources_of(server, user=user))
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Bearer rotated"] * 2
 
 
-def test_an_invalid_kubeconfig_is_reported_by_its_path(tmp_path: Path) -> None:
+def test_an_invalid_kubeconfig_is_wrong_usage_and_reported_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     for text in (
         "", "not: [valid", "just words", "[]", "apiVersion: v1\nkind: Config\n", "\x00\x01", "a: b: c",
         "clusters: 7\ncontexts: x\nusers: []\n", "current-context: gone\ncontexts: []\nclusters: []\nusers: []\n",
     ):  # fmt: skip
         path.write_text(text)
-        with pytest.raises(NoCredentials, match=f"^cannot read {path}: ."):
-            connect(path)
+        with pytest.raises(UsageError, match=rf"^--kubeconfig \(NODELEAK_KUBECONFIG\): cannot read {path}: ."):
+            sources_of_command(path)
     for missing in (tmp_path / "gone", tmp_path):
-        with pytest.raises(NoCredentials, match=f"^cannot read {missing}: ."):
-            connect(missing)
+        with pytest.raises(UsageError, match=f": cannot read {missing}: ."):
+            sources_of_command(missing)
     kubeconfig(path, "https://127.0.0.1:1", user=f"{{tokenFile: {tmp_path}/gone}}")
-    with pytest.raises(NoCredentials, match="gone"):
-        connect(path)
-
-
-def test_a_kubeconfig_may_be_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(NoCredentials, match="no service account is mounted, and neither --kubeconfig nor KUBECONFIG"):
-        connect(None)
-    with FakeServer(always(http(listing()))) as server:
-        first, second = tmp_path / "a", kubeconfig(tmp_path / "b", server.url)
-        monkeypatch.setenv("KUBECONFIG", f"{first}:{second}")
-        api = connect(None)
-        assert list_once(api, PODS) == ()
-        api.close()
-        first.write_text("not: [valid")
-        with pytest.raises(NoCredentials, match="while parsing"):
-            connect(None)
+    with pytest.raises(UsageError, match=f"cannot read {path}: .*gone"):
+        sources_of_command(path)
 
 
 # Watches
 
 
-def test_a_watch_yields_lines_as_they_arrive(api_of: Connect) -> None:
-    pieces = [CHUNKED, chunk('{"a":1}\n{"b"'), chunk(":2}\n"), chunk('{"c":3}\n{"d":4}\n'), LAST_CHUNK]
-    with FakeServer(lambda _: pieces) as server:
-        lines = api_of(server).stream(PODS.path, (("watch", "1"),), 5)
-        assert list(lines) == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
-
-
-def test_an_interrupted_watch_yields_only_complete_lines(api_of: Connect) -> None:
-    for pieces, text in (
-        ([CHUNKED, chunk('{"a":1}\n{"b"')], "broke off"),
-        ([CHUNKED, chunk('{"a":1}\n{"b"'), LAST_CHUNK], "broke off in the middle of a line"),
-        ([CHUNKED, chunk('{"a":1}\n'), b"zzz\r\n"], "broke off"),
-    ):
-        with FakeServer(lambda _, pieces=pieces: pieces) as server:  # type: ignore[misc]
-            lines = api_of(server).stream(PODS.path, (), 5)
-            assert next(lines) == b'{"a":1}'
-            with pytest.raises(SourceError, match=text):
+def test_a_watch_yields_whole_lines_as_they_arrive(tmp_path: Path) -> None:
+    begun = [CHUNKED, chunk('{"a":1}\n{"b"'), chunk(":2}\n"), chunk('{"c":3}\n{"d":4}\n')]
+    ends: list[Answer] = [[LAST_CHUNK], [chunk('{"e"')], [chunk('{"e"'), LAST_CHUNK], [b"zzz\r\n"]]
+    with FakeServer(lambda _: itertools.chain(begun, ends.pop(0))) as server:
+        api = connect(kubeconfig(tmp_path / "config", server.url))
+        ends.append(hang(server))
+        for why in ("^$", "broke off", "broke off in the middle of a line", "broke off", "timed out"):
+            lines = api.stream("/api/v1/pods", (("watch", "1"),), 0.3)
+            assert [next(lines) for _ in range(4)] == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
+            with pytest.raises(StopIteration if why == "^$" else SourceError, match=why):
                 next(lines)
-
-
-def test_an_idle_watch_times_out(api_of: Connect) -> None:
-    server: FakeServer = FakeServer(lambda _: itertools.chain([CHUNKED, chunk('{"a":1}\n')], hang(server)))
-    with server:
-        lines = api_of(server).stream(PODS.path, (), 0.2)
-        assert next(lines) == b'{"a":1}'
-        with pytest.raises(SourceError, match="timed out"):
-            next(lines)
+        api.close()
 
 
 # The server's clock and version
+
+
+NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
 
 
 def dated(date: str | None, body: str = listing(POD), status: str = "200 OK", kind: str = "application/json") -> bytes:
@@ -431,17 +318,27 @@ def dated(date: str | None, body: str = listing(POD), status: str = "200 OK", ki
     return head + b"\r\n" + (f"Date: {date}\r\n".encode() if date is not None else b"") + rest
 
 
-def clocked(sent: float, received: float) -> ServerInfo:
-    """Measure with a wall clock that shows these seconds after noon."""
-    noon = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
-    walls = iter([sent, sent, *[received] * 9])
-    return ServerInfo(lambda: Moment(noon + timedelta(seconds=next(walls)), UPTIME))
+class Clocks:
+    """The node's clocks: seconds after noon when a request is sent, and when its answer is received."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loop, "now", self._now)
+        self._left = [0.5]
+
+    def _now(self) -> Moment:
+        wall = self._left.pop(0) if len(self._left) > 1 else self._left[0]
+        return Moment(datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC) + timedelta(seconds=wall), UPTIME)
+
+    def show(self, sent: float, received: float) -> None:
+        self._left = [sent, sent, received]
 
 
-NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    return Clocks(monkeypatch)
 
 
-def test_the_clock_skew_is_measured(api_of: Connect) -> None:
+def test_the_clock_skew_is_measured(sources_of: SourcesOf, clocks: Clocks) -> None:
     for date, sent, received, skew in (
         (NOON, 0.5, 0.5, 0.0),
         (NOON, 0.25, 0.75, 0.0),
@@ -450,49 +347,35 @@ def test_the_clock_skew_is_measured(api_of: Connect) -> None:
         (LATER, 58.5, 62.5, -30.0),
         ("Thu, 01 Jan 2026 14:00:30 +0200", 0.5, 0.5, 30.0),
     ):
-        info = clocked(sent, received)
-        with FakeServer(always(dated(date))) as server:
-            list_once(api_of(server, info=info), PODS)
-        assert info.skew == timedelta(seconds=skew)
+        with FakeServer(answering(dated(date))) as server:
+            sources = sources_of(server)
+            clocks.show(sent, received)
+            read(sources, "pods")
+        assert sources.api_skew() == timedelta(seconds=skew)
 
 
-def test_without_a_date_or_after_a_clock_step_the_last_skew_stays(api_of: Connect) -> None:
+def test_without_a_date_or_after_a_clock_step_the_last_skew_stays(sources_of: SourcesOf, clocks: Clocks) -> None:
     for answer, sent, received in (
-        (dated(None), 0.5, 0.5),
-        (dated(""), 0.5, 0.5),
-        (dated("noon"), 0.5, 0.5),
-        (dated("Thu, 99 Jan 2026 12:00:00 GMT"), 0.5, 0.5),
-        (dated("Thu, 01 Jan 2026 12:00:00 -0000"), 0.5, 0.5),
-        (dated("Fri, 31 Dec 9999 23:59:59 GMT"), 0.5, 0.5),
+        *((dated(date), 0.5, 0.5) for date in (
+            None, "", "noon", "Thu, 99 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:00 -0000",
+            "Fri, 31 Dec 9999 23:59:59 GMT",
+        )),
         (dated(NOON, HTML, kind="text/html"), 0.5, 0.5),
         (dated(NOON, HTML, "502 Bad Gateway", "text/html"), 0.5, 0.5),
         (dated(NOON), 0.0, 4.1),
         (dated(NOON), 5.0, 4.0),
         (dated(NOON), 0.0, 3600.0),
-    ):
-        info = clocked(sent, received)
-        info.skew = timedelta(seconds=30)
-        with FakeServer(always(answer)) as server, contextlib.suppress(SourceError):
-            list_once(api_of(server, info=info), PODS)
-        assert info.skew == timedelta(seconds=30)
+    ):  # fmt: skip
+        with FakeServer(answering(dated(LATER), answer)) as server:
+            sources = sources_of(server)
+            clocks.show(0.5, 0.5)
+            read(sources, "pods")
+            clocks.show(sent, received)
+            read(sources, "pods")
+        assert sources.api_skew() == timedelta(seconds=30)
 
 
-def test_a_watch_measures_the_skew_before_its_first_line(api_of: Connect) -> None:
-    head, info = CHUNKED.replace(b"\r\n\r\n", f"\r\nDate: {LATER}\r\n\r\n".encode()), clocked(0.5, 0.5)
-    server: FakeServer = FakeServer(lambda _: itertools.chain([head, chunk('{"a":1}\n')], hang(server)))
-    with server:
-        lines = api_of(server, info=info).stream(PODS.path, (("watch", "1"),), 5)
-        assert info.skew == timedelta(seconds=30)
-        assert next(lines) == b'{"a":1}'
-
-
-def version_of(api: Api, info: ServerInfo) -> str:
-    info.version = "v1.9.2"
-    api.request_version()
-    return info.version
-
-
-def test_the_version_of_the_server_is_known_if_it_is_one(api_of: Connect) -> None:
+def test_the_version_of_the_server_is_known_if_it_is_one(sources_of: SourcesOf) -> None:
     def answer(version: object) -> bytes:
         return http(json.dumps({"major": "1", "minor": "20", "gitVersion": version}))
 
@@ -504,7 +387,8 @@ def test_the_version_of_the_server_is_known_if_it_is_one(api_of: Connect) -> Non
     failures = (http("{}", "403 Forbidden"), http(HTML, kind="text/html"), http(HTML), b"", answer("v1.20.2")[:-3])
     cases = [*((answer(one), one) for one in right), *((answer(one), "") for one in odd), *((f, "") for f in failures)]
     for answered, version in cases:
-        info = clocked(0, 0)
-        with FakeServer(always(answered)) as server:
-            assert version_of(api_of(server, info=info), info) == version
-            assert server.requested("") == ["/version"]
+        with FakeServer(lambda request: [http(listing()) if "pods" in request.path else answered]) as server:  # noqa: B023
+            sources = sources_of(server)
+            assert [read(sources, "pods") for _ in range(2)] == [Known(())] * 2
+        assert sources.server_version() == version
+        assert len(server.requested("/version")) == 1

@@ -1,4 +1,4 @@
-"""list + watch against a scripted fake server: requests, accepted answers, and deadlines."""
+"""The daemon's list and watch of pods against a scripted server: requests, accepted answers, and deadlines."""
 
 import itertools
 import json
@@ -6,44 +6,37 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from agent.model.snapshot import Known, Reading, Unavailable
-from agent.sources.kube import list_watch as reflectors
-from agent.sources.kube.client import Api
-from agent.sources.kube.list_watch import Reflector, RestartCause
-from agent.sources.source_error import SourceError
-from tests.sources.kube.connections import NODE, connect, things
+from agent.app import loop
+from agent.app.api_server import watched
+from agent.config import load
+from agent.model.snapshot import Unavailable
+from tests.sources.kube.connections import read, running
+from tests.sources.kube.old_server import listed, pod
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
 
 Script = Callable[[FakeServer], Answer]
-BACKOFF = reflectors._BACKOFF  # noqa: SLF001 (the real one)
-PODS = things(query=(("fieldSelector", "x=y"),))
+PODS = "/api/v1/pods"
 
 
-def reflector_of(connect: Callable[[], Api], clock: Callable[[], float], stale_after: float = 120) -> Reflector[str]:
-    return Reflector(PODS, connect, NODE, clock, stale_after)
+def watch_of(config: Path, stale_after: str = "120s") -> Any:
+    """Return what the daemon reads of the API server, and its watch of the pods."""
+    given = {"node": "worker-1", "kubeconfig": str(config), "stale_after": stale_after}
+    sources, watches = watched(load("run", given, {}))
+    return sources, watches[0]
 
 
-@pytest.fixture(autouse=True)
-def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait as the reflector does, but fifty times as fast."""
-    monkeypatch.setattr(reflectors, "_BACKOFF", (0.01, 0.05))
-    monkeypatch.setattr(reflectors, "_SPREAD", 0.05)
+def pods(version: int, *items: dict[str, Any]) -> Script:
+    return lambda _: [http(listed("PodList", version, *items))]
 
 
-def thing(uid: str, version: int, says: str = "") -> dict[str, Any]:
-    return {"metadata": {"uid": uid, "resourceVersion": str(version)}, "says": says or uid}
-
-
-def listed(version: int, *items: dict[str, Any]) -> Script:
-    tree = {"metadata": {"resourceVersion": str(version)}, "items": items}
-    return lambda _: [http(json.dumps(tree, separators=(",", ":")))]
+SAME_ETCD = pods(10**6)
+"""The list of the own Node by an etcd that was not restored."""
 
 
 def refused(status: str, code: int = 0, message: str = "no") -> Script:
@@ -52,6 +45,10 @@ def refused(status: str, code: int = 0, message: str = "no") -> Script:
 
 def event(kind: str, item: object) -> bytes:
     return chunk(json.dumps({"type": kind, "object": item}) + "\n")
+
+
+def bookmark(version: int) -> bytes:
+    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
 
 
 def streamed(*pieces: bytes) -> Script:
@@ -63,169 +60,172 @@ def dropped(*pieces: bytes) -> Script:
     return lambda _: [CHUNKED, *pieces]
 
 
-def bookmark(version: int) -> bytes:
-    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+def lasting(*pieces: bytes) -> Script:
+    """Say something, and then nothing: a watch as it should be."""
+    return lambda server: itertools.chain([CHUNKED, *pieces], hang(server))
 
 
-@dataclass
-class ScriptedServer:
-    """A reflector, its script and its clock."""
+class Hurry(threading.Event):
+    """Waits a fiftieth of the time."""
 
-    server: FakeServer
-    reflector: Reflector[str]
-    thread: threading.Thread
-    stop: threading.Event
-    clock: list[float] = field(default_factory=list)
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(timeout and timeout / 50)
+
+
+class Scripted:
+    """A server that plays a script, and the watch that follows it."""
+
+    def __init__(self, directory: Path, lists: Iterable[Script], watches: Iterable[Script], node: Script) -> None:
+        self._lists, self._watches, self._node = iter(lists), iter(watches), node
+        self.server, self.seconds = FakeServer(self._answer), 1000.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "clock", lambda: self.seconds)
+            self.sources, self.watch = watch_of(kubeconfig(directory / "kubeconfig", self.server.url))
+
+    def _answer(self, request: Request) -> Answer:
+        if request.path != PODS:
+            return self._node(self.server) if request.path == "/api/v1/nodes" else [http("{}")]
+        script = next(self._watches if request.watches else self._lists, None)
+        return script(self.server) if script else hang(self.server)
+
+    def reading(self) -> Any:
+        return read(self.sources, "pods")
+
+    def requests(self) -> list[str]:
+        """Return what was asked about pods: `list VERSION` or `watch VERSION`."""
+        queries = [
+            (request, parse_qs(urlsplit(request.target).query, keep_blank_values=True))
+            for request in list(self.server.requests)
+            if request.path == PODS
+        ]
+        return [f"{'watch' if one.watches else 'list'} {query['resourceVersion'][0]}".strip() for one, query in queries]
 
     def questions(self) -> list[str]:
         """Return the requests that ask whether etcd was restored."""
         return self.server.requested("/api/v1/nodes")
 
-    def requests(self) -> list[str]:
-        """Return what else was asked: `list VERSION` or `watch VERSION`."""
-        asked = []
-        for request in list(self.server.requests):
-            if request.path != PODS.path:
-                continue
-            query = parse_qs(urlsplit(request.target).query, keep_blank_values=True)
-            asked.append(f"{'watch' if request.watches else 'list'} {query['resourceVersion'][0]}".strip())
-        return asked
-
-    def reading(self) -> Reading[tuple[str, ...]]:
-        return self.reflector.reading()
-
-    def until_requested(self, *expected: str) -> None:
-        until(lambda: len(self.requests()) >= len(expected), f"{expected}, but only {self.requests()}")
-        assert self.requests()[: len(expected)] == list(expected)
+    def until_requested(self, expected: str) -> None:
+        wanted = expected.split(", ")
+        until(lambda: len(self.requests()) >= len(wanted), f"{expected}, but only {self.requests()}")
+        assert self.requests()[: len(wanted)] == wanted
 
     def until_seen(self, *expected: str) -> None:
-        until(lambda: self.reading() == Known(expected), f"{expected}, but only {self.reading()}")
+        def seen() -> list[str] | None:
+            reading = self.reading()
+            return None if isinstance(reading, Unavailable) else [one.name for one in reading.value]
+
+        until(lambda: seen() == [f"shop/{name}" for name in expected], f"{expected}, but only {self.reading()}")
 
 
 @contextmanager
 def playing(
+    directory: Path, lists: Iterable[Script], watches: Iterable[Script], node: Script = SAME_ETCD
+) -> Iterator[Scripted]:
+    """Run the watch against a script; where it ends, the server hangs. `node`: the list of the own Node."""
+    scripted, stop = Scripted(directory, lists, watches, node), Hurry()
+    with running([scripted.watch], stop), scripted.server:
+        yield scripted
+        stop.set()
+
+
+def check(
     directory: Path,
     lists: Iterable[Script],
     watches: Iterable[Script],
-    *,
-    stale: float = 120,
-    node: Script | None = None,
-) -> Iterator[ScriptedServer]:
-    """Run a reflector against a script; where it ends, the server hangs. `node`: the list of the own Node."""
-    node = node or listed(10**6)
-    to_list, to_watch = iter(lists), iter(watches)
-
-    def answers(request: Request) -> Answer:
-        if request.path != PODS.path:
-            yield from node(server) if request.path == NODE.path else [http("{}")]
-            return
-        script = next(to_watch if request.watches else to_list, None)
-        yield from hang(server) if script is None else script(server)
-
-    server = FakeServer(answers)
-    with server:
-        path, clock, stop = kubeconfig(directory / "kubeconfig", server.url), [1000.0], threading.Event()
-        reflector = reflector_of(lambda: connect(path), lambda: clock[0], stale)
-        thread = threading.Thread(target=reflector.run, args=(stop,))
-        thread.start()
-        try:
-            yield ScriptedServer(server, reflector, thread, stop, clock)
-        finally:
-            stop.set()
-            server.__exit__(None, None, None)
-            thread.join(5)
-            assert not thread.is_alive()
+    requested: str,
+    seen: str,
+    restarts: dict[str, int] | None = None,
+    node: Script = SAME_ETCD,
+) -> Scripted:
+    """Play a script: what is requested, which pods are seen then, and why the watch was started again."""
+    with playing(directory, lists, watches, node) as scripted:
+        scripted.until_requested(requested)
+        scripted.until_seen(*seen.split())
+        assert restarts is None or +scripted.watch.restarts == restarts
+    return scripted
 
 
-def lasting(*pieces: bytes) -> Script:
-    """Say something, and then nothing: a watch as it should be."""
-
-    def script(server: FakeServer) -> Iterator[bytes]:
-        yield CHUNKED
-        yield from pieces
-        yield from hang(server)
-
-    return script
+A, B, C = pod("a", 7), pod("b", 41), pod("c", 85)
 
 
 def test_before_the_first_answer_nothing_is_known(tmp_path: Path) -> None:
     with playing(tmp_path, [], []) as scripted:
         scripted.until_requested("list 0")
         assert scripted.reading() == Unavailable("pods", "the API server has not answered yet")
-        assert not scripted.reflector.answered.is_set()
+        assert not scripted.watch.answered.is_set()
 
 
 def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], [lasting()]) as scripted:
-        scripted.until_requested("list 0", "watch 40")
-        scripted.until_seen("a")
-        assert scripted.reflector.answered.is_set()
-    query = parse_qs(urlsplit(scripted.server.requests[1].target).query)
-    assert query["allowWatchBookmarks"] == ["true"]
-    assert query["fieldSelector"] == ["x=y"]
-    assert 48 <= int(query["timeoutSeconds"][0]) <= 72, "the server ends it before the idle timeout"
+    scripted = check(tmp_path, [pods(40, A)], [lasting()], "list 0, watch 40", "a", {})
+    listing, watching = (parse_qs(urlsplit(target).query) for target in scripted.server.requested(PODS))
+    assert listing == {"fieldSelector": ["spec.nodeName=worker-1"], "resourceVersion": ["0"], "limit": ["500"]}
+    assert 48 <= int(watching.pop("timeoutSeconds")[0]) <= 72
+    assert watching == {
+        "fieldSelector": ["spec.nodeName=worker-1"], "watch": ["1"], "allowWatchBookmarks": ["true"],
+        "resourceVersion": ["40"],
+    }  # fmt: skip
+
+
+def test_a_page_of_a_list_names_no_version(tmp_path: Path) -> None:
+    first = listed("PodList", 40, A).replace(b'"40"', b'"40","continue":"next"')
+    pages: list[Script] = [lambda _: [http(first)], pods(41, B)]
+    with playing(tmp_path, pages, [lasting()]) as scripted:
+        scripted.until_seen("a", "b")
+        assert scripted.server.requested("continue=next") == [
+            f"{PODS}?fieldSelector=spec.nodeName%3Dworker-1&limit=500&continue=next"
+        ]
+
+
+def test_events_change_what_is_known(tmp_path: Path) -> None:
+    events = [event("ADDED", B), event("MODIFIED", pod("a", 42, "A")), event("PAUSED", pod("z", 42)), bookmark(43)]
+    check(tmp_path, [pods(40, A)], [lasting(*events)], "list 0, watch 40", "A b")
+    check(tmp_path, [pods(40, A, B)], [lasting(event("DELETED", pod("a", 41)))], "list 0, watch 40", "b")
 
 
 def test_after_watches_that_end_normally_nothing_is_listed_again(tmp_path: Path) -> None:
-    watches = [streamed(event("ADDED", thing("b", 41))), streamed(bookmark(55)), streamed(), lasting()]
-    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 41", "watch 55", "watch 55")
-        scripted.until_seen("a", "b")
-        assert +scripted.reflector.restarts == {RestartCause.ENDED: 3}
+    watches = [streamed(event("ADDED", B)), streamed(bookmark(55)), streamed(), lasting()]
+    check(tmp_path, [pods(40, A)], watches, "list 0, watch 40, watch 41, watch 55, watch 55", "a b", {"ended": 3})
 
 
 def test_a_dropped_watch_resumes_from_its_version(tmp_path: Path) -> None:
     half = chunk('{"type":"ADDED","object":{"meta')
-    watches = [dropped(event("ADDED", thing("b", 41)), half), dropped(), streamed(half), lasting()]
-    with playing(tmp_path, [listed(40)], watches) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 41", "watch 41", "watch 41")
-        scripted.until_seen("b")
-        assert +scripted.reflector.restarts == {RestartCause.BROKEN: 3}
+    watches = [dropped(event("ADDED", B), half), dropped(), streamed(half), lasting()]
+    check(tmp_path, [pods(40)], watches, "list 0, watch 40, watch 41, watch 41, watch 41", "b", {"broken": 3})
 
 
 def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(tmp_path: Path) -> None:
-    late = [event("ADDED", thing("b", 98)), event("MODIFIED", thing("a", 99, "A")), event("MODIFIED", thing("b", 97))]
-    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", thing("a", 99, "old"))), lasting()]
-    with playing(tmp_path, [listed(90, thing("a", 7))], watches) as scripted:
-        scripted.until_requested("list 0", "watch 90", "watch 99", "watch 99")
-        scripted.until_seen("A", "b")
+    late = [event("ADDED", pod("b", 98)), event("MODIFIED", pod("a", 99, "A")), event("MODIFIED", pod("b", 97, "old"))]
+    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", pod("a", 99, "old"))), lasting()]
+    check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 99, watch 99", "A b")
+    lost = event("MODIFIED", pod("a", 99, "A"))
+    watches = [dropped(bookmark(100), event("ADDED", pod("b", 98))), streamed(lost, bookmark(100)), lasting()]
+    check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 98, watch 100", "A b")
 
 
-def test_a_watch_that_breaks_after_a_bookmark_that_was_ahead_resumes_from_its_last_event(tmp_path: Path) -> None:
-    lost = event("MODIFIED", thing("a", 99, "A"))
-    watches = [dropped(bookmark(100), event("ADDED", thing("b", 98))), streamed(lost, bookmark(100)), lasting()]
-    with playing(tmp_path, [listed(90, thing("a", 7))], watches) as scripted:
-        scripted.until_requested("list 0", "watch 90", "watch 98", "watch 100")
-        scripted.until_seen("A", "b")
-
-
-def test_after_an_expired_version_the_list_is_never_older(tmp_path: Path) -> None:
+def test_after_an_expired_version_the_list_is_never_older_and_has_no_pages(tmp_path: Path) -> None:
     for expired in (
         streamed(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})),
+        streamed(event("ERROR", {"code": 504, "reason": "Timeout", "message": "Too large resource version"})),
         refused("410 Gone", 410),
         refused("504 Gateway Timeout", 504, "Too large resource version"),
     ):
-        lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-        with playing(tmp_path, lists, [expired, lasting()]) as scripted:
-            scripted.until_requested("list 0", "watch 40", "list 40", "watch 90")
-            scripted.until_seen("c")
-            assert +scripted.reflector.restarts == {RestartCause.EXPIRED: 1}
+        lists, watches, requested = (
+            [pods(40, A), pods(90, C)],
+            [expired, lasting()],
+            "list 0, watch 40, list 40, watch 90",
+        )
+        scripted = check(tmp_path, lists, watches, requested, "c", {"expired": 1})
+        # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
+        assert "limit" not in scripted.server.requested("resourceVersion=40")[1]
 
 
 def test_a_list_that_fails_from_the_cache_is_read_from_etcd(tmp_path: Path) -> None:
     gone = streamed(event("ERROR", {"code": 410, "message": "gone"}))
-    for answer in (refused("410 Gone", 410), refused("504 Gateway Timeout", 504), listed(39)):
-        lists = [listed(40, thing("a", 7)), answer, listed(12, thing("z", 3))]
-        with playing(tmp_path, lists, [gone, lasting()]) as scripted:
-            # The last one is a restored etcd: its versions are lower, and true.
-            scripted.until_requested("list 0", "watch 40", "list 40", "list", "watch 12")
-            scripted.until_seen("z")
-
-
-def test_an_expired_first_list_is_read_from_etcd(tmp_path: Path) -> None:
-    with playing(tmp_path, [refused("410 Gone", 410), listed(40)], [lasting()]) as scripted:
-        scripted.until_requested("list 0", "list", "watch 40")
-        scripted.until_seen()
+    for answer in (refused("410 Gone", 410), refused("504 Gateway Timeout", 504), pods(39)):
+        # The last one is a restored etcd: its versions are lower, and true.
+        requested = "list 0, watch 40, list 40, list, watch 12"
+        check(tmp_path, [pods(40, A), answer, pods(12, pod("z", 3))], [gone, lasting()], requested, "z")
+    check(tmp_path, [refused("410 Gone", 410), pods(40)], [lasting()], "list 0, list, watch 40", "")
 
 
 def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
@@ -234,22 +234,23 @@ def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
         (refused("429 Too Many Requests", 429, "slow down"), "API server: 429 slow down"),
         (lambda _: [http(HTML, "502 Bad Gateway", "text/html")], "API server: 502 Bad Gateway"),
         (lambda _: [http(HTML, kind="text/html")], "expected a response in JSON, got text/html"),
-        (listed(40, {"metadata": {"uid": "a", "resourceVersion": "7"}}), "incomplete object"),
+        (pods(40, A, {"metadata": {"uid": "b", "resourceVersion": "7"}}), "incomplete object"),
+        (pods(0, A), "it listed version 0, which cannot be watched from"),
         (lambda _: [http(b"{")[:-1]], "API server: "),
     ):
         again = threading.Event()
 
         def second(server: FakeServer, again: threading.Event = again) -> Iterator[bytes]:
             again.wait(5)
-            yield from listed(40, thing("a", 7))(server)
+            yield from pods(40, A)(server)
 
         with playing(tmp_path, [answer, second], [lasting()]) as scripted:
-            assert scripted.reflector.answered.wait(5)
+            assert scripted.watch.answered.wait(5)
             reading = scripted.reading()
             assert isinstance(reading, Unavailable)
             assert text in reading.why
             again.set()
-            scripted.until_requested("list 0", "list 0", "watch 40")
+            scripted.until_requested("list 0, list 0, watch 40")
             scripted.until_seen("a")
 
 
@@ -260,58 +261,95 @@ def test_a_failing_watch_restarts_from_the_known_version(tmp_path: Path) -> None
         lambda _: [http(HTML, kind="text/html")],
         lambda _: [b"HTTP/1.1 200"],
         lambda _: [],
-        streamed(event("ERROR", {"code": 500, "message": "etcd"})),
+        *(streamed(event("ERROR", status)) for status in ({"code": 500, "message": "etcd"}, {"code": 401}, {})),
     ):
-        with playing(tmp_path, [listed(40, thing("a", 7))], [answer, lasting()]) as scripted:
-            scripted.until_requested("list 0", "watch 40", "watch 40")
-            scripted.until_seen("a")
-
-
-STRANGE = [
-    event("ERROR", None),
-    event("ADDED", {"metadata": {"resourceVersion": "41"}, "says": "x"}),
-    event("ADDED", {"metadata": {"uid": "x", "resourceVersion": "41"}}),
-    chunk("<html>\n"),
-]
+        check(tmp_path, [pods(40, A)], [answer, lasting()], "list 0, watch 40, watch 40", "a")
 
 
 def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
-    for message in STRANGE:
-        lists = [listed(40, thing("a", 7)), listed(90, thing("c", 85))]
-        with playing(tmp_path, lists, [streamed(message), lasting()]) as scripted:
-            scripted.until_requested("list 0", "watch 40", "list 40", "watch 90")
-            scripted.until_seen("c")
+    versioned: dict[str, Any] = {"resourceVersion": "41"}
+    lines = (
+        b"", b"null", b"[]", b"7", b"{}", b'{"type": "ADDED"}', b"<html>", b"\xff", b"[" * 99999,
+    )  # fmt: skip
+    objects: list[tuple[str, Any]] = [
+        ("ADDED", None), ("ADDED", []), ("ERROR", "x"), ("ERROR", None), ("ADDED", {"metadata": None}),
+        ("ADDED", {"metadata": {"uid": "a"}}), ("ADDED", {"metadata": {"uid": "a", "resourceVersion": "x"}}),
+        ("ADDED", {"metadata": {"uid": "a", "resourceVersion": float("inf")}}), ("ADDED", {"metadata": versioned}),
+        ("BOOKMARK", {"kind": "Pod"}), ("DELETED", {"metadata": versioned}),
+        ("ADDED", {"metadata": {"uid": "a"} | versioned}),
+    ]  # fmt: skip
+    for message in (*(chunk(line + b"\n") for line in lines), *(event(kind, item) for kind, item in objects)):
+        lists, watches = [pods(40, A), pods(90, C)], [streamed(message), lasting()]
+        check(tmp_path, lists, watches, "list 0, watch 40, list 40, watch 90", "c", {"broken": 1})
+
+
+def test_a_deleted_pod_stays_deleted_as_far_as_memory_goes(tmp_path: Path) -> None:
+    deleted = [event("DELETED", pod(f"uid-{number}", 41 + number)) for number in range(1100)]
+    again = [
+        event("ADDED", pod("uid-0", 41)),
+        event("ADDED", pod("uid-1", 2000)),
+        event("ADDED", pod("uid-1099", 2001)),
+    ]
+    lists, watches = [pods(40), pods(2001, C)], [lasting(*deleted, *again), lasting()]
+    with playing(tmp_path, lists, watches) as scripted:
+        scripted.until_requested("list 0, watch 40, list 2000, watch 2001")
+        assert +scripted.watch.restarts == {"regressed": 1}, "only the last 1000 are remembered"
 
 
 def test_a_silent_watch_becomes_unavailable_after_its_deadline(tmp_path: Path) -> None:
-    with playing(tmp_path, [listed(40, thing("a", 7))], []) as scripted:
-        scripted.until_requested("list 0", "watch 40")
+    with playing(tmp_path, [pods(40, A)], []) as scripted:
+        scripted.until_requested("list 0, watch 40")
         scripted.until_seen("a")
-        scripted.clock[0] += 120
-        assert scripted.reading() == Known(("a",))
-        scripted.clock[0] += 1
+        scripted.seconds += 120
+        scripted.until_seen("a")
+        scripted.seconds += 1
         assert scripted.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
 
 
 def test_an_unreachable_server_becomes_unavailable_despite_retries(tmp_path: Path) -> None:
     leaves, back = threading.Event(), threading.Event()
 
-    def watched(server: FakeServer) -> Iterator[bytes]:
+    def watch(server: FakeServer) -> Iterator[bytes]:
         leaves.wait(5)
         if back.is_set():
             yield from lasting()(server)
         yield from refused("503 Service Unavailable", 503, "away")(server)
 
-    with playing(tmp_path, [listed(40, thing("a", 7))], [watched] * 500) as scripted:
-        scripted.until_requested("list 0", "watch 40")
+    with playing(tmp_path, [pods(40, A)], [watch] * 500) as scripted:
+        scripted.until_requested("list 0, watch 40")
         scripted.until_seen("a")
-        scripted.clock[0] += 121
+        scripted.seconds += 121
         leaves.set()
-        scripted.until_requested("list 0", *["watch 40"] * 5)
+        scripted.until_requested("list 0" + ", watch 40" * 5)
         assert scripted.reading() == Unavailable("pods", "no event for 121 s: API server: 503 away")
         back.set()
         scripted.until_seen("a")
         assert scripted.requests().count("list 0") == 1, "it is heard again, without a list"
+
+
+def test_credentials_that_are_missing_or_rotated_are_read_again(tmp_path: Path) -> None:
+    token, path, stop = tmp_path / "token", tmp_path / "kubeconfig", Hurry()
+
+    def answers(request: Request) -> Answer:
+        if request.headers.get("authorization") != "Bearer new":
+            token.write_text("new")
+            return [http("{}", "401 Unauthorized")]
+        return hang(server) if request.watches else pods(40, A)(server)
+
+    server = FakeServer(answers)
+    token.write_text("old")
+    sources, watch = watch_of(kubeconfig(path, server.url, user=f"{{tokenFile: {token}}}"))
+    path.rename(tmp_path / "other")
+    with running([watch], stop), server:
+        until(lambda: watch.restarts["broken"] >= 2, "it is tried again")
+        assert str(path) in read(sources, "pods").why  # type: ignore[union-attr]
+        (tmp_path / "other").rename(path)
+        until(lambda: not isinstance(read(sources, "pods"), Unavailable), "the new token is used")
+        stop.set()
+    assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
+
+
+# Waiting
 
 
 class Waits(threading.Event):
@@ -331,23 +369,23 @@ class Waits(threading.Event):
 
 
 def waits_between(directory: Path, watch: Script, seconds: float) -> list[float]:
-    """Return how long a reflector waits between watches that all end like this, each after so many seconds."""
+    """Return how long the daemon waits between watches that all end like this, each after so many seconds."""
     random.seed(0)  # so that few waits are enough
     stop, ticks = Waits(100), itertools.count(1000.0, seconds)
 
     def answers(request: Request) -> Answer:
         # The list of the own Node shows that etcd was not restored.
-        return (watch if request.watches else listed(40 if request.path == PODS.path else 99))(server)
+        return (watch if request.watches else pods(40 if request.path == PODS else 99))(server)
 
     server = FakeServer(answers)
-    with server:
-        path = kubeconfig(directory / "kubeconfig", server.url)
-        reflector_of(lambda: connect(path), ticks.__next__).run(stop)
+    with server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "clock", ticks.__next__)
+        _, reflector = watch_of(kubeconfig(directory / "kubeconfig", server.url))
+        reflector.run(stop)
     return stop.asked
 
 
-def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflectors, "_BACKOFF", BACKOFF)
+def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path) -> None:
     for watch in (dropped(bookmark(41)), streamed(bookmark(41)), streamed(event("ERROR", {"code": 410}))):
         waits = waits_between(tmp_path, watch, seconds=0.001)
         assert min(waits) >= 0.5
@@ -356,72 +394,35 @@ def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path, monkey
             assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
 
 
-def test_a_watch_that_ended_in_due_time_goes_on_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflectors, "_BACKOFF", BACKOFF)
+def test_a_watch_that_ended_in_due_time_goes_on_at_once(tmp_path: Path) -> None:
     assert max(waits_between(tmp_path, streamed(bookmark(41)), seconds=60)) <= 0.5
 
 
-def test_stop_interrupts_a_wait_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflectors, "_BACKOFF", (60.0, 60.0))
-    with playing(tmp_path, [refused("503 Service Unavailable", 503)], []) as scripted:
-        assert scripted.reflector.answered.wait(5)
-        scripted.stop.set()
-        scripted.thread.join(1)
-        assert not scripted.thread.is_alive()
+def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> None:
+    for stale_after, least, longest in (("120s", 0.5, 15), ("600s", 0.5, 15), ("40s", 0.5, 5), ("2s", 0.25, 0.25)):
+        random.seed(0)
+        stop, path = Waits(400), kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+        _, watch = watch_of(path, stale_after)
+        path.unlink()
+        watch.run(stop)
+        waits, spread = stop.asked, longest - least
+        assert least <= min(waits) <= least + spread / 10
+        assert longest - spread / 10 <= max(waits) <= longest
 
 
-@contextmanager
-def running(connect: Callable[[], Api]) -> Iterator[Reflector[str]]:
-    reflector, stop = reflector_of(connect, lambda: 0.0, stale_after=1), threading.Event()
-    thread = threading.Thread(target=reflector.run, args=(stop,))
-    thread.start()
-    try:
-        yield reflector
-    finally:
-        stop.set()
-        thread.join(30)
-        assert not thread.is_alive()
+def test_stop_interrupts_a_wait_at_once(tmp_path: Path) -> None:
+    class Dawdle(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return super().wait(timeout and timeout * 100)
+
+    path, stop = kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1"), Dawdle()
+    _, watch = watch_of(path)
+    path.unlink()
+    with running([watch], stop):
+        assert watch.answered.wait(5)
 
 
-def test_credentials_that_are_missing_or_rotated_are_read_again(tmp_path: Path) -> None:
-    token, path = tmp_path / "token", tmp_path / "kubeconfig"
-    token.write_text("old")
-
-    def answers(request: Request) -> Answer:
-        if request.headers.get("authorization") != "Bearer new":
-            token.write_text("new")
-            return [http("{}", "401 Unauthorized")]
-        if request.watches:
-            return hang(server)
-        return listed(40, thing("a", 7))(server)
-
-    server = FakeServer(answers)
-    with server, running(lambda: connect(path)) as reflector:
-        until(lambda: reflector.restarts[RestartCause.BROKEN] >= 2, "it is tried again")
-        reading = reflector.reading()
-        assert isinstance(reading, Unavailable)
-        assert str(path) in reading.why
-        kubeconfig(tmp_path / "new", server.url, user=f"{{tokenFile: {token}}}").rename(path)
-        until(lambda: reflector.reading() == Known(("a",)), "the new token is used")
-        server.closing.set()
-    assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
-
-
-@pytest.mark.parametrize(
-    ("stale_after", "least", "longest"), [(120, 0.5, 15), (600, 0.5, 15), (40, 0.5, 5), (2, 0.25, 0.25)]
-)
-def test_waits_between_tries_are_random_and_keep_data_fresh(
-    monkeypatch: pytest.MonkeyPatch, stale_after: float, least: float, longest: float
-) -> None:
-    def refusing() -> Api:
-        raise SourceError("API server: refused")
-
-    monkeypatch.setattr(reflectors, "_BACKOFF", BACKOFF)
-    stop = Waits(400)
-    reflector_of(refusing, lambda: 0.0, stale_after).run(stop)
-    waits, spread = stop.asked, longest - least
-    assert (min(waits) >= least, max(waits) <= longest) == (True, True)
-    assert (min(waits) <= least + spread / 10, max(waits) >= longest - spread / 10) == (True, True), "they are spread"
+# A restored etcd
 
 
 def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path) -> None:
@@ -432,49 +433,29 @@ def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path) -> None:
         lambda _: [http(HTML, "502 Bad Gateway", "text/html")],
     ):
         watches = [failure, failure, streamed(bookmark(41)), failure, lasting()]
-        with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scripted:
-            scripted.until_requested("list 0", *["watch 40"] * 3, *["watch 41"] * 2)
-            assert scripted.questions() == [
-                "/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1&resourceVersion=&limit=500"
-            ]
-            scripted.until_seen("a")
+        requested = "list 0, watch 40, watch 40, watch 40, watch 41, watch 41"
+        scripted = check(tmp_path, [pods(40, A)], watches, requested, "a")
+        assert scripted.questions() == [
+            "/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1&resourceVersion=&limit=500"
+        ]
 
 
-def test_progress_is_no_reason_to_ask(tmp_path: Path) -> None:
-    watches = [streamed(bookmark(41)), streamed(event("ADDED", thing("a", 42))), lasting()]
-    with playing(tmp_path, [listed(40, thing("a", 7))], watches) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 41", "watch 42")
-        scripted.until_seen("a")
-        assert scripted.questions() == []
-
-
-def test_a_question_that_fails_ends_no_watch_and_is_not_repeated_at_once(tmp_path: Path) -> None:
-    watches = [dropped(), *[streamed(event("ADDED", thing("b", version))) for version in (41, 42)], lasting()]
-    with playing(tmp_path, [listed(40)], watches, node=refused("500 Internal Server Error", 500)) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 40", "watch 41", "watch 42")
-        scripted.until_seen("b")
-        assert len(scripted.questions()) == 1
+def test_progress_is_no_reason_to_ask_and_a_question_that_fails_is_not_repeated_at_once(tmp_path: Path) -> None:
+    watches = [streamed(bookmark(41)), streamed(event("ADDED", pod("a", 42))), lasting()]
+    scripted = check(tmp_path, [pods(40, A)], watches, "list 0, watch 40, watch 41, watch 42", "a")
+    assert scripted.questions() == []
+    watches = [dropped(), *[streamed(event("ADDED", pod("b", version))) for version in (41, 42)], lasting()]
+    failing, requested = refused("500 Internal Server Error", 500), "list 0, watch 40, watch 40, watch 41, watch 42"
+    assert len(check(tmp_path, [pods(40)], watches, requested, "b", node=failing).questions()) == 1
 
 
 def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
-    lists = [listed(40, thing("a", 7)), listed(13, thing("z", 3))]
-    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "watch 13")
-        scripted.until_seen("z")
-        assert +scripted.reflector.restarts == {RestartCause.BROKEN: 1, RestartCause.RESTORED: 1}
-
-
-def test_a_cache_that_lags_behind_a_restored_etcd_is_not_used(tmp_path: Path) -> None:
-    for answer in (refused("504 Gateway Timeout", 504), listed(11)):
-        lists = [listed(40, thing("a", 7)), answer, listed(14, thing("z", 3))]
-        with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
-            scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "list", "watch 14")
-            scripted.until_seen("z")
-
-
-def test_another_etcd_for_nodes_costs_one_list_and_is_no_evidence(tmp_path: Path) -> None:
-    lists = [listed(40, thing("a", 7)), listed(41, thing("a", 7))]
-    with playing(tmp_path, lists, [dropped(), lasting(), lasting()], node=listed(12)) as scripted:
-        scripted.until_requested("list 0", "watch 40", "watch 40", "list 12", "watch 41")
-        scripted.until_seen("a")
-        assert scripted.reflector.regressions == 0
+    z, watches, begin = pod("z", 3), [dropped(), lasting(), lasting()], "list 0, watch 40, watch 40, list 12"
+    restarts = {"broken": 1, "restored": 1}
+    check(tmp_path, [pods(40, A), pods(13, z)], watches, f"{begin}, watch 13", "z", restarts, node=pods(12))
+    for lagging in (refused("504 Gateway Timeout", 504), pods(11)):
+        lists = [pods(40, A), lagging, pods(14, z)]
+        check(tmp_path, lists, watches, f"{begin}, list, watch 14", "z", node=pods(12))
+    # Another etcd for Nodes costs one list, and is no evidence.
+    scripted = check(tmp_path, [pods(40, A), pods(41, A)], watches, f"{begin}, watch 41", "a", node=pods(12))
+    assert scripted.watch.regressions == 0

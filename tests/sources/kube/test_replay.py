@@ -10,75 +10,68 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 
+from agent.app import loop
+from agent.app.api_server import watched
+from agent.config import load
 from agent.model.snapshot import Known, Unavailable
 from agent.model.watches import Evidence, Watch
 from agent.sources.collector import Moment
-from agent.sources.kube import list_watch as reflectors
-from agent.sources.kube.client import ServerInfo
-from agent.sources.kube.list_watch import Reflector, RestartCause
-from agent.sources.kube.replica import WatchMonitor
 from tests.builders import NOW, UPTIME
-from tests.sources.kube.connections import NODE, connect, moment, things
+from tests.sources.kube.connections import read, running
 from tests.sources.kube.old_server import FIRST, Etcd, Server, bookmark, line, pod
 from tests.wire import CHUNKED, LAST_CHUNK, Answer, FakeServer, Request, chunk, http, kubeconfig, until
 
 Answering = Callable[[Request], Answer]
 
 
-@pytest.fixture(autouse=True)
-def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflectors, "_BACKOFF", (0.01, 0.05))
-    monkeypatch.setattr(reflectors, "_SPREAD", 0.05)
-
-
 class Ours:
-    """The reflector and its watch monitor, as in the daemon."""
+    """The watch of the pods, as in the daemon."""
 
     def __init__(self, directory: Path, url: str) -> None:
-        path = kubeconfig(directory / "kubeconfig", url)
-        self.info = ServerInfo(moment)
-        self.moments = 0
-        self.monitor = WatchMonitor("pods", self._now, lambda: self.info.version)
-        # Between two questions there is always enough time.
-        ticks = itertools.count(0.0, 10_000.0)
-        self.reflector = Reflector(
-            things(field="uid"), lambda: connect(path, info=self.info), NODE, ticks.__next__, 1e9, self.monitor.record
-        )
+        moments, ticks = itertools.count(1), itertools.count(0.0, 1000.0)
+        given = {"node": "worker-1", "kubeconfig": str(kubeconfig(directory / "kubeconfig", url)), "stale_after": "1d"}
 
-    def _now(self) -> Moment:
-        self.moments += 1
-        span = timedelta(seconds=self.moments)
-        return Moment(NOW + span, UPTIME + span)
+        def now() -> Moment:
+            span = timedelta(seconds=next(moments))
+            return Moment(NOW + span, UPTIME + span)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "now", now)
+            patch.setattr(loop, "clock", ticks.__next__)  # there is always enough time between two questions
+            self.sources, watches = watched(load("run", given, {}))
+        self.watch: Any = watches[0]
 
     @property
     def pods(self) -> set[str] | None:
-        reading = self.reflector.reading()
-        return set(reading.value) if isinstance(reading, Known) else None
+        reading = read(self.sources, "pods")
+        return {one.uid for one in reading.value} if isinstance(reading, Known) else None
 
     @property
     def shown(self) -> dict[Evidence, Watch]:
-        return {one.evidence: one for one in self.monitor.watches}
+        return {one.evidence: one for one in read(self.sources, "watches").known()}
+
+
+class Hurry(threading.Event):
+    """Waits a fiftieth of the time."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(timeout and timeout / 50)
 
 
 @contextmanager
 def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, FakeServer]]:
-    """Run the agent's client against a server."""
-    stop = threading.Event()
-    with FakeServer(answering) as server:
-        ours = Ours(directory, server.url)
-        thread = threading.Thread(target=ours.reflector.run, args=(stop,))
-        thread.start()
-        try:
-            yield ours, server
-        finally:
-            stop.set()
-    # After the server has stopped: a connection that it never accepted would last until the idle timeout.
-    thread.join(20)
-    assert not thread.is_alive()
+    """Run the daemon's watch against a server."""
+    server, stop = FakeServer(answering), Hurry()
+    ours = Ours(directory, server.url)
+    # The server stops first: a connection that it never accepted would last until the idle timeout.
+    with running([ours.watch], stop), server:
+        yield ours, server
+        stop.set()
 
 
 def incident() -> Etcd:
@@ -133,7 +126,7 @@ def test_a_live_pod_is_not_lost_to_a_replay(tmp_path: Path) -> None:
         assert shown.first < shown.last
         assert shown.resource == "pods"
         assert watched_from(server) == sorted(watched_from(server)), "no lower version is adopted"
-        assert ours.reflector.regressions >= shown.count
+        assert ours.watch.regressions >= shown.count
 
 
 def test_a_fixed_server_never_gives_evidence_of_a_replay(tmp_path: Path) -> None:
@@ -148,8 +141,8 @@ def test_a_fixed_server_never_gives_evidence_of_a_replay(tmp_path: Path) -> None
             etcd.elsewhere()
         etcd.delete("uid-0")
         until(lambda: ours.pods == {"uid-1"}, "ours follows")
-        assert (ours.shown, ours.reflector.regressions) == ({}, 0)
-        assert ours.info.version == "v1.20.2"
+        assert (ours.shown, ours.watch.regressions) == ({}, 0)
+        assert ours.sources.server_version() == "v1.20.2"
         assert len(server.requested("/version")) == 1, "once a connection"
 
 
@@ -166,7 +159,7 @@ def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:
     with following(tmp_path, answering) as (ours, server):
         until(lambda: FIRST + 50 in watched_from(server), "the bookmark is adopted")
         assert ours.pods == {"uid-1"}
-        assert {one.before for one in ours.monitor.watches} <= {FIRST + 50}, "a watch was started from it"
+        assert {one.before for one in ours.shown.values()} <= {FIRST + 50}, "a watch was started from it"
 
 
 def test_initial_objects_of_a_watch_from_any_version_are_no_evidence(tmp_path: Path) -> None:
@@ -179,8 +172,9 @@ def test_initial_objects_of_a_watch_from_any_version_are_no_evidence(tmp_path: P
 
     with following(tmp_path, answering) as (ours, server):
         until(lambda: len(server.requests) > 3, "it is tried again")
-        reading = ours.reflector.reading()
-        assert reading == Unavailable("pods", "API server: it listed version 0, which cannot be watched from")
+        assert read(ours.sources, "pods") == Unavailable(
+            "pods", "API server: it listed version 0, which cannot be watched from"
+        )
         assert watched_from(server) == [], "no such watch is ever started"
         assert ours.shown == {}
 
@@ -192,10 +186,10 @@ def test_after_410_during_a_watch_deleted_objects_stay_deleted(tmp_path: Path) -
         until(lambda: ours.pods == {"uid-0", "uid-1"}, "ours has listed")
         etcd.delete("uid-0")
         until(lambda: ours.pods == {"uid-1"}, "ours follows")
-        assert ours.reflector.restarts[RestartCause.EXPIRED] == 0
+        assert ours.watch.restarts["expired"] == 0
         # Far behind: its cache still has the pod, and is not older than the version we know.
         old.behind, old.compacted = 1, FIRST + 100
-        until(lambda: ours.reflector.restarts[RestartCause.REGRESSED] >= 1, "the list has what was deleted")
+        until(lambda: ours.watch.restarts["regressed"] >= 1, "the list has what was deleted")
         old.behind, old.compacted = 0, 0
         until(lambda: len(watched_from(server)) > 1 and watched_from(server)[-1] == FIRST + 3, "etcd itself was asked")
         assert ours.pods == {"uid-1"}
@@ -220,42 +214,29 @@ def test_a_restored_etcd_is_recognized_and_accepted(tmp_path: Path) -> None:
         assert set(ours.shown) == {Evidence.RV_RESET}
 
 
-@pytest.mark.parametrize("version", [FIRST + 1, FIRST + 900], ids=["old", "new"])
-def test_events_of_deleted_objects_resurrect_nothing(tmp_path: Path, version: int) -> None:
-    etcd = incident()
-    etcd.delete("uid-0")
-    repaired = Server(etcd)
-    done = threading.Event()
-
-    def answering(request: Request) -> Answer:
-        if request.watches and not done.is_set():
-            done.set()
-            deleted, news = line("DELETED", pod("uid-1", FIRST + 4)), line("MODIFIED", pod("uid-1", version))
-            return [CHUNKED, chunk(deleted), chunk(news), LAST_CHUNK]
-        return repaired.answer(request)
-
-    with following(tmp_path, answering) as (ours, server):
-        until(lambda: Evidence.REPLAYED in ours.shown, "it is seen")
-        etcd.delete("uid-1")
-        until(lambda: len(watched_from(server)) > 3, "life goes on")
-        assert ours.pods == set()
+def first_watch(server: Server, *lines: bytes) -> Answering:
+    """Answer the first watch with these lines, and everything else as the server does."""
+    answers = [[CHUNKED, *map(chunk, lines), LAST_CHUNK]]
+    return lambda request: answers.pop() if request.watches and answers else server.answer(request)
 
 
-@pytest.mark.parametrize("written", ["", "-5", "9" * 30])
-def test_a_version_that_is_no_number_is_no_evidence_and_no_error(tmp_path: Path, written: str) -> None:
-    etcd = incident()
-    repaired = Server(etcd)
-    odd = pod("uid-0", 1)
-    odd["metadata"]["resourceVersion"] = written
-    done = threading.Event()
+def test_events_of_deleted_objects_resurrect_nothing(tmp_path: Path) -> None:
+    for version in (FIRST + 1, FIRST + 900):
+        etcd = incident()
+        etcd.delete("uid-0")
+        deleted, news = line("DELETED", pod("uid-1", FIRST + 4)), line("MODIFIED", pod("uid-1", version))
+        with following(tmp_path, first_watch(Server(etcd), deleted, news)) as (ours, server):
+            until(lambda: Evidence.REPLAYED in ours.shown, "it is seen")
+            etcd.delete("uid-1")
+            until(lambda: len(watched_from(server)) > 3, "life goes on")
+            assert ours.pods == set()
 
-    def answering(request: Request) -> Answer:
-        if request.watches and not done.is_set():
-            done.set()
-            return [CHUNKED, chunk(line("DELETED", odd)), LAST_CHUNK]
-        return repaired.answer(request)
 
-    with following(tmp_path, answering) as (ours, server):
-        until(lambda: len(watched_from(server)) > 2, "it lists anew, and goes on")
-        assert ours.pods == {"uid-0", "uid-1"}
-        assert ours.shown == {}
+def test_a_version_that_is_no_number_is_no_evidence_and_no_error(tmp_path: Path) -> None:
+    for written in ("", "-5", "9" * 30):
+        odd = pod("uid-0", 1)
+        odd["metadata"]["resourceVersion"] = written
+        with following(tmp_path, first_watch(Server(incident()), line("DELETED", odd))) as (ours, server):
+            until(lambda: len(watched_from(server)) > 2, "it lists anew, and goes on")
+            assert ours.pods == {"uid-0", "uid-1"}
+            assert ours.shown == {}

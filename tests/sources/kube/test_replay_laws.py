@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from agent.model.snapshot import Known
 from agent.model.watches import Evidence
 from agent.sources.kube.client import Api, ApiError, Query
-from agent.sources.kube.list_watch import Reflector
-from agent.sources.kube.replica import MAX_TOMBSTONES, Replica
+from agent.sources.kube.replica import Replica
 from agent.sources.source_error import SourceError
-from tests.sources.kube.connections import NODE, things
+from tests.sources.kube.connections import read, watching_in_memory
 from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed, pod
 
 STEPS = (
@@ -43,17 +42,16 @@ class World(Api):
         self.server = Server(self.etcd, old=True)
         self.etcd.create()
         self.stop = Hurry()
-        self.evidence: list[Evidence] = []
         self.now = 0.0
-        self.reflector = Reflector(
-            things(field="uid"), lambda: self, NODE, lambda: self.now, 120,
-            lambda evidence, _before, _version: self.evidence.append(evidence),
-        )  # fmt: skip
         self.checked = 0
         self._steps = iter(steps)
         self._told_dead: set[str] = set()
         self._highest = 0
         self._ended = False
+
+    def run(self) -> None:
+        with watching_in_memory(self, lambda: self.now) as (self.sources, watch):
+            watch.run(self.stop)
 
     @contextmanager
     def read(self, path: str, query: Query, limit: int = 0) -> Iterator[Iterator[bytes]]:  # noqa: ARG002 (as Api)
@@ -61,7 +59,7 @@ class World(Api):
 
     def _list(self, path: str, query: Query) -> bytes:
         version = dict(query)["resourceVersion"]
-        if path == NODE.path:
+        if path == "/api/v1/nodes":
             assert version == ""
             return self._answered()
         assert path == "/api/v1/pods"
@@ -170,14 +168,15 @@ class World(Api):
         """What was yielded is applied by now: all of it, and nothing else, is known."""
         self._never_raises_the_dead()
         if self.server.behind == 0:
-            reading = self.reflector.reading()
-            assert isinstance(reading, Known)
-            assert set(reading.value) == set(self.etcd.at(self.etcd.revision))
+            assert self._known() == set(self.etcd.at(self.etcd.revision))
             self.checked += 1
 
     def _never_raises_the_dead(self) -> None:
-        reading = self.reflector.reading()
-        assert not isinstance(reading, Known) or not self._told_dead & set(reading.value)
+        assert not self._told_dead & (self._known() or set())
+
+    def _known(self) -> set[str] | None:
+        reading = read(self.sources, "pods")
+        return {one.uid for one in reading.value} if isinstance(reading, Known) else None
 
 
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=12, max_size=50)
@@ -187,7 +186,7 @@ steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=
 @given(steps)
 def test_known_objects_exist_deleted_ones_stay_deleted_and_no_version_decreases(steps: list[tuple[str, int]]) -> None:
     world = World(steps)
-    world.reflector.run(world.stop)
+    world.run()
     assert world.checked
 
 
@@ -195,8 +194,8 @@ def test_known_objects_exist_deleted_ones_stay_deleted_and_no_version_decreases(
 def test_a_fixed_server_is_never_evidence_of_a_replay(steps: list[tuple[str, int]]) -> None:
     world = World([one for one in steps if one[0] not in {"old", "restore"}])
     world.server.old = False
-    world.reflector.run(world.stop)
-    assert set(world.evidence) <= {Evidence.OLDER_LIST}
+    world.run()
+    assert {one.evidence for one in read(world.sources, "watches").known()} <= {Evidence.OLDER_LIST}
 
 
 @given(st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.integers(0, 3), st.integers(0, 20))))
@@ -214,13 +213,3 @@ def test_no_event_resurrects_a_deleted_object(events: list[tuple[str, int, int]]
         assert not dead & set(replica.items())
         assert replica.version >= highest
         highest = replica.version
-
-
-def test_tombstones_are_bounded() -> None:
-    replica = Replica(lambda item: str(item["metadata"]["uid"]))
-    replica.replace(10, [], consistent=False)
-    for number in range(MAX_TOMBSTONES + 100):
-        replica.apply(line("DELETED", pod(f"uid-{number}", 9)))
-    assert len(replica._tombstones) == MAX_TOMBSTONES  # noqa: SLF001 (what it holds is what is asked)
-    replica.apply(line("ADDED", pod("uid-0", 9)))
-    assert replica.items() == (), "the versions keep away what was forgotten"
