@@ -1,21 +1,12 @@
-"""A node that is drained and deleted between two snapshots of the daemon, which watches a fake API server."""
+"""A node that is drained and deleted between two syncs of the daemon, which watches a fake API server."""
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.app.api_server import watched
-from agent.app.sources import node_sources
-from agent.config import Config, load
-from agent.model.documents import StoredHistory
-from agent.model.registration import LastSeen, Removal
-from agent.model.snapshot import Known, Snapshot
-from agent.sources.collector import Moment, take_snapshot
-from tests.builders import NOW, UPTIME
-from tests.wire import CHUNKED, Answer, FakeServer, Request, chunk, http, kubeconfig, until
+from tests.cli.commands import SmallNode, api_server, engine, running
+from tests.wire import CHUNKED, Answer, FakeServer, Request, chunk, http, until
 
 
 def node_object(version: int, **spec: Any) -> dict[str, Any]:
@@ -23,7 +14,7 @@ def node_object(version: int, **spec: Any) -> dict[str, Any]:
 
 
 class FakeCluster:
-    """One node without pods; `removed` cordons it and deletes it at once, `closed` ends every watch."""
+    """One node without pods; `removed` cordons it and deletes it at once."""
 
     def __init__(self) -> None:
         self.removed, self.closed = threading.Event(), threading.Event()
@@ -32,61 +23,31 @@ class FakeCluster:
         of_nodes = request.path == "/api/v1/nodes"
         if request.watches:
             yield CHUNKED
-            self.removed.wait(8)
-            for kind, one in (
-                ("MODIFIED", node_object(8, unschedulable=True)),
-                ("DELETED", node_object(9, unschedulable=True)),
-            ):
+            self.removed.wait(30)
+            cordoned = node_object(8, unschedulable=True), node_object(9, unschedulable=True)
+            for kind, one in zip(("MODIFIED", "DELETED"), cordoned, strict=True):
                 if of_nodes:
                     yield chunk(json.dumps({"type": kind, "object": one}) + "\n")
-            self.closed.wait(8)
+            self.closed.wait(30)
         else:
             items = [node_object(7)] if of_nodes and not self.removed.is_set() else []
             yield http(json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}))
 
 
-def configured(tmp_path: Path, url: str) -> Config:
-    given = {
-        "node": "worker-1",
-        "kubeconfig": str(kubeconfig(tmp_path / "kubeconfig", url)),
-        "proc": f"{tmp_path}/proc",
-        "docker_host": f"unix://{tmp_path}/docker.sock",
-        "device_plugins_dir": "off",
-        "kubelet_dir": "off",
-        "state_dir": f"{tmp_path}/state",
-        "cleanup": "off",
-    }
-    return load("run", given, {})
+def test_a_node_drained_and_deleted_between_two_syncs_was_removed_on_purpose(tmp_path: Path) -> None:
+    cluster, state = FakeCluster(), tmp_path / "state/node.json"
 
+    def stored() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(state.read_text()) if state.exists() else {}
+        return found
 
-@contextmanager
-def watching(config: Config, cluster: FakeCluster) -> Iterator[Callable[[], Snapshot]]:
-    """Run the watches, and yield what takes a snapshot."""
-    api, reflectors = watched(config)
-    sources, stop = node_sources(config, api, StoredHistory).snapshot, threading.Event()
-    threads = [threading.Thread(target=one.run, args=(stop,), daemon=True) for one in reflectors]
-    for thread in threads:
-        thread.start()
-    try:
-        yield lambda: take_snapshot(sources, "worker-1", Moment(NOW, UPTIME), lambda: 0.0)
-    finally:
-        stop.set()
-        cluster.closed.set()
-        for thread in threads:
-            thread.join()
-
-
-def last_seen(snapshot: Snapshot) -> LastSeen:
-    last = snapshot.registration.known().last
-    assert last is not None
-    return last
-
-
-def test_a_node_drained_and_deleted_between_two_snapshots_was_removed_on_purpose(tmp_path: Path) -> None:
-    cluster = FakeCluster()
-    with FakeServer(cluster) as server, watching(configured(tmp_path, server.url), cluster) as snapshot:
-        until(lambda: server.requested("watch=1") and isinstance(snapshot().node, Known), "the Node")
-        assert last_seen(snapshot()).removal is Removal.NONE
-        cluster.removed.set()
-        until(lambda: snapshot().node.known() is None, "the deletion")
-        assert last_seen(snapshot()).removal is Removal.DRAINED
+    with FakeServer(engine, at=tmp_path / "docker.sock") as docker, api_server(tmp_path, cluster) as options:
+        node = SmallNode(tmp_path, docker)
+        try:
+            with running(*options, *node.options, "--listen=127.0.0.1:0", "--interval=200ms"):
+                until(lambda: stored().get("removal") == "none", "the Node is stored")
+                cluster.removed.set()
+                until(lambda: stored().get("gone"), "the deletion is stored")
+        finally:
+            cluster.closed.set()
+    assert stored()["removal"] == "drained"

@@ -10,31 +10,35 @@ from typing import Any
 
 import pytest
 
-from agent.app.sources import NodeSources, for_command
+from agent.app.sources import for_command
 from agent.cleanup.recheck import Recheck
 from agent.config import load
 from agent.model.devices import TransitionKind
-from agent.model.documents import HISTORY_FILE, dump_history
+from agent.model.documents import dump_history
 from agent.model.release import ProbeResult, Reason
-from agent.model.snapshot import NotRequested
+from agent.model.snapshot import Known, NotRequested, Unavailable
 from agent.model.volumes import Mount
-from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.collector import Moment, take_snapshot
 from agent.sources.source_error import SourceError
 from tests.builders import KVM, NOW, UPTIME, node, node_using, reservation, transition
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
-from tests.wire import ID, Answer, FakeServer, Request, hang, http, open_directory
+from tests.sources.kube.connections import read
+from tests.wire import ID, Answer, FakeServer, Request, http, open_directory
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
+Wire = Callable[..., Any]
+
+
 @pytest.fixture
-def wire(tmp_path: Path) -> Iterator[Callable[..., NodeSources]]:
+def wire(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Return what wires a node in a private directory; options replace those of the test."""
 
-    def wired(**options: str) -> NodeSources:
+    def wired(**options: str) -> Any:
         given = {
             "api": "off",
             "cni_networks_dir": f"{tmp_path}/networks",
@@ -68,15 +72,9 @@ def running_docker(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def sources(wire: Callable[..., NodeSources]) -> Recheck:
-    return wire().recheck
-
-
-def read(sources: NodeSources, name: str) -> Any:
-    """Read one source of a node on which nothing else was read yet."""
-    (only,) = (reader for one, reader in sources.snapshot.readers.items() if one == name)
-    snapshot = take_snapshot(Sources({name: only}), "worker-1", Moment(NOW, UPTIME), lambda: 0.0)
-    return getattr(snapshot, name)
+def sources(wire: Wire) -> Recheck:
+    made: Recheck = wire().recheck
+    return made
 
 
 def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
@@ -89,6 +87,8 @@ def process(proc: Path, pid: int, ip: str, ipv6: str) -> None:
 
 
 def test_the_process_with_a_configured_address_is_named(sources: Recheck, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="shows its network namespace"):
+        sources.holder_of(ID, ["10.244.1.9"])
     process(tmp_path / "proc", 71, "10.244.1.9", "fd000099000000000000000000000009")
     (tmp_path / "cache").mkdir()
     assert sources.holder_of(ID, ["10.244.1.9"]) == "process 71 (nginx) has the address configured"
@@ -118,12 +118,6 @@ def test_a_mounted_namespace_of_the_sandbox_is_named(sources: Recheck, tmp_path:
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_mounted_namespaces_are_read_of_the_first_process(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
-    pinned(tmp_path)
-    assert wire().snapshot.readers["mounted_namespaces"](node()) == ("/run/netns/cni-9",)
-
-
-@pytest.mark.usefixtures("running_docker")
 def test_a_namespace_mounted_only_for_a_runtime_protects_its_sandbox(sources: Recheck, tmp_path: Path) -> None:
     pinned(tmp_path)
     table, own = tmp_path / "proc/1/mountinfo", tmp_path / "proc/8/mountinfo"
@@ -138,28 +132,21 @@ def test_a_namespace_mounted_only_for_a_runtime_protects_its_sandbox(sources: Re
         sources.holder_of(ID, ["10.244.1.9"])
 
 
-def test_the_choice_of_docker_is_no_answer_about_other_runtimes(wire: Callable[..., NodeSources]) -> None:
-    assert wire().snapshot.readers["runtimes"](node()) == NotRequested("runtimes", "--runtime=docker")
-    assert wire(runtime="auto").snapshot.readers["runtimes"](node()) == ()
-
-
 @pytest.mark.usefixtures("running_docker")
-def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(
-    wire: Callable[..., NodeSources], tmp_path: Path
-) -> None:
+def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(wire: Wire, tmp_path: Path) -> None:
     (tmp_path / "sandbox" / ID).touch()
     (tmp_path / "proc/7/stat").write_text(f"7 (containerd) S {'0 ' * 18}50 0\n")
     write_sockets(tmp_path / "proc", "/run/containerd/containerd.sock")
     with open_directory() as run_dir:
         (run_dir / "containerd").mkdir()
         wired = wire(runtime="auto", run_dir=str(run_dir))
-        assert wired.recheck.has_checkpoint(ID)
+        assert (wired.recheck.has_checkpoint(ID), wired.recheck.has_checkpoint("f" * 64)) == (True, False)
         with FakeGrpcServer(run_dir / "containerd/containerd.sock", FakeRuntime().answer):
             assert wired.snapshot.readers["containers"](node()) == ()
         assert not wired.recheck.has_checkpoint(ID)
 
 
-def test_a_probe_needs_libcnis_cache(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
+def test_a_probe_needs_libcnis_cache(wire: Wire, tmp_path: Path) -> None:
     own = reservation("127.0.0.1")
     write_sockets(tmp_path / "proc")
     for probe in ("on", "off"):
@@ -172,33 +159,26 @@ def test_a_probe_needs_libcnis_cache(wire: Callable[..., NodeSources], tmp_path:
 
 
 @pytest.mark.usefixtures("running_docker")
-@pytest.mark.parametrize(
-    ("table", "objects"),
-    [
-        ("1 0 0:4 net:[4026532281] /run/netns/cni-10 rw - nsfs nsfs rw\n", True),
-        ("1 0 0:4 net:[4026532281] /run/netns/cni-9 rw - nsfs nsfs rw\n", False),
-        ("1 0 0:4 net:[4026532281] /run/docker/netns/default rw - nsfs nsfs rw\n", False),
-        ("", False),
-    ],
-    ids=["of nobody", "of a sandbox", "docker's", "none"],
-)
-def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(
-    wire: Callable[..., NodeSources], tmp_path: Path, table: str, objects: bool
-) -> None:
+def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(wire: Wire, tmp_path: Path) -> None:
     pinned(tmp_path)
     write_sockets(tmp_path / "proc")
-    (tmp_path / "proc/1/mountinfo").write_text(table)
-    for probe, why in (("on", "203.0.113.9 cannot be probed: the node has it on no link"), ("off", "not probed: ")):
-        for send in (True, False):
-            (result,) = wire(probe=probe).recheck.probe([reservation("203.0.113.9")], send=send).values()
-            assert why in result.why
-            assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
+    for mounted, objects in (
+        ("/run/netns/cni-10", True),
+        ("/run/netns/cni-9", False),  # of a sandbox
+        ("/run/docker/netns/default", False),
+        ("", False),
+    ):
+        table = f"1 0 0:4 net:[4026532281] {mounted} rw - nsfs nsfs rw\n" if mounted else ""
+        (tmp_path / "proc/1/mountinfo").write_text(table)
+        for probe, why in (("on", "203.0.113.9 cannot be probed: the node has it on no link"), ("off", "not probed: ")):
+            for send in (True, False):
+                (result,) = wire(probe=probe).recheck.probe([reservation("203.0.113.9")], send=send).values()
+                assert why in result.why
+                assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_namespace_of_docker_is_explained_only_while_docker_runs(
-    wire: Callable[..., NodeSources], tmp_path: Path
-) -> None:
+def test_a_namespace_of_docker_is_explained_only_while_docker_runs(wire: Wire, tmp_path: Path) -> None:
     pinned(tmp_path, "/run/docker/netns/a1")
     write_sockets(tmp_path / "proc")
     recheck, lost = wire(probe="off").recheck, reservation("203.0.113.9")
@@ -208,33 +188,6 @@ def test_a_namespace_of_docker_is_explained_only_while_docker_runs(
     table = "1 0 0:4 net:[4026531992] /run/docker/netns/default rw - nsfs nsfs rw\n"
     (tmp_path / "proc/1/mountinfo").write_text(table)
     assert recheck.probe([lost])[lost.key].objection is None, "the node's own, which docker has left mounted"
-
-
-def test_without_processes_addresses_are_never_treated_as_free(sources: Recheck) -> None:
-    with pytest.raises(SourceError, match="shows its network namespace"):
-        sources.holder_of(ID, ["10.244.1.9"])
-
-
-def test_the_kubelet_checkpoint_is_rechecked(sources: Recheck, tmp_path: Path) -> None:
-    assert not sources.has_checkpoint(ID)
-    (tmp_path / "sandbox" / ID).touch()
-    assert sources.has_checkpoint(ID)
-
-
-@pytest.mark.usefixtures("running_docker")
-def test_docker_is_queried_for_one_container(sources: Recheck, tmp_path: Path) -> None:
-    there = {ID: http(json.dumps({"Id": ID}))}
-
-    def answers(request: Request) -> Answer:
-        if request.path == "/version":
-            return [http('{"ApiVersion": "1.41"}')]
-        container_id = request.path.split("/")[3]
-        missing = http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
-        return [there.get(container_id, missing)]
-
-    with FakeServer(answers, at=tmp_path / "docker.sock"):
-        assert sources.has_container(ID)
-        assert not sources.has_container("f" * 64)
 
 
 @pytest.mark.usefixtures("running_docker")
@@ -253,22 +206,10 @@ def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: Recheck, 
         sources.has_container(ID)
 
 
-@pytest.mark.usefixtures("running_docker")
-def test_a_hanging_or_missing_docker_is_never_treated_as_gone(sources: Recheck, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"cannot connect to docker at .*/docker\.sock: no such file"):
-        sources.has_container(ID)
-    good = [http('{"ApiVersion": "1.41"}')]
-    server: FakeServer = FakeServer(
-        lambda request: good if request.path == "/version" else hang(server), at=tmp_path / "docker.sock"
-    )
-    with server, pytest.raises(SourceError, match="docker: "):
-        sources.has_container(ID)
-
-
 # A connection to the socket of a stopped docker starts it, if systemd listens there
 
 
-def test_a_docker_that_does_not_run_is_never_asked(wire: Callable[..., NodeSources], tmp_path: Path) -> None:
+def test_a_docker_that_does_not_run_is_never_asked(wire: Wire, tmp_path: Path) -> None:
     with FakeServer(lambda _: [http("[]")], at=tmp_path / "docker.sock") as systemd:
         for where in (systemd.url, "tcp://127.0.0.1:1"):
             wired = wire(docker_host=where)
@@ -294,73 +235,60 @@ def test_a_docker_that_stops_between_two_attempts_is_not_started_again(sources: 
         assert len(server.requests) == 1
 
 
-# Device plugins
-
-
-Wire = Callable[..., NodeSources]
-
-
-def test_device_plugins_and_their_history_are_read_together(wire: Wire, tmp_path: Path) -> None:
-    seen = transition(TransitionKind.REGISTERED, KVM)
-    for name in ("devices", "state"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "state" / HISTORY_FILE).write_text(dump_history([seen]))
-    plugins = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
-    assert (plugins.sockets, plugins.history, plugins.trouble) == ((), (seen,), "")
-    (tmp_path / "state" / HISTORY_FILE).write_text("damaged")
-    plugins = read(wire(device_plugins_dir=f"{tmp_path}/devices"), "device_plugins").known()
-    assert (plugins.history, plugins.trouble) == ((), f"{tmp_path}/state/device-plugins.json: not JSON")
-
-
-def test_a_missing_directory_of_device_plugins_is_unavailable(wire: Wire, tmp_path: Path) -> None:
-    sources = wire(device_plugins_dir=f"{tmp_path}/devices")
-    with pytest.raises(SourceError, match=f"{tmp_path}/devices does not exist"):
-        sources.snapshot.readers["device_plugins"](node())
-
-
-def test_disabled_device_plugins_are_not_requested(wire: Wire) -> None:
-    assert read(wire(), "device_plugins") == NotRequested("device_plugins", "--device-plugins-dir=off")
-
-
-# Volumes
+# What is read beside containers and reservations
 
 
 LOST = node(node=[node_using("kubernetes.io/gce-pd/d-1")])
 """A node whose status misses a volume, so that mounts are read."""
 
 
-def test_the_mount_table_and_the_kubelet_directory_are_read_together(wire: Wire, tmp_path: Path) -> None:
+def test_a_source_that_is_disabled_is_not_requested(wire: Wire) -> None:
+    sources = wire().snapshot
+    for source, why in (
+        ("device_plugins", "--device-plugins-dir=off"),
+        ("mounts", "--kubelet-dir=off"),
+        ("attachments", "--api=off"),
+        ("runtimes", "--runtime=docker"),  # which is no answer about others
+    ):
+        assert read(sources, source, LOST) == NotRequested(source, why)
+    assert read(wire(runtime="auto").snapshot, "runtimes") == Known(())
+    assert sources.api_skew() is None
+
+
+def test_a_directory_that_is_missing_is_unavailable_and_not_empty(wire: Wire, tmp_path: Path) -> None:
+    sources = wire(device_plugins_dir=f"{tmp_path}/devices", kubelet_dir=f"{tmp_path}/kubelet").snapshot
+    for source, directory in (("device_plugins", "devices"), ("mounts", "kubelet/plugins")):
+        reading = read(sources, source, LOST)
+        assert isinstance(reading, Unavailable)
+        assert f"{tmp_path}/{directory} does not exist" in reading.why
+
+
+def test_device_plugins_and_their_history_are_read_together(wire: Wire, tmp_path: Path) -> None:
+    seen, history = transition(TransitionKind.REGISTERED, KVM), tmp_path / "state/device-plugins.json"
+    for name in ("devices", "state"):
+        (tmp_path / name).mkdir()
+    for stored, known, trouble in ((dump_history([seen]), (seen,), ""), ("damaged", (), f"{history}: not JSON")):
+        history.write_text(stored)
+        plugins = read(wire(device_plugins_dir=f"{tmp_path}/devices").snapshot, "device_plugins").known()
+        assert (plugins.sockets, plugins.history, plugins.trouble) == ((), known, trouble)
+
+
+@pytest.mark.usefixtures("running_docker")
+def test_mounts_and_mounted_namespaces_are_those_of_the_first_process(wire: Wire, tmp_path: Path) -> None:
     kubelet, place = tmp_path / "kubelet", "plugins/kubernetes.io/gce-pd/mounts/d-1"
     (kubelet / place).mkdir(parents=True)
-    (tmp_path / "proc" / "1").mkdir(parents=True)
-    (tmp_path / "proc/1/mountinfo").write_text(f"1 0 98:0 / {kubelet}/{place} rw - ext4 /dev/sdb rw\n")
-    reader = wire(kubelet_dir=str(kubelet)).snapshot.readers["mounts"]
-    assert reader(LOST) == (Mount("kubernetes.io/gce-pd/d-1"),)
-
-
-def test_a_missing_kubelet_directory_is_unavailable_and_not_unmounted(wire: Wire, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=f"{tmp_path}/kubelet/plugins does not exist"):
-        wire(kubelet_dir=f"{tmp_path}/kubelet").snapshot.readers["mounts"](LOST)
-
-
-def test_disabled_volumes_are_not_requested(wire: Wire) -> None:
-    readers = wire().snapshot.readers
-    assert readers["mounts"](LOST) == NotRequested("mounts", "--kubelet-dir=off")
-    assert readers["attachments"](LOST) == NotRequested("attachments", "--api=off")
+    pinned(tmp_path)
+    with (tmp_path / "proc/1/mountinfo").open("a") as table:
+        table.write(f"2 0 98:0 / {kubelet}/{place} rw - ext4 /dev/sdb rw\n")
+    sources = wire(kubelet_dir=str(kubelet)).snapshot
+    assert read(sources, "mounts", LOST).known() == (Mount("kubernetes.io/gce-pd/d-1"),)
+    assert read(sources, "mounted_namespaces").known() == ("/run/netns/cni-9",)
 
 
 def test_what_is_damaged_in_the_cache_is_read_with_it(wire: Wire, tmp_path: Path) -> None:
     sources = wire().snapshot
     (tmp_path / "cache").mkdir()
     (tmp_path / f"cache/kubenet-{'9' * 64}-eth0").touch()
-    snapshot = take_snapshot(
-        replace(sources, readers={"cni_results": sources.readers["cni_results"]}),
-        "worker-1",
-        Moment(NOW, UPTIME),
-        lambda: 0.0,
-    )
+    only = replace(sources, readers={"cni_results": sources.readers["cni_results"]})
+    snapshot = take_snapshot(only, "worker-1", Moment(NOW, UPTIME), lambda: 0.0)
     assert [one.damage.value for one in snapshot.damaged_results] == ["it is empty"]
-
-
-def test_the_clock_skew_is_unknown_without_the_api_server(wire: Wire) -> None:
-    assert wire().snapshot.api_skew() is None

@@ -9,10 +9,12 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from agent.checks import engine
 from agent.checks.devices.history import derive, with_history
-from agent.model.devices import DevicePlugins, TransitionKind
-from agent.model.documents import HISTORY_FILE, StoredHistory, dump_history, load_history
+from agent.model.devices import DevicePlugins, DeviceTransition, TransitionKind
+from agent.model.documents import StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
 from agent.state.device_history import DeviceHistoryStore
@@ -33,47 +35,43 @@ def report(snapshot: Snapshot) -> Report:
     return engine.run(with_history(snapshot), None, grace=timedelta(0), confirm_after=timedelta(0))[0]
 
 
-def read_back(snapshot: Snapshot, state_dir: Path) -> Snapshot:
+def read_back(snapshot: Snapshot, path: Path) -> Snapshot:
     """Take the next snapshot: its source reads what was written."""
-    devices = snapshot.device_plugins.known()
-    stored = load_history((state_dir / HISTORY_FILE).read_text()).transitions
-    return replace(snapshot, device_plugins=Known(replace(devices, history=stored)))
+    return replace(snapshot, device_plugins=Known(replace(snapshot.device_plugins.known(), history=stored(path))))
 
 
-def test_a_stored_history_is_read_by_the_next_snapshot(tmp_path: Path) -> None:
-    exporter = DeviceHistoryStore(tmp_path)
-    exporter.export(report(SEEN), 0.1)
-    assert derive(read_back(SEEN, tmp_path)) == derive(SEEN)
-    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(SEEN)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state/device-plugins.json"
 
 
-def test_the_file_is_private_and_no_temporary_file_is_left(tmp_path: Path) -> None:
-    state_dir = tmp_path / "var" / "nodeleak"
-    DeviceHistoryStore(state_dir).export(report(SEEN), 0.1)
-    assert (state_dir / HISTORY_FILE).stat().st_mode & 0o777 == 0o600
-    assert state_dir.stat().st_mode & 0o777 == 0o700
-    assert os.listdir(state_dir) == [HISTORY_FILE]
+@pytest.fixture
+def store(path: Path) -> DeviceHistoryStore:
+    """Return a store that has written the history of a node."""
+    made = DeviceHistoryStore(path.parent)
+    made.export(report(SEEN), 0.1)
+    return made
 
 
-def test_only_changes_replace_the_file(tmp_path: Path) -> None:
-    exporter = DeviceHistoryStore(tmp_path)
-    exporter.export(report(SEEN), 0.1)
-    before = (tmp_path / HISTORY_FILE).stat().st_ino
-    later = read_back(SEEN, tmp_path)
-    for unchanged in (SEEN, later):
-        exporter.export(report(unchanged), 0.1)
-    assert (tmp_path / HISTORY_FILE).stat().st_ino == before
+def stored(path: Path) -> tuple[DeviceTransition, ...]:
+    return load_history(path.read_text()).transitions
+
+
+@pytest.mark.usefixtures("store")
+def test_a_private_file_is_read_by_the_next_snapshot_and_no_temporary_file_is_left(path: Path) -> None:
+    assert derive(read_back(SEEN, path)) == derive(SEEN) == stored(path)
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_only_changes_replace_the_file(store: DeviceHistoryStore, path: Path) -> None:
+    before, later = path.stat().st_ino, read_back(SEEN, path)
+    for unchanged in (SEEN, later, node(device_plugins=unavailable("device_plugins"))):
+        store.export(report(unchanged), 0.1)
+    assert path.stat().st_ino == before
     devices = later.device_plugins.known()
-    exporter.export(report(replace(later, device_plugins=Known(replace(devices, sockets=())))), 0.1)
-    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions[-1].what.value == "socket_gone"
-
-
-def test_a_sync_without_device_plugins_does_not_change_the_file(tmp_path: Path) -> None:
-    exporter = DeviceHistoryStore(tmp_path)
-    exporter.export(report(SEEN), 0.1)
-    before = (tmp_path / HISTORY_FILE).read_text()
-    exporter.export(report(node(device_plugins=unavailable("device_plugins"))), 0.1)
-    assert (tmp_path / HISTORY_FILE).read_text() == before
+    store.export(report(replace(later, device_plugins=Known(replace(devices, sockets=())))), 0.1)
+    assert stored(path)[-1].what.value == "socket_gone"
 
 
 def test_without_a_kubelet_nothing_is_stored(tmp_path: Path) -> None:
@@ -91,18 +89,20 @@ StateFile(Path(sys.argv[1]), print).write(b"half of it")
 """
 
 
-def test_what_a_process_left_that_was_killed_is_removed_by_the_next_write(tmp_path: Path) -> None:
-    (tmp_path / f".{HISTORY_FILE}.original").touch()  # somebody else's
+def test_what_a_process_left_that_was_killed_is_removed_by_the_next_write(path: Path) -> None:
+    path.parent.mkdir()
+    other = path.with_name(f".{path.name}.original")
+    other.touch()  # somebody else's
     for _ in range(2):
-        command = (sys.executable, "-c", KILLED, str(tmp_path / HISTORY_FILE))
-        assert subprocess.run(command, check=False).returncode == 9  # noqa: S603 (a command of ours)
-    assert len(os.listdir(tmp_path)) == 2, "what the first left, the second removed"
-    DeviceHistoryStore(tmp_path).export(report(SEEN), 0.1)
-    assert sorted(os.listdir(tmp_path)) == [f".{HISTORY_FILE}.original", HISTORY_FILE]
+        done = subprocess.run((sys.executable, "-c", KILLED, str(path)), check=False)  # noqa: S603 (a command of ours)
+        assert done.returncode == 9
+    assert len(os.listdir(path.parent)) == 2, "what the first left, the second removed"
+    DeviceHistoryStore(path.parent).export(report(SEEN), 0.1)
+    assert sorted(os.listdir(path.parent)) == [other.name, path.name]
 
 
-def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_the_agent_runs(tmp_path: Path) -> None:
-    in_the_way, reasons = tmp_path / "nodeleak", list[str]()
+def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_the_agent_runs(path: Path) -> None:
+    in_the_way, reasons = path.parent, list[str]()
     in_the_way.write_text("a file")
     store = DeviceHistoryStore(in_the_way, reasons.append)
     for _ in range(2):
@@ -114,38 +114,35 @@ def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_th
     assert DeviceHistoryStore(in_the_way).read().transitions == derive(SEEN)
 
 
-def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(tmp_path: Path) -> None:
-    exporter = DeviceHistoryStore(tmp_path)
-    exporter.export(report(SEEN), 0.1)
-    before = (tmp_path / HISTORY_FILE).read_text()
-    news = read_back(node(device_plugins=device_plugins()), tmp_path)
+def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(store: DeviceHistoryStore, path: Path) -> None:
+    before, news = path.read_text(), read_back(node(device_plugins=device_plugins()), path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        exporter.export(report(news), 0.1)
+        store.export(report(news), 0.1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert exporter.failed.endswith(": File too large")
-    assert (tmp_path / HISTORY_FILE).read_text() == before
-    assert os.listdir(tmp_path) == [HISTORY_FILE]
-    exporter.export(report(news), 0.1)
-    assert load_history((tmp_path / HISTORY_FILE).read_text()).transitions == derive(news)
+    assert store.failed.endswith(": File too large")
+    assert (path.read_text(), os.listdir(path.parent)) == (before, [path.name])
+    store.export(report(news), 0.1)
+    assert stored(path) == derive(news)
 
 
 # At the next start
 
 
-def test_a_stored_history_is_read_once(tmp_path: Path) -> None:
-    assert DeviceHistoryStore(tmp_path).read() == DeviceHistoryStore(tmp_path / "none").read() == StoredHistory()
-    store, stored = DeviceHistoryStore(tmp_path), transition(TransitionKind.REGISTERED, KVM)
-    (tmp_path / HISTORY_FILE).write_text(dump_history([stored]))
-    assert store.read() == StoredHistory((stored,))
-    (tmp_path / HISTORY_FILE).unlink()
-    assert store.read() == StoredHistory((stored,))
+def test_a_stored_history_is_read_once(path: Path) -> None:
+    store, seen = DeviceHistoryStore(path.parent), transition(TransitionKind.REGISTERED, KVM)
+    assert DeviceHistoryStore(path.parent).read() == StoredHistory()
+    path.parent.mkdir()
+    path.write_text(dump_history([seen]))
+    assert store.read() == StoredHistory((seen,))
+    path.unlink()
+    assert store.read() == StoredHistory((seen,))
 
 
-def test_a_history_that_cannot_be_read_is_empty_and_reported(tmp_path: Path) -> None:
-    path = tmp_path / HISTORY_FILE
+def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path) -> None:
+    path.parent.mkdir()
     makes: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: path.write_bytes(b""), f"{path}: not JSON"),
         (lambda: path.write_text(dump_history(derive(SEEN))[:-3]), f"{path}: not JSON"),
@@ -156,29 +153,22 @@ def test_a_history_that_cannot_be_read_is_empty_and_reported(tmp_path: Path) -> 
     )
     for make, why in makes:
         make()
-        store = DeviceHistoryStore(tmp_path)
+        store = DeviceHistoryStore(path.parent)
         for _ in range(2):
             found = store.read()
             assert (found.transitions, found.trouble.removeprefix("cannot read ").startswith(why)) == ((), True)
+        store.export(report(SEEN), 0.1)
+        assert store.read() == DeviceHistoryStore(path.parent).read() == StoredHistory(derive(SEEN))
         path.unlink()
     path.touch()
-    assert DeviceHistoryStore(path).read().trouble == f"cannot read {path}/{HISTORY_FILE}: not a directory"
+    assert DeviceHistoryStore(path).read().trouble == f"cannot read {path}/{path.name}: not a directory"
 
 
 def test_an_unreadable_history_is_reported() -> None:
     with open_directory() as open_dir:
-        path = open_dir / HISTORY_FILE
+        path = open_dir / "device-plugins.json"
         path.write_text(dump_history(derive(SEEN)))
         path.chmod(0o600)
         with as_nobody():
             why = f"cannot read {path}: permission denied (run as root)"
             assert DeviceHistoryStore(open_dir).read() == StoredHistory((), why)
-
-
-def test_a_damaged_history_is_replaced_and_reported_until_then(tmp_path: Path) -> None:
-    (tmp_path / HISTORY_FILE).write_text("{")
-    store = DeviceHistoryStore(tmp_path)
-    assert store.read().trouble
-    store.export(report(SEEN), 0.1)
-    assert store.read() == DeviceHistoryStore(tmp_path).read()
-    assert store.read().trouble == ""

@@ -8,10 +8,10 @@ from agent.checks import engine
 from agent.model.documents import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import LastSeen, Removal
 from agent.model.report import Report
-from agent.state.last_seen import FRESH, LastSeenExporter
+from agent.state.last_seen import LastSeenExporter
 from tests.builders import INSTANCE, last_seen, node, registration, unavailable
 
-NOTHING = timedelta(0)
+NOTHING, FRESH = timedelta(0), timedelta(minutes=10)
 
 
 def report(
@@ -69,12 +69,3 @@ def test_a_sync_without_a_record_does_not_change_the_file(tmp_path: Path) -> Non
     for incomplete in (node(registration=unavailable("registration")), node(registration=registration())):
         exporter.export(engine.run(incomplete, None, grace=NOTHING, confirm_after=NOTHING)[0], 0.1)
     assert stored(tmp_path) == last_seen(NOTHING)
-
-
-def test_an_unwritable_state_directory_is_logged_once_and_ends_nothing(tmp_path: Path) -> None:
-    (tmp_path / "nodeleak").write_text("a file")
-    logged: list[str] = []
-    exporter = LastSeenExporter(tmp_path / "nodeleak", logged.append)
-    exporter.export(report(NOTHING), 0.1)
-    exporter.export(report(NOTHING), 0.1)
-    assert logged == [f"{tmp_path}/nodeleak: File exists"]

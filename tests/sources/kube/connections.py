@@ -65,6 +65,13 @@ def read_from(directory: Path, answers: Answers, name: str, snapshot: Snapshot =
         return read(sources_of_command(kubeconfig(directory / "kubeconfig", server.url)), name, snapshot)
 
 
+class Hurry(threading.Event):
+    """A stop event that waits a fiftieth of the time."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(timeout and timeout / 50)
+
+
 @contextmanager
 def running(watches: Any, stop: threading.Event) -> Iterator[None]:
     """Run the watches of the daemon, each in its thread."""

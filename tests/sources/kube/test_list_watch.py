@@ -15,8 +15,8 @@ import pytest
 from agent.app import loop
 from agent.app.api_server import watched
 from agent.config import load
-from agent.model.snapshot import Unavailable
-from tests.sources.kube.connections import read, running
+from agent.model.snapshot import Known, Unavailable
+from tests.sources.kube.connections import Hurry, read, running
 from tests.sources.kube.old_server import listed, pod
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
 
@@ -63,13 +63,6 @@ def dropped(*pieces: bytes) -> Script:
 def lasting(*pieces: bytes) -> Script:
     """Say something, and then nothing: a watch as it should be."""
     return lambda server: itertools.chain([CHUNKED, *pieces], hang(server))
-
-
-class Hurry(threading.Event):
-    """Waits a fiftieth of the time."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return super().wait(timeout and timeout / 50)
 
 
 class Scripted:
@@ -275,12 +268,14 @@ def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
         ("ADDED", None), ("ADDED", []), ("ERROR", "x"), ("ERROR", None), ("ADDED", {"metadata": None}),
         ("ADDED", {"metadata": {"uid": "a"}}), ("ADDED", {"metadata": {"uid": "a", "resourceVersion": "x"}}),
         ("ADDED", {"metadata": {"uid": "a", "resourceVersion": float("inf")}}), ("ADDED", {"metadata": versioned}),
+        *(("DELETED", {"metadata": {"uid": "a", "resourceVersion": odd}}) for odd in ("", "-5", "9" * 30)),
         ("BOOKMARK", {"kind": "Pod"}), ("DELETED", {"metadata": versioned}),
         ("ADDED", {"metadata": {"uid": "a"} | versioned}),
     ]  # fmt: skip
     for message in (*(chunk(line + b"\n") for line in lines), *(event(kind, item) for kind, item in objects)):
         lists, watches = [pods(40, A), pods(90, C)], [streamed(message), lasting()]
-        check(tmp_path, lists, watches, "list 0, watch 40, list 40, watch 90", "c", {"broken": 1})
+        scripted = check(tmp_path, lists, watches, "list 0, watch 40, list 40, watch 90", "c", {"broken": 1})
+        assert (scripted.watch.regressions, read(scripted.sources, "watches")) == (0, Known(()))
 
 
 def test_a_deleted_pod_stays_deleted_as_far_as_memory_goes(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ The server is a fake (`old_server.py`), because servers of that age cannot run h
 """
 
 import itertools
-import json
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -18,13 +16,13 @@ import pytest
 from agent.app import loop
 from agent.app.api_server import watched
 from agent.config import load
-from agent.model.snapshot import Known, Unavailable
+from agent.model.snapshot import Known
 from agent.model.watches import Evidence, Watch
 from agent.sources.collector import Moment
 from tests.builders import NOW, UPTIME
-from tests.sources.kube.connections import read, running
+from tests.sources.kube.connections import Hurry, read, running
 from tests.sources.kube.old_server import FIRST, Etcd, Server, bookmark, line, pod
-from tests.wire import CHUNKED, LAST_CHUNK, Answer, FakeServer, Request, chunk, http, kubeconfig, until
+from tests.wire import Answer, FakeServer, Request, kubeconfig, until
 
 Answering = Callable[[Request], Answer]
 
@@ -56,13 +54,6 @@ class Ours:
         return {one.evidence: one for one in read(self.sources, "watches").known()}
 
 
-class Hurry(threading.Event):
-    """Waits a fiftieth of the time."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return super().wait(timeout and timeout / 50)
-
-
 @contextmanager
 def following(directory: Path, answering: Answering) -> Iterator[tuple[Ours, FakeServer]]:
     """Run the daemon's watch against a server."""
@@ -91,20 +82,9 @@ def play(etcd: Etcd) -> str:
     return live
 
 
-def versions(shown: Iterable[bytes]) -> list[int]:
-    return [int(json.loads(one)["object"]["metadata"]["resourceVersion"]) for one in shown]
-
-
 def watched_from(server: FakeServer) -> list[int]:
     """Return the versions from which the agent's client started watches."""
     return [int(parse_qs(one)["resourceVersion"][0]) for one in server.requested("allowWatchBookmarks")]
-
-
-def test_the_incident_has_decreasing_versions_and_a_fixed_server_has_not() -> None:
-    etcd = incident()
-    play(etcd)
-    assert versions(Server(etcd, old=True).events(FIRST + 2)) == [FIRST + 3, FIRST + 3, FIRST + 5, FIRST + 1]
-    assert versions(Server(etcd).events(FIRST + 2)) == [FIRST + 3, FIRST + 4, FIRST + 5, FIRST + 6]
 
 
 def test_a_live_pod_is_not_lost_to_a_replay(tmp_path: Path) -> None:
@@ -162,23 +142,6 @@ def test_bookmarks_are_no_evidence(tmp_path: Path) -> None:
         assert {one.before for one in ours.shown.values()} <= {FIRST + 50}, "a watch was started from it"
 
 
-def test_initial_objects_of_a_watch_from_any_version_are_no_evidence(tmp_path: Path) -> None:
-    etcd = incident()
-    old = Server(etcd, old=True)
-    assert versions(old.events(0)) == [FIRST + 2, FIRST + 1], "in no order"
-
-    def answering(request: Request) -> Answer:
-        return old.answer(request) if request.watches else [http('{"metadata":{"resourceVersion":"0"},"items":[]}')]
-
-    with following(tmp_path, answering) as (ours, server):
-        until(lambda: len(server.requests) > 3, "it is tried again")
-        assert read(ours.sources, "pods") == Unavailable(
-            "pods", "API server: it listed version 0, which cannot be watched from"
-        )
-        assert watched_from(server) == [], "no such watch is ever started"
-        assert ours.shown == {}
-
-
 def test_after_410_during_a_watch_deleted_objects_stay_deleted(tmp_path: Path) -> None:
     etcd = incident()
     old = Server(etcd, old=True)
@@ -212,31 +175,3 @@ def test_a_restored_etcd_is_recognized_and_accepted(tmp_path: Path) -> None:
         etcd.delete("uid-1")
         until(lambda: ours.pods == {"uid-0"}, "ours follows the new history")
         assert set(ours.shown) == {Evidence.RV_RESET}
-
-
-def first_watch(server: Server, *lines: bytes) -> Answering:
-    """Answer the first watch with these lines, and everything else as the server does."""
-    answers = [[CHUNKED, *map(chunk, lines), LAST_CHUNK]]
-    return lambda request: answers.pop() if request.watches and answers else server.answer(request)
-
-
-def test_events_of_deleted_objects_resurrect_nothing(tmp_path: Path) -> None:
-    for version in (FIRST + 1, FIRST + 900):
-        etcd = incident()
-        etcd.delete("uid-0")
-        deleted, news = line("DELETED", pod("uid-1", FIRST + 4)), line("MODIFIED", pod("uid-1", version))
-        with following(tmp_path, first_watch(Server(etcd), deleted, news)) as (ours, server):
-            until(lambda: Evidence.REPLAYED in ours.shown, "it is seen")
-            etcd.delete("uid-1")
-            until(lambda: len(watched_from(server)) > 3, "life goes on")
-            assert ours.pods == set()
-
-
-def test_a_version_that_is_no_number_is_no_evidence_and_no_error(tmp_path: Path) -> None:
-    for written in ("", "-5", "9" * 30):
-        odd = pod("uid-0", 1)
-        odd["metadata"]["resourceVersion"] = written
-        with following(tmp_path, first_watch(Server(incident()), line("DELETED", odd))) as (ours, server):
-            until(lambda: len(watched_from(server)) > 2, "it lists anew, and goes on")
-            assert ours.pods == {"uid-0", "uid-1"}
-            assert ours.shown == {}

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -126,11 +125,10 @@ def test_a_bad_answer_is_unavailable(socket_path: Path, client: Docker) -> None:
         with FakeServer(engine(answer), at=socket_path):
             assert text in error_of(client.containers)
         socket_path.unlink()
-
-
-def test_an_engine_without_a_version_is_unavailable(socket_path: Path, client: Docker) -> None:
+    other = Docker(f"unix://{socket_path}", 1.0)
     with FakeServer(lambda _: [http("{}")], at=socket_path):
-        assert 'key "ApiVersion" is missing' in error_of(client.containers)
+        assert 'key "ApiVersion" is missing' in error_of(other.containers)
+    other.close()
 
 
 def test_after_a_restart_or_an_upgrade_the_same_client_reads_the_engine_again(
@@ -156,41 +154,36 @@ def test_after_a_restart_or_an_upgrade_the_same_client_reads_the_engine_again(
         assert len(client.containers()) == 2
 
 
-@pytest.mark.parametrize("part", ["/version", "/containers"], ids=["at the first word", "when it is asked"])
-def test_an_engine_that_hangs_times_out(socket_path: Path, part: str) -> None:
-    client, good = Docker(f"unix://{socket_path}", 0.3), engine([item()])
-    server: FakeServer = FakeServer(
-        lambda request: hang(server) if part in request.target else good(request), at=socket_path
-    )
-    with server:
-        start = time.perf_counter()
-        assert "timed out" in error_of(client.containers).lower()
-        assert "timed out" in error_of(lambda: client.has(ID)).lower(), "and is never treated as gone"
-        assert time.perf_counter() - start < 30
-    client.close()
+def test_an_engine_that_hangs_times_out(socket_path: Path) -> None:
+    good = engine([item()])
+    for part in ("/version", "/containers"):
+        client = Docker(f"unix://{socket_path}", 0.3)
+        server = FakeServer(
+            lambda request: hang(server) if part in request.target else good(request),  # noqa: B023
+            at=socket_path,
+        )
+        with server:
+            assert "timed out" in error_of(client.containers).lower()
+            assert "timed out" in error_of(lambda: client.has(ID)).lower(), "and is never treated as gone"  # noqa: B023
+        client.close()
+        socket_path.unlink()
 
 
 # One container
 
 
 def no_such(container_id: str = ID) -> bytes:
-    """Say as docker 20.10 to 28 does that there is no such container."""
+    """Return what docker 20.10 to 28 says."""
     return http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
 
 
-def test_a_container_that_can_be_inspected_exists_in_any_state(socket_path: Path, client: Docker) -> None:
-    found = http(json.dumps({"Id": ID, "State": {"Status": "dead"}}))
-    with FakeServer(engine(found), at=socket_path) as server:
-        assert client.has(ID) is True
-    assert server.requested("/containers/") == [f"/v1.41/containers/{ID}/json"]
-
-
 def test_a_container_is_gone_only_if_docker_says_so(socket_path: Path, client: Docker) -> None:
-    with FakeServer(engine(no_such()), at=socket_path):
-        assert client.has(ID) is False
-
-
-def test_any_other_answer_is_never_treated_as_gone(socket_path: Path, client: Docker) -> None:
+    found = http(json.dumps({"Id": ID, "State": {"Status": "dead"}}))
+    for known, exists in ((found, True), (no_such(), False)):
+        with FakeServer(engine(known), at=socket_path) as server:
+            assert client.has(ID) is exists
+        assert server.requested("/containers/") == [f"/v1.41/containers/{ID}/json"]
+        socket_path.unlink()
     for answer, text in (
         (http('{"message": "page not found"}', "404 Not Found"), "page not found"),
         (http(HTML, "404 Not Found", "text/html"), "404 Client Error"),

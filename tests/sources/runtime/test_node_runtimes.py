@@ -1,222 +1,223 @@
-"""Which container runtimes are asked: the process table and the list of sockets are files, the runtimes are objects."""
+"""Which container runtimes a node asks: its process table and sockets are files, its runtimes fake servers."""
 
 import json
 import os
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.snapshot import Container
-from agent.sources.host.cni_config import CniStatus
-from agent.sources.host.processes import ProcessTable
-from agent.sources.runtime.node_runtimes import NodeRuntimes
-from agent.sources.runtime.runtime import NoCri
+from agent.app.sources import for_command
+from agent.config import load
+from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime, RuntimeNetwork
+from agent.model.snapshot import Unavailable
 from agent.sources.source_error import SourceError
-from tests.builders import DB_ID, WEB_ID, node, sandbox
+from tests.fakes.cri import FakeRuntime, cniconfig, sandbox
+from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
+from tests.sources.kube.connections import read
+from tests.wire import Answer, FakeServer, Request, http, open_directory
 
-SOCKET = "/run/containerd/containerd.sock"
-CRIO_SOCKET = "/run/crio/crio.sock"
+A, B = "a" * 64, "b" * 64
+SOCKET, CRIO, MINE = "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/mine.sock"
+DOCKERS = "/run/docker.sock"
+BRIDGE = {"type": "bridge", "ipam": {"type": "host-local"}}
+CBR0 = (RuntimeNetwork("cbr0", ("bridge",), "host-local"),)
 
-
-SILENT = CniStatus()
-
-
-@dataclass
-class Fake:
-    """A runtime that lists these sandboxes, and has records of some more."""
-
-    expected: ContainerRuntime
-    listed: tuple[Container, ...] = ()
-    recorded: tuple[Container, ...] = ()
-    named: CniStatus = SILENT
-    error: SourceError | None = None
-    require: Callable[[], None] = lambda: None
-    asked: list[set[str]] = field(default_factory=list)
-
-    def identify(self) -> ContainerRuntime:
-        self._answer()
-        return replace(self.expected, version="1.7.24")
-
-    def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
-        self._answer()
-        self.asked.append(set(asked))
-        return (*self.listed, *(one for one in self.recorded if one.id in asked))
-
-    def has(self, container_id: str) -> bool:
-        self._answer()
-        return any(one.id == container_id for one in (*self.listed, *self.recorded))
-
-    def networks(self) -> CniStatus:
-        self._answer()
-        return self.named
-
-    def _answer(self) -> None:
-        self.require()
-        if self.error:
-            raise self.error
+# The docker package forgets the socket of a client that could not be made; the collector finds it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
-@dataclass
 class Machine:
-    """A node's processes and sockets, and what its runtimes answer."""
+    """A node with docker, containerd, CRI-O and another runtime; each answers, whether it seems to run or not."""
 
-    proc: Path
-    docker: Fake = field(default_factory=lambda: Fake(ContainerRuntime(DOCKER)))
-    cri: dict[str, Fake] = field(default_factory=dict)
-
-    def run(self, *commands: str, listening: Collection[str] = (), kubelet: str = "") -> None:
-        (self.proc / "sys/kernel/random").mkdir(parents=True)
-        (self.proc / "sys/kernel/random/boot_id").write_text("b-1\n")
+    def __init__(self, home: Path) -> None:
+        self.proc, self.run_dir, self.listed = home / "proc", home / "run", list[str]()
+        self.cri = {
+            SOCKET: FakeRuntime(),
+            CRIO: FakeRuntime(name="cri-o", version="1.35.6"),
+            MINE: FakeRuntime(name="mine"),
+        }
+        self.servers: dict[str, FakeGrpcServer] = {}
+        for socket, runtime in self.cri.items():
+            path = self.run_dir / Path(socket).relative_to("/run")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.servers[socket] = FakeGrpcServer(path, runtime.answer)
+        self.docker = FakeServer(self._docker, at=self.run_dir / "docker.sock")
+        random = self.proc / "sys/kernel/random"
+        random.mkdir(parents=True)
+        (random / "boot_id").write_text("b-1\n")
         (self.proc / "stat").write_text("btime 1700000000\n")
+
+    def _docker(self, request: Request) -> Answer:
+        if request.path == "/version":
+            return [http('{"ApiVersion": "1.41"}')]
+        if request.path.endswith("/containers/json"):
+            return [http(json.dumps([{"Id": one, "State": "running", "Created": 1} for one in self.listed]))]
+        container_id = request.path.split("/")[3]
+        missing = http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
+        return [http(json.dumps({"Id": container_id})) if container_id in self.listed else missing]
+
+    def process(self, pid: int, *words: str) -> None:
+        (self.proc / f"{pid}").mkdir(exist_ok=True)
+        (self.proc / f"{pid}/stat").write_text(f"{pid} ({words[0]}) S {'0 ' * 18}50 0\n")
+        (self.proc / f"{pid}/cmdline").write_text("".join(f"{word}\0" for word in words))
+
+    def wire(self, commands: str, *listening: str, kubelet: str = "", **options: str) -> Any:
+        """Let these processes run, and return what reads the node."""
         write_sockets(self.proc, *listening)
-        for pid, command in enumerate(("kubelet", *commands), 7):
-            (self.proc / f"{pid}").mkdir()
-            (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
-            words = [command, f"--container-runtime-endpoint={kubelet}"] if kubelet else [command]
-            (self.proc / f"{pid}/cmdline").write_text("".join(f"{word}\0" for word in words))
+        self.process(7, "kubelet", *([f"--container-runtime-endpoint={kubelet}"] if kubelet else []))
+        for pid in range(8, 12):
+            for file in (self.proc / f"{pid}").glob("*"):
+                file.unlink()
+        for pid, command in enumerate(commands.split(), 8):
+            self.process(pid, command)
+        given = {"api": "off", "proc": str(self.proc), "run_dir": str(self.run_dir), "device_plugins_dir": "off"}
+        return for_command(load("scan", given | {"docker_host": self.docker.url} | options, {}))
 
-    def serve(self, socket: str, name: str = CONTAINERD, **answers: object) -> Fake:
-        fake = Fake(ContainerRuntime(name, "", socket), **answers)  # type: ignore[arg-type]
-        self.cri[socket] = fake
-        return fake
-
-    def runtimes(self, choice: str = "auto", endpoint: str = "", processes: ProcessTable | None = None) -> NodeRuntimes:
-        def connect(path: Path, require: Callable[[], None]) -> Fake:
-            fake = self.cri.setdefault(str(path), Fake(ContainerRuntime("cri", "", str(path))))
-            fake.require = require
-            return fake
-
-        return NodeRuntimes(
-            lambda: self.docker,
-            connect,
-            processes or ProcessTable(self.proc),
-            self.proc,
-            choice=choice,
-            endpoint=Path(endpoint) if endpoint else None,
-        )
+    def connections(self) -> dict[str, int]:
+        """Return how often each runtime was connected to since it was last asked for."""
+        found = {socket: server.connections for socket, server in self.servers.items()}
+        found[DOCKERS] = len(self.docker.requests)
+        self.docker.requests.clear()
+        for server in self.servers.values():
+            server.connections = 0
+        return {socket: count for socket, count in found.items() if count}
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "proc")
+def machine() -> Iterator[Machine]:
+    with open_directory() as home, ExitStack() as stack:
+        made = Machine(home)
+        stack.enter_context(made.docker)
+        for server in made.servers.values():
+            stack.enter_context(server)
+        yield made
 
 
-def asked(runtimes: NodeRuntimes) -> list[tuple[str, str]]:
-    runtimes.containers(node())
-    return [(one.name, one.endpoint) for one in runtimes.asked]
+def containers(wired: Any) -> list[str]:
+    return [one.id for one in read(wired.snapshot, "containers").known()]
 
 
-def test_a_node_of_docker_asks_docker_alone(machine: Machine) -> None:
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET], kubelet="unix:///run/cri-dockerd.sock")
-    assert asked(machine.runtimes()) == [(DOCKER, "")]
-    assert machine.cri == {}
+def asked(wired: Any) -> tuple[ContainerRuntime, ...]:
+    return tuple(read(wired.snapshot, "runtimes").known())
 
 
-@pytest.mark.parametrize("named", ["", f"unix://{SOCKET}"])
-def test_a_node_of_containerd_asks_containerd_alone(machine: Machine, named: str) -> None:
-    machine.serve(SOCKET)
-    machine.run("containerd", listening=[SOCKET], kubelet=named)
-    runtimes = machine.runtimes()
-    unasked = runtimes.asks_docker
-    assert asked(runtimes) == [(CONTAINERD, SOCKET)]
-    assert (unasked, runtimes.asks_docker) == (True, False)
-    assert machine.docker.asked == []
+def why(wired: Any, source: str = "containers") -> str:
+    reading = read(wired.snapshot, source)
+    assert isinstance(reading, Unavailable), reading
+    return reading.why
 
 
-def test_two_runtimes_that_run_are_both_asked(machine: Machine) -> None:
-    containerd = machine.serve(SOCKET, listed=(sandbox(WEB_ID, "shop/web"),))
-    machine.docker.listed = (sandbox("d" * 64, "ci/job"),)
-    machine.run("dockerd", "containerd", listening=["/var/run/docker.sock", SOCKET], kubelet=f"unix://{SOCKET}")
-    runtimes = machine.runtimes()
-    assert {one.id for one in runtimes.containers(node())} == {WEB_ID, "d" * 64}
-    assert [one.name for one in runtimes.asked] == [CONTAINERD, DOCKER]
-    assert (containerd.asked, machine.docker.asked) == ([{WEB_ID, DB_ID}], [{DB_ID}])
-    assert runtimes.has("d" * 64)
-    assert not runtimes.has("e" * 64)
+def test_the_runtimes_that_run_or_are_named_are_asked_and_no_other(machine: Machine) -> None:
+    both = ("dockerd containerd", DOCKERS, SOCKET)
+    all_known = (*both, MINE)
+    for what, kubelet, options, expected in (
+        (both, "unix:///run/cri-dockerd.sock", {}, [DOCKERS]),
+        (("containerd", SOCKET), "", {}, [SOCKET]),
+        (("containerd", SOCKET), f"unix://{SOCKET}", {}, [SOCKET]),
+        (("dockerd containerd", "/var/run/docker.sock", SOCKET), f"unix://{SOCKET}", {}, [SOCKET, DOCKERS]),
+        (("crio", "/var/run/crio/crio.sock"), "unix:///var/run/crio/crio.sock", {}, [CRIO]),
+        (("dockerd", DOCKERS, SOCKET), "", {}, [DOCKERS]),  # systemd listens in place of containerd
+        (all_known, "", {"runtime": "docker"}, [DOCKERS]),
+        (all_known, "", {"runtime": "cri"}, [SOCKET]),
+        (all_known, "", {"runtime": "cri", "cri_endpoint": MINE}, [MINE]),
+        (all_known, "", {"runtime": "auto", "cri_endpoint": f"/var{MINE}"}, [MINE, DOCKERS]),
+    ):
+        wired = machine.wire(*what, kubelet=kubelet, **options)
+        assert wired.recheck.has_container(A) is False
+        machine.connections()
+        assert containers(wired) == []
+        assert sorted(machine.connections()) == sorted(expected), (what, kubelet, options)
+        if options.get("runtime") != "docker":
+            assert [one.endpoint or DOCKERS for one in asked(wired)] == expected
+            assert [one.chosen for one in asked(wired)] == [endpoint == MINE for endpoint in expected]
 
 
-def test_the_endpoint_of_the_kubelet_is_found_under_both_of_its_names(machine: Machine) -> None:
-    machine.serve(CRIO_SOCKET, CRI_O)
-    machine.run("crio", listening=["/var/run/crio/crio.sock"], kubelet="unix:///var/run/crio/crio.sock")
-    assert asked(machine.runtimes()) == [(CRI_O, CRIO_SOCKET)]
+def test_two_runtimes_are_asked_about_what_the_other_one_does_not_have(machine: Machine) -> None:
+    machine.cri[SOCKET].sandboxes, machine.listed = [sandbox(A)], [B]
+    wired = machine.wire("dockerd containerd", DOCKERS, SOCKET)
+    assert containers(wired) == [A, B]
+    assert [wired.recheck.has_container(one) for one in (A, B, "e" * 64)] == [True, True, False]
 
 
-def test_a_record_that_is_not_listed_is_found(machine: Machine) -> None:
-    starting = replace(sandbox(DB_ID, "shop/db"), state="being created")
-    machine.serve(SOCKET, listed=(sandbox(WEB_ID, "shop/web"),), recorded=(starting,))
-    machine.run("containerd", listening=[SOCKET])
-    assert starting in machine.runtimes().containers(node())
-    assert machine.runtimes().has(DB_ID)
+def test_a_containerd_without_cri_is_no_runtime_unless_somebody_names_it(machine: Machine) -> None:
+    machine.cri[SOCKET].apis = ()
+    both = ("dockerd containerd", DOCKERS, SOCKET)
+    wired = machine.wire(*both)
+    assert (containers(wired), [one.name for one in asked(wired)]) == ([], [DOCKER])
+    assert wired.recheck.has_container(A) is False
+    machine.connections()
+    for kubelet, endpoint in ((f"unix://{SOCKET}", ""), ("", SOCKET)):
+        wired = machine.wire(*both, kubelet=kubelet, **({"cri_endpoint": endpoint} if endpoint else {}))
+        assert "unknown service runtime.v1alpha2.RuntimeService" in why(wired)
+        assert asked(wired) == (ContainerRuntime(CONTAINERD, "", SOCKET, chosen=bool(endpoint)),)
+        with pytest.raises(SourceError, match="unknown service"):
+            wired.recheck.has_container(A)
+        assert list(machine.connections()) == [SOCKET]
 
 
-def test_a_containerd_without_cri_is_no_runtime(machine: Machine) -> None:
-    machine.serve(SOCKET, error=NoCri("unknown service runtime.v1.RuntimeService"))
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
-    assert asked(machine.runtimes()) == [(DOCKER, "")]
-    assert not machine.runtimes().has(WEB_ID)
+def test_only_the_runtimes_of_the_list_can_deny_a_container(machine: Machine) -> None:
+    def lose_cri() -> None:
+        machine.cri[SOCKET].apis = ()
 
-
-@pytest.mark.parametrize(("named", "endpoint"), [(f"unix://{SOCKET}", ""), ("", SOCKET)], ids=["kubelet", "option"])
-def test_an_endpoint_that_was_named_must_serve_cri(machine: Machine, named: str, endpoint: str) -> None:
-    machine.serve(SOCKET, error=NoCri("CRI is disabled here, or failed to start"))
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET], kubelet=named)
-    runtimes = machine.runtimes(endpoint=endpoint)
-    questions: list[Callable[[], object]] = [lambda: runtimes.containers(node()), lambda: runtimes.has(WEB_ID)]
-    for question in [*questions, runtimes.networks] if named else questions:
-        with pytest.raises(SourceError, match="CRI is disabled here") as raised:
-            question()
-        assert not isinstance(raised.value, NoCri)
-    assert runtimes.asked == (ContainerRuntime(CONTAINERD, "", SOCKET, chosen=bool(endpoint)),)
-    assert machine.docker.asked == []
-
-
-@pytest.mark.parametrize("gone", ["socket", "CRI"])
-def test_only_the_runtimes_of_the_list_can_deny_a_container(machine: Machine, gone: str) -> None:
-    containerd = machine.serve(SOCKET)
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
-    runtimes = machine.runtimes()
-    runtimes.containers(node())
-    assert not runtimes.has(WEB_ID)
-    if gone == "CRI":
-        containerd.error = NoCri("CRI failed to start")
-    else:
-        write_sockets(machine.proc, "/run/docker.sock")
-    with pytest.raises(SourceError, match=r"containerd 1\.7\.24 no longer serves its socket"):
-        runtimes.has(WEB_ID)
-    machine.docker.listed = (sandbox(WEB_ID, "shop/web"),)
-    assert runtimes.has(WEB_ID)
+    losses: list[Callable[[], None]] = [lose_cri, lambda: write_sockets(machine.proc, DOCKERS)]
+    for lose in losses:
+        machine.cri[SOCKET].apis, machine.listed = ("v1",), []
+        wired = machine.wire("dockerd containerd", DOCKERS, SOCKET)
+        assert containers(wired) == []
+        assert wired.recheck.has_container(A) is False
+        lose()
+        with pytest.raises(SourceError, match=r"containerd 1\.7\.24 no longer serves its socket"):
+            wired.recheck.has_container(A)
+        machine.listed = [A]
+        assert wired.recheck.has_container(A) is True
 
 
 def test_a_runtime_that_runs_and_fails_makes_the_list_unavailable(machine: Machine) -> None:
-    machine.serve(SOCKET, error=SourceError("server is not initialized yet"))
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
-    runtimes = machine.runtimes()
+    machine.cri[SOCKET].instead = {"Version": lambda call: call.fail(14, "server is not initialized yet")}
+    wired = machine.wire("dockerd containerd", DOCKERS, SOCKET)
+    assert "server is not initialized yet" in why(wired)
+    assert asked(wired) == (ContainerRuntime(CONTAINERD, "", SOCKET),)
     with pytest.raises(SourceError, match="server is not initialized yet"):
-        runtimes.containers(node())
-    assert runtimes.asked == (ContainerRuntime(CONTAINERD, "", SOCKET),)
-    with pytest.raises(SourceError, match="server is not initialized yet"):
-        runtimes.has(WEB_ID)
+        wired.recheck.has_container(A)
 
 
-@pytest.mark.parametrize(
-    ("commands", "listening"),
-    [((), (SOCKET,)), (("containerd",), ()), (("dockerd",), (SOCKET, "/run/docker.sock"))],
-    ids=["systemd listens in its place", "it does not listen yet", "another runtime runs"],
-)
-def test_a_stopped_runtime_of_the_kubelet_is_not_connected_to(
-    machine: Machine, commands: tuple[str, ...], listening: tuple[str, ...]
+def test_a_runtime_that_does_not_run_is_not_connected_to(machine: Machine) -> None:
+    named, stopped = (
+        f"no container runtime listens at {SOCKET} on this node, so it was not",
+        "docker does not run on this",
+    )
+    for commands, listening, kubelet, options, expected in (
+        ("", [SOCKET], f"unix://{SOCKET}", {}, named),  # systemd listens in its place
+        ("containerd", [], f"unix://{SOCKET}", {}, named),
+        ("dockerd", [SOCKET, DOCKERS], f"unix://{SOCKET}", {}, named),
+        ("", [], "", {}, "no container runtime runs on this node (no containerd or "),
+        ("", [], "", {"runtime": "docker"}, stopped),
+        ("", [], "unix:///run/cri-dockerd.sock", {}, stopped),
+        ("containerd", [], "", {}, stopped),
+        ("dockerd", [DOCKERS], "", {"runtime": "cri"}, "no container runtime listens at "),
+    ):
+        wired = machine.wire(commands, *listening, kubelet=kubelet, **options)
+        assert why(wired).startswith(expected)
+        with pytest.raises(SourceError) as raised:
+            wired.recheck.has_container(A)
+        assert str(raised.value).startswith(expected)
+        assert machine.connections() == {}
+    wired = machine.wire("dockerd containerd", DOCKERS, SOCKET)
+    (machine.proc / "1/net/unix").unlink()
+    assert why(wired).startswith(f"cannot read {machine.proc}/1/net/unix")
+    assert machine.connections() == {}, "it is unknown what runs"
+
+
+def test_processes_are_looked_for_once_a_snapshot_and_anew_by_a_recheck(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.run(*commands, listening=listening, kubelet=f"unix://{SOCKET}")
-    with pytest.raises(SourceError, match=f"no container runtime listens at {SOCKET} on this node, so it was not"):
-        machine.runtimes().containers(node())
-
-
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return the directories that are listed from now on."""
+    wired = machine.wire("containerd", DOCKERS, CRIO, SOCKET, kubelet=f"unix://{SOCKET}")
+    machine.cri[SOCKET].info = {"cniconfig": cniconfig(BRIDGE)}
+    read(wired.snapshot, "processes")
     searched, list_directory = list[Path](), os.listdir
 
     def listdir(path: Path) -> list[str]:
@@ -224,183 +225,55 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return list_directory(path)
 
     monkeypatch.setattr(os, "listdir", listdir)
-    return searched
-
-
-def test_docker_alone_is_known_without_a_search(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.run("dockerd", listening=["/run/docker.sock"])
-    processes = ProcessTable(machine.proc)
-    processes.read()
-    runtimes, searched = machine.runtimes(processes=processes), searches(monkeypatch)
-    assert asked(runtimes) == [(DOCKER, "")]
-    assert not runtimes.has(WEB_ID)
-    assert searched == []
-
-
-def test_stopped_runtimes_are_looked_for_once_a_snapshot(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.serve(SOCKET, named=LOADED)
-    machine.run("containerd", listening=["/run/docker.sock", CRIO_SOCKET, SOCKET], kubelet=f"unix://{SOCKET}")
-    processes = ProcessTable(machine.proc)
-    processes.read()
-    runtimes, searched = machine.runtimes(processes=processes), searches(monkeypatch)
     for number in range(1, 4):
-        runtimes.networks()
-        assert asked(runtimes) == [(CONTAINERD, SOCKET)]
-        processes.read(complete=False)
+        assert read(wired.snapshot, "networks").known() == CBR0
+        assert containers(wired) == []
+        read(wired.snapshot, "processes")
         assert searched == [machine.proc] * number
-    (machine.proc / "9").mkdir()
-    (machine.proc / "9/stat").write_text(f"9 (dockerd) S {'0 ' * 18}50 0\n")
-    machine.docker.listed = (sandbox(WEB_ID, "shop/web"),)
-    assert runtimes.has(WEB_ID), "a recheck looks anew"
-    runtimes.networks()
-    assert asked(runtimes) == [(CONTAINERD, SOCKET), (DOCKER, "")]
-
-
-def test_a_socket_of_a_runtime_that_does_not_run_is_absent(machine: Machine) -> None:
-    machine.run("dockerd", listening=["/run/docker.sock", SOCKET])
-    assert asked(machine.runtimes()) == [(DOCKER, "")]
-    assert machine.cri == {}
-
-
-@pytest.mark.parametrize(
-    ("commands", "kubelet", "choice", "why"),
-    [
-        ((), "", "auto", "no container runtime runs on this node (no containerd or "),
-        ((), "", "docker", "docker does not run on this node"),
-        ((), "unix:///run/cri-dockerd.sock", "auto", "docker does not run on this node"),
-        (("containerd",), "", "auto", "docker does not run on this node"),
-    ],
-    ids=["nothing is known", "docker was chosen", "the kubelet names docker", "another one runs"],
-)
-def test_without_an_answer_of_any_runtime_docker_says_why_unless_nothing_runs(
-    machine: Machine, commands: tuple[str, ...], kubelet: str, choice: str, why: str
-) -> None:
-    machine.docker.error = SourceError("docker does not run on this node")
-    machine.run(*commands, kubelet=kubelet)
-    runtimes = machine.runtimes(choice)
-    for question in (lambda: runtimes.containers(node()), lambda: runtimes.has(WEB_ID)):
-        with pytest.raises(SourceError) as raised:
-            question()
-        assert str(raised.value).startswith(why)
-
-
-def test_nothing_is_asked_where_it_is_unknown_what_runs(machine: Machine) -> None:
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
-    (machine.proc / "1/net/unix").unlink()
-    with pytest.raises(SourceError, match=f"cannot read {machine.proc}/1/net/unix"):
-        machine.runtimes().containers(node())
-    assert machine.docker.asked == []
-
-
-def test_a_choice_overrides_the_evidence(machine: Machine) -> None:
-    machine.serve(SOCKET)
-    machine.serve("/run/mine.sock", "mine")
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET, "/run/mine.sock"])
-    assert asked(machine.runtimes("docker")) == [(DOCKER, "")]
-    assert asked(machine.runtimes("cri")) == [(CONTAINERD, SOCKET)]
-    assert asked(machine.runtimes("cri", "/run/mine.sock")) == [("mine", "/run/mine.sock")]
-    assert asked(machine.runtimes("auto", "/var/run/mine.sock")) == [("mine", "/run/mine.sock"), (DOCKER, "")]
-
-
-def test_only_the_endpoint_of_the_option_is_chosen(machine: Machine) -> None:
-    machine.serve(SOCKET)
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock", SOCKET])
-    for endpoint, expected in (("", [False, False]), (f"/var{SOCKET}", [True, False])):
-        runtimes = machine.runtimes(endpoint=endpoint)
-        runtimes.containers(node())
-        assert [(one.name, one.chosen) for one in runtimes.asked] == [*zip((CONTAINERD, DOCKER), expected, strict=True)]
-
-
-def test_a_choice_of_cri_is_no_question_to_docker(machine: Machine) -> None:
-    machine.serve(SOCKET, error=NoCri("no CRI"))
-    machine.run("dockerd", "containerd", listening=["/run/docker.sock"])
-    with pytest.raises(SourceError, match="set --cri-endpoint"):
-        machine.runtimes("cri").containers(node())
-    write_sockets(machine.proc, SOCKET)
-    with pytest.raises(SourceError, match="serves CRI"):
-        machine.runtimes("cri").containers(node())
-    assert machine.docker.asked == []
+    machine.listed = [A]
+    machine.process(9, "dockerd")
+    assert wired.recheck.has_container(A) is True
 
 
 # networks
 
-LOADED = CniStatus(({"name": "cbr0", "plugins": [{"type": "flannel"}]},))
-CBR0 = (RuntimeNetwork("cbr0", ("flannel",), "host-local"),)
 
-
-def test_the_runtime_that_the_kubelet_names_names_the_networks(machine: Machine) -> None:
-    machine.run("containerd", "crio", "dockerd", listening=(SOCKET, CRIO_SOCKET), kubelet=f"unix://{SOCKET}")
-    machine.serve(CRIO_SOCKET, CRI_O)
-    machine.serve(SOCKET, named=LOADED)
-    assert machine.runtimes().networks() == CBR0
-
-
-def test_a_runtime_alone_names_the_networks(machine: Machine) -> None:
-    machine.run("containerd", listening=(SOCKET,))
-    machine.serve(SOCKET, named=LOADED)
-    assert machine.runtimes().networks() == CBR0
+def test_the_runtime_that_runs_alone_or_that_the_kubelet_names_names_the_networks(machine: Machine) -> None:
+    machine.cri[SOCKET].info = {"cniconfig": cniconfig(BRIDGE)}
+    for wired in (
+        machine.wire("containerd", SOCKET),
+        machine.wire("containerd crio dockerd", SOCKET, CRIO, kubelet=f"unix://{SOCKET}"),
+    ):
+        assert read(wired.snapshot, "networks").known() == CBR0
 
 
 def test_a_runtime_that_has_loaded_no_network_hides_none(machine: Machine, tmp_path: Path) -> None:
     """It cannot read the first file, and pods have addresses by another one."""
-    machine.run("containerd", listening=(SOCKET,))
-    machine.serve(SOCKET, named=CniStatus((), tmp_path))
-    with pytest.raises(SourceError, match="has no CNI configuration"):
-        machine.runtimes().networks()
+    none = json.dumps(json.loads(cniconfig()) | {"Networks": [], "PluginConfDir": str(tmp_path)})
+    machine.cri[SOCKET].info = {"cniconfig": none}
+    wired = machine.wire("containerd", SOCKET)
+    assert f"{tmp_path} has no CNI configuration" in why(wired, "networks")
     (tmp_path / "00-bad.conflist").write_text('{"cniVersion": "1.0.0", "name": "zz", "plugins": []}')
-    with pytest.raises(SourceError, match=r"00-bad\.conflist"):
-        machine.runtimes().networks()
-    (tmp_path / "10-cbr0.conflist").write_text(json.dumps(LOADED.loaded[0] if LOADED.loaded else None))
-    assert machine.runtimes().networks() == CBR0
+    assert "00-bad.conflist" in why(wired, "networks")
+    (tmp_path / "10-cbr0.conflist").write_text(json.dumps({"name": "cbr0", "plugins": [BRIDGE]}))
+    assert read(wired.snapshot, "networks").known() == CBR0
+    # Nor does one beside another, where it is unknown which is the kubelet's.
+    wired = machine.wire("containerd crio", SOCKET, CRIO, cni_config_dir=str(tmp_path))
+    assert read(wired.snapshot, "networks").known() == CBR0
 
 
 def test_the_networks_of_runtime_classes_are_networks_of_the_node(machine: Machine, tmp_path: Path) -> None:
-    machine.run("containerd", listening=(SOCKET,))
-    machine.serve(SOCKET, named=LOADED._replace(others=(Path("/nowhere/alt.d"),)))
-    with pytest.raises(SourceError, match=r"alt\.d does not exist .*must be mounted"):
-        machine.runtimes().networks()
-    machine.serve(SOCKET, named=LOADED._replace(others=(tmp_path / "alt.d",)))
-    (tmp_path / "alt.d").mkdir()
-    assert machine.runtimes().networks() == CBR0, "no pod of the class can start"
-    (tmp_path / "alt.d/09-bad.conflist").write_text("{")
-    with pytest.raises(SourceError, match=r"no file in .*alt\.d is a CNI configuration"):
-        machine.runtimes().networks()
-    (tmp_path / "alt.d/10-alt.conflist").write_text('{"name": "alt", "plugins": [{"type": "flannel"}]}')
-    assert [one.name for one in machine.runtimes().networks()] == ["cbr0", "alt"]
+    def with_class(directory: Path) -> Any:
+        config = {"containerd": {"runtimes": {"alt": {"cniConfDir": str(directory)}, "runc": {"cniConfDir": ""}}}}
+        machine.cri[SOCKET].info = {"cniconfig": cniconfig(BRIDGE), "config": json.dumps(config)}
+        return machine.wire("containerd", SOCKET)
 
-
-@pytest.mark.parametrize(
-    ("processes", "sockets"),
-    [
-        (("crio",), (CRIO_SOCKET,)),
-        (("containerd", "crio"), (SOCKET, CRIO_SOCKET)),
-    ],
-    ids=["CRI-O", "several"],
-)
-def test_where_no_runtime_names_the_networks_the_configuration_does(
-    machine: Machine, tmp_path: Path, processes: tuple[str, ...], sockets: tuple[str, ...]
-) -> None:
-    machine.run(*processes, listening=sockets)
-    for socket in sockets:
-        machine.serve(socket, CRI_O if socket == CRIO_SOCKET else CONTAINERD)
-    net_d = tmp_path / "net.d"
-    for how in ("does not exist", "has no CNI configuration"):
-        with pytest.raises(SourceError, match=f"{net_d} {how} .*--cni-config-dir"):
-            machine.runtimes().networks(net_d)
-        net_d.mkdir(exist_ok=True)
-    (net_d / "10-x.conflist").write_text(json.dumps(LOADED.loaded[0] if LOADED.loaded else None))
-    assert machine.runtimes().networks(net_d) == CBR0
-
-
-def test_a_runtime_that_fails_makes_the_networks_unavailable(machine: Machine) -> None:
-    machine.run("containerd", listening=(SOCKET,), kubelet=f"unix://{SOCKET}")
-    machine.serve(SOCKET, error=SourceError("no answer"))
-    with pytest.raises(SourceError, match="no answer"):
-        machine.runtimes().networks()
-
-
-def test_the_networks_of_a_stopped_runtime_of_the_kubelet_are_unavailable(machine: Machine) -> None:
-    machine.run("crio", listening=(CRIO_SOCKET,), kubelet=f"unix://{SOCKET}")
-    machine.serve(CRIO_SOCKET, CRI_O, named=LOADED)
-    with pytest.raises(SourceError, match="no container runtime listens"):
-        machine.runtimes().networks()
+    assert "alt.d does not exist " in why(with_class(Path("/nowhere/alt.d")), "networks")
+    alt = tmp_path / "alt.d"
+    alt.mkdir()
+    wired = with_class(alt)
+    assert read(wired.snapshot, "networks").known() == CBR0, "no pod of the class can start"
+    (alt / "09-bad.conflist").write_text("{")
+    assert f"no file in {alt} is a CNI configuration" in why(wired, "networks")
+    (alt / "10-alt.conflist").write_text(json.dumps({"name": "alt", "plugins": [BRIDGE]}))
+    assert [one.name for one in read(wired.snapshot, "networks").known()] == ["cbr0", "alt"]
