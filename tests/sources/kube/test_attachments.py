@@ -72,12 +72,6 @@ class Cluster:
         found = self.source()(missing(*(volumes or (DISK,)), pods=pods))
         return found, [request.path for request in self.server.requests[before:]]
 
-    def requests(self, source: Callable[[Snapshot], Any], snapshot: Snapshot) -> int:
-        """Return how many requests a reading sends."""
-        before = len(self.server.requests)
-        source(snapshot)
-        return len(self.server.requests) - before
-
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
@@ -96,7 +90,7 @@ def test_a_csi_volume_has_its_attachment_and_claim(cluster: Cluster) -> None:
     ), "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
 
 
-def test_an_attachment_has_its_status(cluster: Cluster) -> None:
+def test_an_attachment_has_its_status_and_a_pod_its_failure(cluster: Cluster) -> None:
     for changes, attached, failed in (
         ({"status": {"attached": False}}, False, False),
         ({"status": {"attached": False, "attachError": {"message": "no"}}}, False, True),
@@ -107,9 +101,6 @@ def test_an_attachment_has_its_status(cluster: Cluster) -> None:
     ):
         found, _ = cluster.ask(ATTACHMENT=OBJECTS[ATTACHMENT] | changes)
         assert found.known().volumes == (Attachment(DISK, attached, failed, "shop/data-db-0"),)
-
-
-def test_an_event_of_the_pod_is_read(cluster: Cluster) -> None:
     found, _ = cluster.ask(EVENTS=OBJECTS[EVENTS] | {"items": [{"reason": "FailedAttachVolume"}]})
     assert found.known().failed_pods == (WAITS.uid,)
 
@@ -188,8 +179,8 @@ def test_an_invalid_object_name_causes_no_other_request(cluster: Cluster) -> Non
 
 
 def test_the_same_is_asked_once_a_minute_and_about_more_at_once(cluster: Cluster) -> None:
-    other, asking = waiting_pod("shop/other"), cluster.source()
-    for cluster.seconds, pods, asked in (
+    other, asking, asked = waiting_pod("shop/other"), cluster.source(), cluster.server.requests
+    for cluster.seconds, pods, is_asked in (
         (0, (WAITS,), True),
         (59, (WAITS,), False),
         (59, (WAITS, other), True),
@@ -197,12 +188,14 @@ def test_the_same_is_asked_once_a_minute_and_about_more_at_once(cluster: Cluster
         (118, (WAITS,), False),
         (119, (WAITS,), True),
     ):
-        assert bool(cluster.requests(asking, missing(DISK, pods=pods))) == asked
+        asked.clear()
+        asking(missing(DISK, pods=pods))
+        assert bool(asked) == is_asked
 
 
 def test_a_failed_request_is_retried_after_a_minute_so_that_not_every_sync_waits(cluster: Cluster) -> None:
     asking = cluster.source()
     cluster.objects[ATTACHMENT] = http("", "500 Internal Server Error")
-    for cluster.seconds, requests in ((0, 1), (59, 0), (60, 1)):
-        assert cluster.requests(asking, missing(DISK)) == requests
+    for cluster.seconds, requests in ((0, 1), (59, 1), (60, 2)):
         assert isinstance(asking(missing(DISK)), Unavailable)
+        assert len(cluster.server.requests) == requests

@@ -50,15 +50,9 @@ clusterWide:
           total: 0
       unregistered: 2
     status: Healthy
-  scaleUp:
-    lastProbeTime: "2026-09-15T04:05:52Z"
-    lastTransitionTime: "2026-09-15T03:30:51Z"
-    status: NoActivity
 nodeGroups:
 - health:
     cloudProviderTarget: 1
-    maxSize: 2
-    minSize: 0
     nodeCounts:
       longUnregistered: 5
       unregistered: 6

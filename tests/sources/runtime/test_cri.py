@@ -18,7 +18,7 @@ from agent.sources.source_error import SourceError
 from tests.fakes import cri as fake
 from tests.fakes.cri import AT, FakeRuntime, cniconfig, container, record, sandbox, stored
 from tests.fakes.grpc_server import Answers, Call, FakeGrpcServer
-from tests.wire import ID, open_directory
+from tests.wire import open_directory
 
 CONTAINERS = "/containerd.services.containers.v1.Containers/List"
 NAMESPACES = "/containerd.services.namespaces.v1.Namespaces/List"
@@ -59,10 +59,6 @@ def cri_o(**has: Any) -> FakeRuntime:
     return FakeRuntime(name="cri-o", version="1.35.6", **has)
 
 
-def questions(cri: Cri) -> list[Callable[[], object]]:
-    return [cri.identify, lambda: cri.containers([]), lambda: cri.has(ID), cri.networks]
-
-
 def error_of(question: Callable[[], object]) -> str:
     with pytest.raises(SourceError) as raised:
         question()
@@ -100,21 +96,6 @@ def test_the_old_api_is_used_only_where_the_other_one_is_not_implemented(serve: 
         with serve(FakeRuntime(apis=("v1alpha2",), instead=starting)) as server:
             assert error_of(cri.identify).endswith(f"Version: server is not initialized yet (gRPC status {code})")
         assert len(server.calls) == 1
-
-
-def test_nothing_is_asked_of_a_runtime_that_must_not_be(serve: Serve, path: Path) -> None:
-    def require() -> None:
-        raise SourceError("containerd does not run on this node")
-
-    with serve(FakeRuntime()) as server:
-        for question in questions(Cri(path, 5.0, time.perf_counter, require)):
-            assert error_of(question) == "containerd does not run on this node"
-    assert server.connections == 0
-
-
-def test_a_missing_socket_is_named(cri: Cri, path: Path) -> None:
-    for question in questions(cri):
-        assert error_of(question) == f"cannot connect to {path}: no such file or directory"
 
 
 # containers
@@ -241,6 +222,9 @@ def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cr
         for answer, text in failures:
             with serve(FakeRuntime(sandboxes=[sandbox(A)], instead={failed: answer})):
                 assert text in error_of(lambda: cri.containers([A, B]))
+    for method in ("ListPodSandbox", "ListContainers"):
+        with serve(FakeRuntime(instead={method: lambda call: call.answer(b"\x0a\x00")})):
+            assert "a container without an id" in error_of(lambda: cri.containers([]))
     for failure in (failing(14, "shutting down"), failing(5, "could not find pod: not found")):
         with serve(cri_o(instead={"PodSandboxStatus": failure})):
             assert "PodSandboxStatus: " in error_of(lambda: cri.containers([A]))
@@ -251,12 +235,6 @@ def test_a_missing_store_is_an_error_unless_containerd_is_known_to_be_older(serv
         with serve(FakeRuntime(version=version, has_store=False)):
             for question in (lambda: cri.containers([A]), lambda: cri.has(A)):
                 assert "unknown service containerd.services.sandbox.v1.Store" in error_of(question)
-
-
-def test_an_item_without_an_id_makes_the_list_unavailable(serve: Serve, cri: Cri) -> None:
-    for method in ("ListPodSandbox", "ListContainers"):
-        with serve(FakeRuntime(instead={method: lambda call: call.answer(b"\x0a\x00")})):
-            assert "a container without an id" in error_of(lambda: cri.containers([]))
 
 
 def test_each_question_opens_a_connection_so_a_restarted_runtime_is_read(serve: Serve, cri: Cri, path: Path) -> None:
