@@ -121,10 +121,7 @@ def test_an_error_has_the_message_of_the_server_and_its_code(sources_of: Sources
     for body in ("", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000):
         with FakeServer(answering(http(body, "500 Internal Server Error"))) as server:
             assert error_of(sources_of(server)) == "API server: 500 Internal Server Error"
-
-
-def test_a_redirect_is_not_followed(sources_of: SourcesOf) -> None:
-    # A login page of a proxy, say: our token is not for it.
+    # Such as the login page of a proxy: our token is not for it.
     away = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with FakeServer(answering(away)) as server:
         assert error_of(sources_of(server)) == "API server: 302 Found"
@@ -164,17 +161,14 @@ def test_an_answer_that_is_no_pod_list_is_unavailable_until_there_is_one(sources
 # Lists
 
 
-def test_an_empty_list_is_empty_and_not_unavailable(sources_of: SourcesOf) -> None:
-    for answer in (
+def test_a_list_is_read_in_any_pieces_and_may_be_empty(sources_of: SourcesOf) -> None:
+    for empty in (
         listing(),
         '{"kind":"PodList","metadata":{"resourceVersion":"40"},"items":null}',
         '{ "metadata": { "resourceVersion": "40" }, "items": [ ] }',
     ):
-        with FakeServer(answering(http(answer))) as server:
+        with FakeServer(answering(http(empty))) as server:
             assert read(sources_of(server), "pods") == Known(())
-
-
-def test_a_list_is_read_in_any_pieces(sources_of: SourcesOf) -> None:
     name = 'Gr\u00fc\u00dfe \U0001f600 ],{"'
     text = listing(POD, POD | {"metadata": POD["metadata"] | {"uid": "u-2", "name": name}})
     for encoded in (text.encode(), json.dumps(json.loads(text), indent=2, ensure_ascii=False).encode()):
@@ -225,12 +219,6 @@ def test_a_server_that_hangs_or_drips_times_out(sources_of: SourcesOf) -> None:
         assert "no complete response within 0.9 s" in error_of(sources)
 
 
-def test_a_closed_port_is_reported(tmp_path: Path) -> None:
-    with refusing_port() as port:
-        sources = sources_of_command(kubeconfig(tmp_path / "k", f"http://127.0.0.1:{port}"))
-        assert error_of(sources) == f"cannot connect to the API server at http://127.0.0.1:{port}: connection refused"
-
-
 def test_only_a_certificate_of_the_given_authority_is_trusted(sources_of: SourcesOf, tmp_path: Path) -> None:
     context, certificate = self_signed(tmp_path)
     with FakeServer(answering(http(listing(POD))), tls=context) as server:
@@ -241,6 +229,9 @@ def test_only_a_certificate_of_the_given_authority_is_trusted(sources_of: Source
     with FakeServer(answering(http(listing()))) as server:
         server.url = server.url.replace("http://", "https://")
         assert "SSL" in error_of(sources_of(server))
+    with refusing_port() as port:
+        server.url = f"http://127.0.0.1:{port}"
+        assert error_of(sources_of(server)) == f"cannot connect to the API server at {server.url}: connection refused"
 
 
 def test_a_request_leaves_no_open_handle(sources_of: SourcesOf) -> None:

@@ -106,19 +106,19 @@ def delete(at: Path, container_id: str, namespace: str = "k8s.io") -> None:
     run("ctr", "-a", str(at / "c.sock"), "-n", namespace, "containers", "delete", container_id)
 
 
-def test_it_names_itself_and_its_version(directory: Path) -> None:
-    found = client(directory).identify()
+def test_it_names_itself_and_its_network_lists_nothing_and_denies_every_id(directory: Path) -> None:
+    cri = client(directory)
+    found = cri.identify()
     assert (found.name, found.version) == (CONTAINERD, run("containerd", "--version").split()[2])
     assert record_before_address(found.name, found.version)
+    ranges = ((WrittenRange("10.231.0.0/24", "10.231.0.9"),), (WrittenRange("usePodCidr"),))
+    expected = RuntimeNetwork("pods", ("bridge", "portmap"), "host-local", "/run/pods", ranges)
+    assert [network for one in cri.networks().loaded or () for network in networks_of(one, dict)] == [expected]
+    assert cri.containers([]) == cri.containers([A, B, C, "default-" + A]) == ()
+    assert cri.has(A) is False
 
 
-def test_it_lists_nothing_and_denies_every_id(directory: Path) -> None:
-    assert client(directory).containers([]) == ()
-    assert client(directory).containers([A, B, C, "default-" + A]) == ()
-    assert client(directory).has(A) is False
-
-
-def test_a_record_that_cri_does_not_list_is_found_until_it_is_deleted(directory: Path) -> None:
+def test_a_record_of_any_namespace_that_cri_does_not_list_is_found_until_it_is_deleted(directory: Path) -> None:
     before = time.time()  # noqa: TID251 (containerd reads the real clock)
     create(directory, A)
     try:
@@ -128,20 +128,14 @@ def test_a_record_that_cri_does_not_list_is_found_until_it_is_deleted(directory:
         assert found == Container(A, "recorded but not listed", found.created, "shop/web-0", "u-1", sandbox=True)
         assert before - 2 <= found.created <= before + 60
         assert (cri.has(A), cri.has(B)) == (True, False)
+        create(directory, B, "moby")
+        (other,) = cri.containers([B])
+        assert (other.id, other.state, cri.has(B)) == (B, "in another namespace of containerd", True)
+        delete(directory, B, "moby")
     finally:
         delete(directory, A)
     assert client(directory).containers([A]) == ()
     assert client(directory).has(A) is False
-
-
-def test_a_container_of_another_client_is_found(directory: Path) -> None:
-    create(directory, B, "moby")
-    try:
-        (found,) = client(directory).containers([A, B])
-        assert (found.id, found.state) == (B, "in another namespace of containerd")
-        assert client(directory).has(B) is True
-    finally:
-        delete(directory, B, "moby")
 
 
 def test_a_sandbox_that_only_the_store_has_is_found(directory: Path) -> None:
@@ -173,10 +167,3 @@ def test_many_ids_and_many_calls_are_answered(directory: Path) -> None:
                     connection.call("/runtime.v1.RuntimeService/PodSandboxStatus", b"\x0a\x40" + one.encode())
     finally:
         delete(directory, ids[-1])
-
-
-def test_it_names_its_network(directory: Path) -> None:
-    ranges = ((WrittenRange("10.231.0.0/24", "10.231.0.9"),), (WrittenRange("usePodCidr"),))
-    expected = RuntimeNetwork("pods", ("bridge", "portmap"), "host-local", "/run/pods", ranges)
-    loaded = client(directory).networks().loaded or ()
-    assert [network for one in loaded for network in networks_of(one, dict)] == [expected]

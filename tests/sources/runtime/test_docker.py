@@ -45,13 +45,14 @@ def engine(listed: object, version: str = "1.41") -> Answers:
 
 
 @pytest.fixture
-def socket_path(tmp_path: Path) -> Path:
-    return tmp_path / "docker.sock"
+def server(tmp_path: Path) -> Iterator[FakeServer]:
+    with FakeServer(engine([]), at=tmp_path / "docker.sock") as started:
+        yield started
 
 
 @pytest.fixture
-def client(socket_path: Path) -> Iterator[Docker]:
-    made = Docker(f"unix://{socket_path}", 1.0)
+def client(server: FakeServer) -> Iterator[Docker]:
+    made = Docker(server.url, 1.0)
     yield made
     made.close()
 
@@ -68,10 +69,10 @@ def error_of(question: Callable[[], object]) -> str:
 # The list
 
 
-def test_every_container_is_listed_in_every_state(socket_path: Path, client: Docker) -> None:
+def test_every_container_is_listed_in_every_state(server: FakeServer, client: Docker) -> None:
     states = ("created", "running", "paused", "restarting", "removing", "exited", "dead")
-    with FakeServer(engine([item(state * 3, state) for state in states]), at=socket_path) as server:
-        listed = client.containers()
+    server.answers = engine([item(state * 3, state) for state in states])
+    listed = client.containers()
     assert [(one.id, one.state) for one in listed] == [(state * 3, state) for state in states]
     assert [one.state for one in listed if one.running] == ["running", "paused", "restarting"]
     (asked,) = server.requested("containers")
@@ -81,37 +82,31 @@ def test_every_container_is_listed_in_every_state(socket_path: Path, client: Doc
     assert "filters" not in asked
 
 
-def test_labels_name_the_pod_and_mark_the_sandbox(socket_path: Path, client: Docker) -> None:
+def test_labels_name_the_pod_and_mark_the_sandbox(server: FakeServer, client: Docker) -> None:
     application = {**LABELS, "io.kubernetes.docker.type": "container"}
-    with FakeServer(engine([item("a", labels=LABELS), item("b", labels=application), item("c")]), at=socket_path):
-        listed = client.containers()
-    assert listed == (
+    server.answers = engine([item("a", labels=LABELS), item("b", labels=application), item("c")])
+    assert client.containers() == (
         Container("a", "running", 1_700_000_000, "shop/web-0", "u-1", sandbox=True),
         Container("b", "running", 1_700_000_000, "shop/web-0", "u-1", sandbox=False),
         Container("c", "running", 1_700_000_000, "", "", sandbox=False),
     )
 
 
-def test_each_reading_is_one_request_and_an_empty_list_is_not_unavailable(socket_path: Path, client: Docker) -> None:
-    with FakeServer(engine([]), at=socket_path) as server:
-        assert [client.containers() for _ in range(3)] == [(), (), ()]
+def test_each_reading_is_one_request_and_an_empty_list_is_not_unavailable(server: FakeServer, client: Docker) -> None:
+    assert [client.containers() for _ in range(3)] == [(), (), ()]
     assert len(server.requested("/containers/json")) == 3
     assert len(server.requested("/version")) == 1
 
 
-def test_an_answer_that_is_no_container_list_is_unavailable(socket_path: Path, client: Docker) -> None:
+def test_an_answer_that_is_no_container_list_is_unavailable(server: FakeServer, client: Docker) -> None:
     for listed in (
         {}, {"message": "page not found"}, None, "", 0, "containers", [None], [{"State": "running"}], [{"Id": ID}],
         [{"Id": 7, "State": "running"}], [{"Id": ID, "State": {"Running": True}}], [{**item(), "Labels": ["x"]}],
         [{**item(), "Labels": {"io.kubernetes.pod.uid": 7}}], [{**item(), "Created": "yesterday"}],
         [{**item(), "Created": float("inf")}], [{**item(), "Created": []}, 5], [item(), {"Id": "f" * 64}],
     ):  # fmt: skip
-        with FakeServer(engine(listed), at=socket_path):
-            assert "cannot parse the response" in error_of(client.containers), listed
-        socket_path.unlink()
-
-
-def test_a_bad_answer_is_unavailable(socket_path: Path, client: Docker) -> None:
+        server.answers = engine(listed)
+        assert "cannot parse the response" in error_of(client.containers), listed
     for answer, text in (
         (http(HTML, kind="text/html"), "docker: "),
         (http(HTML, "502 Bad Gateway", "text/html"), "502 Server Error"),
@@ -122,17 +117,14 @@ def test_a_bad_answer_is_unavailable(socket_path: Path, client: Docker) -> None:
         (b"", "docker: "),
         (http("[" * 100_000), "docker"),
     ):
-        with FakeServer(engine(answer), at=socket_path):
-            assert text in error_of(client.containers)
-        socket_path.unlink()
-    other = Docker(f"unix://{socket_path}", 1.0)
-    with FakeServer(lambda _: [http("{}")], at=socket_path):
-        assert 'key "ApiVersion" is missing' in error_of(other.containers)
-    other.close()
+        server.answers = engine(answer)
+        assert text in error_of(client.containers)
+    server.answers = lambda _: [http("{}")]
+    assert 'key "ApiVersion" is missing' in error_of(client.containers)
 
 
 def test_after_a_restart_or_an_upgrade_the_same_client_reads_the_engine_again(
-    socket_path: Path, client: Docker
+    server: FakeServer, client: Docker, tmp_path: Path
 ) -> None:
     too_old = http('{"message": "client version 1.41 is too old. Minimum supported API version is 1.44"}', "400 Bad")
     speaks = "1.41"
@@ -142,31 +134,28 @@ def test_after_a_restart_or_an_upgrade_the_same_client_reads_the_engine_again(
             return [http(json.dumps({"ApiVersion": speaks}))]
         return [http(json.dumps([item()])) if f"/v{speaks}/" in request.path else too_old]
 
-    with FakeServer(upgraded, at=socket_path) as server:
-        client.containers()
-        speaks = "1.44"
-        assert "too old" in error_of(client.containers)
-        assert len(client.containers()) == 1
+    server.answers = upgraded
+    client.containers()
+    speaks = "1.44"
+    assert "too old" in error_of(client.containers)
+    assert len(client.containers()) == 1
     assert [target.split("/")[1] for target in server.requested("/containers")] == ["v1.41", "v1.41", "v1.44"]
-    socket_path.unlink()
-    assert error_of(client.containers) == f"cannot connect to docker at {socket_path}: no such file or directory"
-    with FakeServer(engine([item(), item("f" * 64)]), at=socket_path):
+    path = tmp_path / "docker.sock"
+    path.unlink()
+    for question in (client.containers, lambda: client.has(ID)):
+        assert error_of(question) == f"cannot connect to docker at {path}: no such file or directory"
+    with FakeServer(engine([item(), item("f" * 64)]), at=path):
         assert len(client.containers()) == 2
 
 
-def test_an_engine_that_hangs_times_out(socket_path: Path) -> None:
+def test_an_engine_that_hangs_times_out(server: FakeServer) -> None:
     good = engine([item()])
     for part in ("/version", "/containers"):
-        client = Docker(f"unix://{socket_path}", 0.3)
-        server = FakeServer(
-            lambda request: hang(server) if part in request.target else good(request),  # noqa: B023
-            at=socket_path,
-        )
-        with server:
-            assert "timed out" in error_of(client.containers).lower()
-            assert "timed out" in error_of(lambda: client.has(ID)).lower(), "and is never treated as gone"  # noqa: B023
+        client = Docker(server.url, 0.3)
+        server.answers = lambda request: hang(server) if part in request.target else good(request)  # noqa: B023
+        assert "timed out" in error_of(client.containers).lower()
+        assert "timed out" in error_of(lambda: client.has(ID)).lower(), "and is never treated as gone"  # noqa: B023
         client.close()
-        socket_path.unlink()
 
 
 # One container
@@ -177,13 +166,12 @@ def no_such(container_id: str = ID) -> bytes:
     return http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
 
 
-def test_a_container_is_gone_only_if_docker_says_so(socket_path: Path, client: Docker) -> None:
+def test_a_container_is_gone_only_if_docker_says_so(server: FakeServer, client: Docker) -> None:
     found = http(json.dumps({"Id": ID, "State": {"Status": "dead"}}))
     for known, exists in ((found, True), (no_such(), False)):
-        with FakeServer(engine(known), at=socket_path) as server:
-            assert client.has(ID) is exists
-        assert server.requested("/containers/") == [f"/v1.41/containers/{ID}/json"]
-        socket_path.unlink()
+        server.answers = engine(known)
+        assert client.has(ID) is exists
+    assert server.requested("/containers/") == [f"/v1.41/containers/{ID}/json"] * 2
     for answer, text in (
         (http('{"message": "page not found"}', "404 Not Found"), "page not found"),
         (http(HTML, "404 Not Found", "text/html"), "404 Client Error"),
@@ -209,18 +197,17 @@ def test_a_container_is_gone_only_if_docker_says_so(socket_path: Path, client: D
         (http(json.dumps({"Id": ID}))[:-10], "docker: "),
         (b"", "docker: "),
     ):
-        with FakeServer(engine(answer), at=socket_path):
-            assert text in error_of(lambda: client.has(ID))
-        socket_path.unlink()
-    assert error_of(lambda: client.has(ID)).endswith("/docker.sock: no such file or directory")
+        server.answers = engine(answer)
+        assert text in error_of(lambda: client.has(ID))
 
 
 # Where it is
 
 
-def test_the_engine_may_be_in_the_environment_or_on_tcp(monkeypatch: pytest.MonkeyPatch, socket_path: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{socket_path}")
-    with FakeServer(engine([item()]), at=socket_path), FakeServer(engine([item()])) as remote:
+def test_the_engine_may_be_in_the_environment_or_on_tcp(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+    monkeypatch.setenv("DOCKER_HOST", server.url)
+    server.answers = engine([item()])
+    with FakeServer(server.answers) as remote:
         for client in (Docker(None, 5), Docker(remote.url.replace("http", "tcp"), 5)):
             assert len(client.containers()) == 1
             client.close()
