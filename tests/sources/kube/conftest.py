@@ -12,33 +12,28 @@ from tests.wire import FakeServer, http, kubeconfig
 
 
 @pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Return what reads a list of pods: each has a name, a uid of its own, and whatever is given."""
-    named, usual = {"name": "web-0", "namespace": "shop"}, {"status": {"phase": "Running"}}
+def parse(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Return what reads a source from a list of objects: each has a name and a uid of its own, if none is given."""
     with FakeServer(lambda _: []) as server:
         sources = sources_of_command(kubeconfig(tmp_path / "kubeconfig", server.url))
 
-        def read_list(*given: dict[str, Any]) -> Any:
+        def read_list(source: str, name: str, *given: dict[str, Any]) -> Any:
             items = [
-                usual | item | {"metadata": named | {"uid": f"u-{number}"} | item.get("metadata", {})}
+                item
+                | {"metadata": {"name": name, "namespace": "shop", "uid": f"u-{number}"} | item.get("metadata", {})}
                 for number, item in enumerate(given)
             ]
-            server.answers = lambda _: [http(listed("PodList", 40, *items))]
-            return read(sources, "pods").known()
+            server.answers = lambda _: [http(listed("List", 40, *items))]
+            return read(sources, source).known()
 
         yield read_list
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Return what reads the Node, which has a name, a uid, and whatever is given."""
-    named = {"name": "worker-1", "uid": "u-1"}
-    with FakeServer(lambda _: []) as server:
-        sources = sources_of_command(kubeconfig(tmp_path / "kubeconfig", server.url))
+def pods(parse: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: parse("pods", "web-0", *({"status": {"phase": "Running"}} | item for item in given))
 
-        def read_node(given: dict[str, Any]) -> Any:
-            item = given | {"metadata": named | given.get("metadata", {})}
-            server.answers = lambda _: [http(listed("NodeList", 40, item))]
-            return read(sources, "node").known()
 
-        yield read_node
+@pytest.fixture
+def nodes(parse: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda given: parse("node", "worker-1", given)

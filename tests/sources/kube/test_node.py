@@ -56,8 +56,8 @@ def test_the_status_of_the_agents_condition_is_read(nodes: Nodes) -> None:
 def test_the_registration_of_a_node_is_read(nodes: Nodes) -> None:
     created = {"creationTimestamp": "2026-03-26T20:01:00Z"}
     node = nodes({"metadata": created, "spec": {"providerID": "aws:///eu-central-1a/i-0"}})
-    assert (node.uid, node.created, node.provider_id, node.taints) == ("u-1", AT, "aws:///eu-central-1a/i-0", ())
-    none = nodes({"metadata": {"uid": "u-1"}, "spec": None})
+    assert (node.uid, node.created, node.provider_id, node.taints) == ("u-0", AT, "aws:///eu-central-1a/i-0", ())
+    none = nodes({"spec": None})
     assert (none.created, none.provider_id, none.taints) == (None, "", ())
     check(nodes, "provider_id", [({"spec": {"providerID": "a\x1b[2J"}}, "a\\x1b[2J")])
     check(nodes, "unschedulable", [

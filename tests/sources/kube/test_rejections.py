@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any, NamedTuple
 
 from agent.model.rejections import Rejection, RejectionKind
@@ -45,68 +46,56 @@ class Parsed(NamedTuple):
     socket: str = ""
 
 
-CAUSES = [
-    (UNREGISTERED, Parsed(RejectionKind.UNREGISTERED, KVM)),
-    (f"cannot allocate unregistered device {KVM}", Parsed(RejectionKind.UNREGISTERED, KVM)),
-    (f"no healthy devices present; cannot allocate unhealthy devices {GPU}", Parsed(RejectionKind.NO_HEALTHY, GPU)),
-    (
+CAUSES = {
+    Parsed(RejectionKind.UNREGISTERED, KVM): (UNREGISTERED, f"cannot allocate unregistered device {KVM}"),
+    Parsed(RejectionKind.NO_HEALTHY, GPU): (
+        f"no healthy devices present; cannot allocate unhealthy devices {GPU}",
         f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {GPU}",
-        Parsed(RejectionKind.NO_HEALTHY, GPU),
     ),
-    (
+    Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0): (
         f"requested number of devices unavailable for {KVM}. Requested: 1, Available: 0",
-        Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0),
     ),
-    (
+    Parsed(RejectionKind.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3): (
         "requested number of devices unavailable for nvidia.com/GRID_P40-1Q.v2. Requested: 8, Available: 3",
-        Parsed(RejectionKind.INSUFFICIENT, "nvidia.com/GRID_P40-1Q.v2", 8, 3),
     ),
-    (f"unknown Device Plugin {KVM}", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
-    (f"endpoint not found in cache for a registered resource: {KVM}", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
-    (f"endpoint {STRUCT_1_18} has been stopped", Parsed(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock")),
-    (f"endpoint {STRUCT_1_25} has been stopped", Parsed(RejectionKind.PLUGIN_GONE, KVM)),
-    (
+    Parsed(RejectionKind.PLUGIN_GONE, KVM): (
+        f"unknown Device Plugin {KVM}",
+        f"endpoint not found in cache for a registered resource: {KVM}",
+        f"endpoint {STRUCT_1_25} has been stopped",
+    ),
+    Parsed(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock"): (f"endpoint {STRUCT_1_18} has been stopped",),
+    Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"): (
         f'{GONE} connection error: desc = "transport: Error while dialing {DIALLED}',
-        Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
-    ),
-    (
         f'{GONE} all SubConns are in TransientFailure, latest connection error: "{DIALLED}',
-        Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"),
     ),
-    (
+    Parsed(RejectionKind.PLUGIN_GONE, socket="gpu"): (
         f'{GONE} "dial unix /var/lib/kubelet/device-plugins/gpu: connect: no such file"',
-        Parsed(RejectionKind.PLUGIN_GONE, socket="gpu"),
     ),
-    (f"{GONE} transport is closing", Parsed(RejectionKind.PLUGIN_GONE)),
-    (f"{GONE} error reading from server: EOF", Parsed(RejectionKind.PLUGIN_GONE)),
-    ("rpc error: code = Canceled desc = grpc: the client connection is closing", Parsed(RejectionKind.PLUGIN_GONE)),
-    (f"{PREFERRED} {GONE} transport is closing", Parsed(RejectionKind.PLUGIN_GONE)),
-    (f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost", Parsed(RejectionKind.OTHER)),
-    (
+    Parsed(RejectionKind.PLUGIN_GONE): (
+        f"{GONE} transport is closing",
+        f"{GONE} error reading from server: EOF",
+        "rpc error: code = Canceled desc = grpc: the client connection is closing",
+        f"{PREFERRED} {GONE} transport is closing",
+    ),
+    Parsed(RejectionKind.OTHER): (
+        f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost",
         "rpc error: code = Unknown desc = requested number of devices unavailable for a/b. Requested: 1, Available: 0",
-        Parsed(RejectionKind.OTHER),
+        "no containers return in allocation response &AllocateResponse{}",
+        'failed to write checkpoint file "kubelet_internal_checkpoint": no space left',
+        "a device of words that no version has said yet",
     ),
-    (
+    Parsed(RejectionKind.OTHER, KVM, 2): (
         f'pod "0aa1c1f2" container "compute" changed request for resource "{KVM}" from 1 to 2',
-        Parsed(RejectionKind.OTHER, KVM, 2),
-    ),
-    (
         f"pod 0aa1c1f2 container compute changed request for resource {KVM} from 1 to 2",
-        Parsed(RejectionKind.OTHER, KVM, 2),
     ),
-    ("unexpectedly allocated less resources than required. Requested: 2, Got: 1", Parsed(RejectionKind.OTHER, "", 2)),
-    ("no containers return in allocation response &AllocateResponse{}", Parsed(RejectionKind.OTHER)),
-    ('failed to write checkpoint file "kubelet_internal_checkpoint": no space left', Parsed(RejectionKind.OTHER)),
-    ("a device of words that no version has said yet", Parsed(RejectionKind.OTHER)),
-]
+    Parsed(RejectionKind.OTHER, "", 2): ("unexpectedly allocated less resources than required. Requested: 2, Got: 1",),
+}
 
 
 def rejected(reason: Any, message: Any = "", wants: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    """Return a pod that failed for this reason; `fields`: its managed fields; `ran`: a container of it did."""
-    metadata, containers = (
-        {"managedFields": more.pop("fields", None)},
-        [{"resources": {"limits": dict.fromkeys(wants, 1)}}],
-    )
+    """Return a pod that failed for this reason. `fields`: its managed fields; `more`: of its status."""
+    metadata = {"managedFields": more.pop("fields", None)}
+    containers = [{"resources": {"limits": dict.fromkeys(wants, 1)}}]
     status = {"phase": "Failed", "reason": reason, "message": message, **more}
     return {"metadata": metadata, "spec": {"containers": containers}, "status": status}
 
@@ -120,9 +109,10 @@ def parsed(pods: Pods, *given: dict[str, Any]) -> list[Parsed | None]:
 
 
 def test_a_device_rejection_of_every_version_is_parsed(pods: Pods) -> None:
-    for cause, expected in CAUSES:
-        given = [rejected("UnexpectedAdmissionError", frame.format(cause)) for frame in FRAMES]
-        assert parsed(pods, *given) == [expected] * len(FRAMES)
+    for expected, causes in CAUSES.items():
+        messages = [frame.format(cause) for frame, cause in product(FRAMES, causes)]
+        given = [rejected("UnexpectedAdmissionError", message) for message in messages]
+        assert parsed(pods, *given) == [expected] * len(messages)
 
 
 def test_an_exhausted_resource_differs_from_an_unregistered_one(pods: Pods) -> None:

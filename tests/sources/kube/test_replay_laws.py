@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from agent.model.snapshot import Known
 from agent.model.watches import Evidence
 from agent.sources.kube.client import Api, ApiError, Query
-from agent.sources.kube.replica import Replica
 from agent.sources.source_error import SourceError
 from tests.sources.kube.connections import read, watching_in_memory
-from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed, pod
+from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed
 
 STEPS = (
     *("create", "create", "oldest", "delete", "update", "elsewhere", "bookmark", "end", "end"),
@@ -196,20 +195,3 @@ def test_a_fixed_server_is_never_evidence_of_a_replay(steps: list[tuple[str, int
     world.server.old = False
     world.run()
     assert {one.evidence for one in read(world.sources, "watches").known()} <= {Evidence.OLDER_LIST}
-
-
-@given(st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.integers(0, 3), st.integers(0, 20))))
-def test_no_event_resurrects_a_deleted_object(events: list[tuple[str, int, int]]) -> None:
-    replica = Replica(lambda item: str(item["metadata"]["uid"]))
-    replica.replace(10, [pod("uid-0", 3)], consistent=False)
-    dead, highest = set(), 10
-    for kind, number, version in events:
-        try:
-            replica.apply(line(kind, pod(f"uid-{number}", version)))
-        except SourceError:
-            assert f"uid-{number}" in dead
-        if kind == "DELETED":
-            dead.add(f"uid-{number}")
-        assert not dead & set(replica.items())
-        assert replica.version >= highest
-        highest = replica.version
