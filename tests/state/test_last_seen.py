@@ -32,17 +32,14 @@ def stored(state_dir: Path) -> LastSeen:
 
 def test_the_record_is_stored_and_updated_but_not_in_every_sync(tmp_path: Path) -> None:
     """Nor while a cordoned node is in use."""
-    for removal in (Removal.NONE, Removal.CORDONED):
-
-        def seen(ago: timedelta, removal: Removal = removal) -> dict[str, Any]:
-            return {"ago": ago, "removal": removal, "in_use": ago if removal is Removal.CORDONED else None}
-
-        exporter, state_dir = LastSeenExporter(tmp_path / removal.name), tmp_path / removal.name
-        for ago in (FRESH, FRESH - timedelta(seconds=15), timedelta(seconds=1)):
-            exporter.export(report(**seen(ago)), 0.1)
-            assert stored(state_dir) == last_seen(**seen(FRESH))
-        exporter.export(report(**seen(NOTHING)), 0.1)
-        assert stored(state_dir) == last_seen(**seen(NOTHING))
+    for removal, is_used in ((Removal.NONE, False), (Removal.CORDONED, True)):
+        state_dir = tmp_path / removal.name
+        exporter = LastSeenExporter(state_dir)
+        later = (FRESH, FRESH - timedelta(seconds=15), timedelta(seconds=1))
+        for ago, expected in (*((ago, FRESH) for ago in later), (NOTHING, NOTHING)):
+            exporter.export(report(ago, removal=removal, in_use=ago if is_used else None), 0.1)
+            used = expected if is_used else None
+            assert stored(state_dir) == last_seen(expected, removal=removal, in_use=used)
 
 
 def test_another_provider_id_and_a_cordon_are_stored_at_once(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from agent.app import loop
+from agent.model.snapshot import Snapshot
+from agent.sources.collector import Sources
 from tests.sources.kube.connections import read, sources_of_command
 from tests.sources.kube.old_server import listed
-from tests.wire import FakeServer, http, kubeconfig
+from tests.wire import Answer, FakeServer, Request, hang, http, kubeconfig
 
 
 @pytest.fixture
@@ -37,3 +40,36 @@ def pods(parse: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.fixture
 def nodes(parse: Callable[..., Any]) -> Callable[..., Any]:
     return lambda given: parse("node", "worker-1", given)
+
+
+class Cluster:
+    """A fake API server whose answers are written down by their paths, its clock, and what a command reads from it."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds, self.answers = 0.0, dict[str, bytes]()
+        monkeypatch.setattr(loop, "clock", lambda: self.seconds)
+        self.server = FakeServer(self._answer)
+        self._config, self._sources = directory / "kubeconfig", Sources({})
+
+    def _answer(self, request: Request) -> Answer:
+        answer = self.answers.get(request.path, http('{"message": "not found"}', "404 Not Found"))
+        return [answer] if answer else hang(self.server)
+
+    def forget(self) -> None:
+        """Read with a command that has asked nothing yet, and forget what was requested."""
+        self._sources = sources_of_command(kubeconfig(self._config, self.server.url), api_timeout="500ms")
+        self.server.requests.clear()
+
+    def read(self, source: str, snapshot: Snapshot) -> Any:
+        return read(self._sources, source, snapshot)
+
+    @property
+    def asked(self) -> list[str]:
+        return [request.path for request in self.server.requests]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, monkeypatch)
+    with made.server:
+        yield made

@@ -1,19 +1,17 @@
 """What is asked about volumes that are missing from the node's status, and what is read from the answers."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from agent.app import loop
 from agent.model.snapshot import Pod, Snapshot, Unavailable
 from agent.model.volumes import Attachment
 from tests.builders import CLOUD_DISK, DISK, attachments, node, node_using, waiting_pod
-from tests.sources.kube.connections import read, sources_of_command
-from tests.wire import HTML, Answer, FakeServer, Request, http, kubeconfig
+from tests.sources.kube.conftest import Cluster
+from tests.wire import HTML, Answer, Request, http
 
 NAME: Final = f"csi-{sha256(b'vol-7disk.example.comworker-1').hexdigest()}"
 ATTACHMENT: Final = f"/apis/storage.k8s.io/v1/volumeattachments/{NAME}"
@@ -37,6 +35,8 @@ OBJECTS: Final[dict[str, Any]] = {
     CLAIM: {"kind": "PersistentVolumeClaim", "spec": {"volumeName": "pvc-1"}},
     EVENTS: {"kind": "EventList", "metadata": {"resourceVersion": "7"}, "items": []},
 }
+PATHS: Final = {"ATTACHMENT": ATTACHMENT, "VOLUME": VOLUME, "CLAIM": CLAIM, "EVENTS": EVENTS}
+Ask = Callable[..., tuple[Any, list[str]]]
 WAITS: Final = waiting_pod()
 REFUSED: Final = http(json.dumps({"message": "events is forbidden"}), "403 Forbidden")
 ABSENT: Final = http(json.dumps({"message": "not found"}), "404 Not Found")
@@ -47,41 +47,23 @@ def missing(*volumes: str, pods: tuple[Pod, ...] = (WAITS,)) -> Snapshot:
     return node(node=[node_using(*volumes)], pods=pods)
 
 
-class Cluster:
-    """A fake API server with a few objects, what a command reads from it, and the time."""
-
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seconds = 0.0
-        monkeypatch.setattr(loop, "clock", lambda: self.seconds)
-        self.directory, self.objects = directory, dict(OBJECTS)
-        self.server = FakeServer(self._answer)
-
-    def _answer(self, request: Request) -> Answer:
-        answer = self.objects.get(request.path, ABSENT)
-        return [answer if isinstance(answer, bytes) else http(json.dumps(answer))]
-
-    def source(self) -> Callable[[Snapshot], Any]:
-        """Return what has asked nothing yet."""
-        sources = sources_of_command(kubeconfig(self.directory / "kubeconfig", self.server.url))
-        return lambda snapshot: read(sources, "attachments", snapshot)
-
-    def ask(self, *volumes: str, pods: Any = (WAITS,), **objects: Any) -> tuple[Any, list[str]]:
-        """Ask about volumes, with some objects replaced, and return what was read and requested."""
-        self.objects = OBJECTS | {globals()[name]: answer for name, answer in objects.items()}
-        before = len(self.server.requests)
-        found = self.source()(missing(*(volumes or (DISK,)), pods=pods))
-        return found, [request.path for request in self.server.requests[before:]]
-
-
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, monkeypatch)
-    with made.server:
-        yield made
+def ask(cluster: Cluster) -> Ask:
+    """Return what asks about volumes with some objects replaced, and returns what was read and requested."""
+
+    def asking(*volumes: str, pods: Any = (WAITS,), **objects: Any) -> tuple[Any, list[str]]:
+        named = OBJECTS | {PATHS[name]: answer for name, answer in objects.items()}
+        cluster.answers = {
+            path: answer if isinstance(answer, bytes) else http(json.dumps(answer)) for path, answer in named.items()
+        }
+        cluster.forget()
+        return cluster.read("attachments", missing(*(volumes or (DISK,)), pods=pods)), cluster.asked
+
+    return asking
 
 
-def test_a_csi_volume_has_its_attachment_and_claim(cluster: Cluster) -> None:
-    found, asked = cluster.ask()
+def test_a_csi_volume_has_its_attachment_and_claim(ask: Ask, cluster: Cluster) -> None:
+    found, asked = ask()
     assert found.known() == attachments(Attachment(DISK, attached=True, claim="shop/data-db-0"))
     assert asked == [ATTACHMENT, VOLUME, EVENTS]
     (target,) = cluster.server.requested("/events")
@@ -90,7 +72,7 @@ def test_a_csi_volume_has_its_attachment_and_claim(cluster: Cluster) -> None:
     ), "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
 
 
-def test_an_attachment_has_its_status_and_a_pod_its_failure(cluster: Cluster) -> None:
+def test_an_attachment_has_its_status_and_a_pod_its_failure(ask: Ask) -> None:
     for changes, attached, failed in (
         ({"status": {"attached": False}}, False, False),
         ({"status": {"attached": False, "attachError": {"message": "no"}}}, False, True),
@@ -99,31 +81,31 @@ def test_an_attachment_has_its_status_and_a_pod_its_failure(cluster: Cluster) ->
         ({"status": {"attached": "true"}}, False, False),
         ({"status": None}, False, False),
     ):
-        found, _ = cluster.ask(ATTACHMENT=OBJECTS[ATTACHMENT] | changes)
+        found, _ = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | changes)
         assert found.known().volumes == (Attachment(DISK, attached, failed, "shop/data-db-0"),)
-    found, _ = cluster.ask(EVENTS=OBJECTS[EVENTS] | {"items": [{"reason": "FailedAttachVolume"}]})
+    found, _ = ask(EVENTS=OBJECTS[EVENTS] | {"items": [{"reason": "FailedAttachVolume"}]})
     assert found.known().failed_pods == (WAITS.uid,)
 
 
-def test_without_an_attachment_the_claim_leads_to_the_volume(cluster: Cluster) -> None:
+def test_without_an_attachment_the_claim_leads_to_the_volume(ask: Ask) -> None:
     cloud = {"spec": {"awsElasticBlockStore": {"volumeID": "aws://zone-a/vol-8"}}}
     migrated, claim = "kubernetes.io/csi/ebs.csi.aws.com^vol-8", "shop/data-db-0"
-    found, asked = cluster.ask(ATTACHMENT=ABSENT)
+    found, asked = ask(ATTACHMENT=ABSENT)
     assert found.known() == attachments(Attachment(DISK, attached=False, claim=claim))
     assert asked == [ATTACHMENT, CLAIM, VOLUME, EVENTS]
-    found, asked = cluster.ask(CLOUD_DISK, VOLUME=cloud)
+    found, asked = ask(CLOUD_DISK, VOLUME=cloud)
     assert found.known() == attachments(Attachment(CLOUD_DISK, claim=claim))
     assert asked == [CLAIM, VOLUME, EVENTS]
-    found, _ = cluster.ask(migrated, VOLUME=cloud)
+    found, _ = ask(migrated, VOLUME=cloud)
     assert found.known().volumes == (Attachment(migrated, attached=False, claim=claim),)
-    found, _ = cluster.ask(CLOUD_DISK)
+    found, _ = ask(CLOUD_DISK)
     assert found.known().volumes == (Attachment(CLOUD_DISK), Attachment(DISK, claim=claim)), "another volume"
     unbound: Any
     for unbound in ({"spec": {}}, {"spec": None}, ABSENT):
-        assert cluster.ask(CLOUD_DISK, CLAIM=unbound)[0].known() == attachments(Attachment(CLOUD_DISK))
+        assert ask(CLOUD_DISK, CLAIM=unbound)[0].known() == attachments(Attachment(CLOUD_DISK))
 
 
-def test_a_missing_permission_is_reported_and_tried_once(cluster: Cluster) -> None:
+def test_a_missing_permission_is_reported_and_tried_once(ask: Ask) -> None:
     for refused, rights in (
         (["EVENTS"], ["list events"]),
         (["ATTACHMENT"], ["get volumeattachments"]),
@@ -133,30 +115,30 @@ def test_a_missing_permission_is_reported_and_tried_once(cluster: Cluster) -> No
             ["get volumeattachments", "get persistentvolumeclaims", "list events"],
         ),
     ):
-        found, _ = cluster.ask(**dict.fromkeys(refused, REFUSED))
+        found, _ = ask(**dict.fromkeys(refused, REFUSED))
         assert list(found.known().not_requested) == rights
     pods = (waiting_pod(claims=["a", "b", "c"]), waiting_pod("shop/other"))
-    _, asked = cluster.ask(CLOUD_DISK, pods=pods, **dict.fromkeys(["CLAIM", "EVENTS"], REFUSED))
+    _, asked = ask(CLOUD_DISK, pods=pods, **dict.fromkeys(["CLAIM", "EVENTS"], REFUSED))
     assert asked.count(EVENTS) == 1
 
 
-def test_the_number_of_requests_and_their_time_are_bounded(cluster: Cluster) -> None:
-    found, asked = cluster.ask(pods=tuple(waiting_pod(f"shop/db-{n}") for n in range(128)))
+def test_the_number_of_requests_and_their_time_are_bounded(ask: Ask, cluster: Cluster) -> None:
+    found, asked = ask(pods=tuple(waiting_pod(f"shop/db-{n}") for n in range(128)))
     assert len(asked) == 64
     assert found.known().not_requested == ("more than 64 objects",)
     answer = cluster.server.answers
 
     def slow(request: Request) -> Answer:
-        cluster.seconds += 4
+        cluster.seconds += 0.2
         return answer(request)
 
     cluster.server.answers = slow
-    found, asked = cluster.ask(pods=(WAITS, waiting_pod("shop/other")))
-    assert found == Unavailable("attachments", "API server: no complete response within 10 s")
+    found, asked = ask(pods=(WAITS, waiting_pod("shop/other")))
+    assert found == Unavailable("attachments", "API server: no complete response within 0.5 s")
     assert len(asked) == 3
 
 
-def test_an_invalid_answer_is_never_treated_as_attached(cluster: Cluster) -> None:
+def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask) -> None:
     for part in ("ATTACHMENT", "VOLUME", "EVENTS"):
         for answer in (
             http("[]"), http("null"), http("7"), http("{"), http('"text"'), http("[" * 100_000),
@@ -164,38 +146,37 @@ def test_an_invalid_answer_is_never_treated_as_attached(cluster: Cluster) -> Non
             http("", "500 Internal Server Error"), http("", "401 Unauthorized"), b"", http("{}")[:-1],
             http('{"a": "' + "x" * 4_200_000 + '"}'),
         ):  # fmt: skip
-            found, _ = cluster.ask(**{part: answer})
+            found, _ = ask(**{part: answer})
             assert isinstance(found, Unavailable)
             assert found.why.startswith("API server: ")
             assert len(found.why) < 300
 
 
-def test_an_invalid_object_name_causes_no_other_request(cluster: Cluster) -> None:
+def test_an_invalid_object_name_causes_no_other_request(ask: Ask) -> None:
     for name in ("../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254):
-        found, asked = cluster.ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
+        found, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
         assert (found.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [EVENTS])
-        found, asked = cluster.ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
+        found, asked = ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
         assert (found.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [CLAIM, EVENTS])
 
 
-def test_the_same_is_asked_once_a_minute_and_about_more_at_once(cluster: Cluster) -> None:
-    other, asking, asked = waiting_pod("shop/other"), cluster.source(), cluster.server.requests
+def test_the_same_is_asked_once_a_minute_and_about_more_at_once(ask: Ask, cluster: Cluster) -> None:
+    other = waiting_pod("shop/other")
+    ask()
     for cluster.seconds, pods, is_asked in (
-        (0, (WAITS,), True),
         (59, (WAITS,), False),
         (59, (WAITS, other), True),
         (100, (other,), False),
         (118, (WAITS,), False),
         (119, (WAITS,), True),
     ):
-        asked.clear()
-        asking(missing(DISK, pods=pods))
-        assert bool(asked) == is_asked
+        cluster.server.requests.clear()
+        cluster.read("attachments", missing(DISK, pods=pods))
+        assert bool(cluster.asked) == is_asked
 
 
-def test_a_failed_request_is_retried_after_a_minute_so_that_not_every_sync_waits(cluster: Cluster) -> None:
-    asking = cluster.source()
-    cluster.objects[ATTACHMENT] = http("", "500 Internal Server Error")
+def test_a_failed_request_is_retried_after_a_minute_so_that_not_every_sync_waits(ask: Ask, cluster: Cluster) -> None:
+    ask(ATTACHMENT=http("", "500 Internal Server Error"))
     for cluster.seconds, requests in ((0, 1), (59, 1), (60, 2)):
-        assert isinstance(asking(missing(DISK)), Unavailable)
-        assert len(cluster.server.requests) == requests
+        assert isinstance(cluster.read("attachments", missing(DISK)), Unavailable)
+        assert len(cluster.asked) == requests

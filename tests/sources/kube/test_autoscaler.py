@@ -1,21 +1,17 @@
 """What is asked about the autoscaler, when and how often, and what is read from real status texts."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.app import loop
 from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Taint
 from agent.model.snapshot import Node, NotRequested, Unavailable
-from agent.sources.collector import Sources
 from tests.builders import INSTANCE, last_seen, node, registration, unavailable, worker
-from tests.sources.kube.connections import read, sources_of_command
+from tests.sources.kube.conftest import Cluster
 from tests.sources.kube.old_server import listed
-from tests.wire import HTML, Answer, FakeServer, Request, hang, http, kubeconfig
+from tests.wire import HTML, http
 
 # As a cluster-autoscaler before 1.30 wrote it, and one since, of whose groups of nodes one is left each.
 LINES = """\
@@ -78,6 +74,7 @@ Cluster-wide:
 """
 
 
+STATUS = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 CONFIGMAP = "configmap kube-system/cluster-autoscaler-status"
 FORBIDDEN = http(json.dumps({"message": 'nodes is forbidden: User "us" cannot list'}), "403 Forbidden")
 ABSENT = http(json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found")
@@ -96,47 +93,29 @@ def status(text: object) -> bytes:
     return http(json.dumps({"metadata": {}, "data": {"status": text}}))
 
 
-class Cluster:
-    """An API server whose answers are written down here, its clock, and what a command reads from it."""
+class Asked:
+    """A cluster with other nodes and the status of an autoscaler, unless it is told otherwise."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seconds, self._directory = 0.0, directory
-        monkeypatch.setattr(loop, "clock", lambda: self.seconds)
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self.nodes, self.status = others("kind://a", ""), status(YAML)
-        self.server = FakeServer(self._answer)
-        self.sources: Sources = Sources({})
-
-    def _answer(self, request: Request) -> Answer:
-        answer = self.nodes if request.path == "/api/v1/nodes" else self.status
-        return [answer] if answer else hang(self.server)
-
-    def forget(self) -> None:
-        """Read with another command, and forget what was requested."""
-        config = kubeconfig(self._directory / "kubeconfig", self.server.url)
-        self.sources = sources_of_command(config, api_timeout="300ms")
-        self.server.requests.clear()
 
     def read(self, nodes: Any = NO_ID, known: Any = UNKNOWN) -> Any:
-        return read(self.sources, "autoscaler", node(node=nodes, registration=known))
+        self.cluster.answers = {"/api/v1/nodes": self.nodes, STATUS: self.status}
+        return self.cluster.read("autoscaler", node(node=nodes, registration=known))
 
     def anew(self, nodes: Any = NO_ID, known: Any = UNKNOWN) -> Any:
         """Read as a command does that has asked nothing yet."""
-        self.forget()
+        self.cluster.forget()
         return self.read(nodes, known)
-
-    @property
-    def asked(self) -> list[str]:
-        return [target.rpartition("/")[2] for target in self.server.requested("")]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, monkeypatch)
-    with made.server:
-        yield made
+def asked(cluster: Cluster) -> Asked:
+    return Asked(cluster)
 
 
-def test_the_status_of_every_version_is_read(cluster: Cluster) -> None:
+def test_the_status_of_every_version_is_read(asked: Asked) -> None:
     counts = "clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {}\n      longUnregistered: 4\n"
     for text, unregistered, long_unregistered, told in (
         (LINES, None, 3, datetime(2023, 11, 29, 13, 34, 29, tzinfo=UTC)),
@@ -144,25 +123,25 @@ def test_the_status_of_every_version_is_read(cluster: Cluster) -> None:
         (TIME_FIRST, 0, 0, datetime(2023, 11, 24, 4, 28, 19, tzinfo=UTC)),
         *((counts.format(invalid), None, 4, None) for invalid in ("true", "-1", "1.5", "9" * 5000, "null", "[]")),
     ):
-        cluster.status = status(text)
+        asked.status = status(text)
         expected = Autoscaler(unregistered=unregistered, long_unregistered=long_unregistered, told=told)
-        assert cluster.anew(known=REQUIRED).known() == expected
+        assert asked.anew(known=REQUIRED).known() == expected
 
 
-def test_a_status_without_counts_is_reported(cluster: Cluster) -> None:
+def test_a_status_without_counts_is_reported(asked: Asked) -> None:
     for text in (
         BEFORE_2018, "", "Cluster-autoscaler status at 2023-99-29 13:34:29.0 +0000 UTC:\nInitializing",
         "autoscalerStatus: Initializing\ntime: 2026-09-15 04:05:52 +0000 UTC\n", "clusterWide: 1", "[" * 500_000,
         "\x00",
     ):  # fmt: skip
-        cluster.status = status(text)
-        found = cluster.anew(known=REQUIRED).known()
+        asked.status = status(text)
+        found = asked.anew(known=REQUIRED).known()
         assert (found.unregistered, found.long_unregistered) == (None, None)
         assert found.why.startswith(f"{CONFIGMAP} has no counts of nodes")
         assert len(found.why) < 200
 
 
-def test_without_a_reason_no_request_is_sent(cluster: Cluster) -> None:
+def test_without_a_reason_no_request_is_sent(asked: Asked) -> None:
     for nodes, known, why in (
         ([worker(provider_id=INSTANCE)], UNKNOWN, "the node is registered"),
         (NO_ID, registration(expected=Expected.IGNORED), "--provider-id=ignored"),
@@ -170,68 +149,68 @@ def test_without_a_reason_no_request_is_sent(cluster: Cluster) -> None:
         (unavailable("node"), UNKNOWN, "whether the node is registered is not known: it gave no word"),
         (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
     ):
-        found = cluster.anew(nodes, known)
+        found = asked.anew(nodes, known)
         assert isinstance(found, NotRequested)
         assert found.why.endswith(why)
-        assert cluster.asked == []
+        assert asked.cluster.asked == []
 
 
-def test_the_autoscaler_is_asked_only_if_other_nodes_have_a_provider_id(cluster: Cluster) -> None:
-    found = cluster.anew().known()
+def test_the_autoscaler_is_asked_only_if_other_nodes_have_a_provider_id(asked: Asked) -> None:
+    found = asked.anew().known()
     assert (found.others, found.others_with_id, found.long_unregistered) == (2, 1, 1)
-    assert cluster.asked == ["nodes?limit=50", "cluster-autoscaler-status"]
-    cluster.nodes = others("", "")
-    assert cluster.anew().known() == Autoscaler(others=2)
-    assert cluster.asked == ["nodes?limit=50"]
+    assert asked.cluster.server.requested("") == ["/api/v1/nodes?limit=50", STATUS]
+    asked.nodes = others("", "")
+    assert asked.anew().known() == Autoscaler(others=2)
+    assert asked.cluster.asked == ["/api/v1/nodes"]
 
 
-def test_other_nodes_are_not_listed_if_the_node_is_enough(cluster: Cluster) -> None:
+def test_other_nodes_are_not_listed_if_the_node_is_enough(asked: Asked) -> None:
     for nodes, known in (
         (NO_ID, REQUIRED),
         (NO_ID, registration(cloud_provider="external")),
         ([worker(Taint(UNINITIALIZED))], UNKNOWN),
         (GONE, registration(last_seen())),
     ):
-        found = cluster.anew(nodes, known).known()
+        found = asked.anew(nodes, known).known()
         assert (found.others, found.unregistered) == (0, 2)
-        assert cluster.asked == ["cluster-autoscaler-status"]
+        assert asked.cluster.asked == [STATUS]
 
 
-def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(cluster: Cluster) -> None:
+def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(asked: Asked) -> None:
     failure = http("{}", "500 Internal Server Error")
     for nodes, known, again in (
         (others(""), UNKNOWN, 600),
         (failure, UNKNOWN, 120),
         (others(), REQUIRED, 120),  # of the status
     ):
-        cluster.nodes, start = nodes, cluster.seconds
-        cluster.forget()
+        asked.nodes, start = nodes, asked.cluster.seconds
+        asked.cluster.forget()
         for after, requests in ((0, 1), (15, 1), (again - 1, 1), (again, 2), (again + 15, 2)):
-            cluster.seconds = start + after
-            cluster.read(known=known)
-            assert len(cluster.asked) == requests
+            asked.cluster.seconds = start + after
+            asked.read(known=known)
+            assert len(asked.cluster.asked) == requests
 
 
-def test_an_invalid_node_list_is_never_treated_as_bare_metal(cluster: Cluster) -> None:
-    for cluster.nodes, why in (
+def test_an_invalid_node_list_is_never_treated_as_bare_metal(asked: Asked) -> None:
+    for asked.nodes, why in (
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "malformed object"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "malformed object"),
         (http("{}", "500 Internal Server Error"), "500"),
         (b"", "timed out"),
     ):
-        found = cluster.anew()
+        found = asked.anew()
         assert isinstance(found, Unavailable)
         assert why in found.why
-    cluster.nodes = FORBIDDEN
-    refused = cluster.anew()
+    asked.nodes = FORBIDDEN
+    refused = asked.anew()
     assert isinstance(refused, NotRequested)
     why = "no permission to list nodes, to read their provider IDs (API server: 403 nodes is forbidden"
     assert refused.why.startswith(why)
 
 
-def test_without_the_status_the_rest_is_read_with_the_reason(cluster: Cluster) -> None:
-    for cluster.status, why in (
+def test_without_the_status_the_rest_is_read_with_the_reason(asked: Asked) -> None:
+    for asked.status, why in (
         (FORBIDDEN, f"no permission to get {CONFIGMAP}"),
         (ABSENT, f"there is no {CONFIGMAP}"),
         (http('{"data": null}'), f"{CONFIGMAP} has no status"),
@@ -241,7 +220,7 @@ def test_without_the_status_the_rest_is_read_with_the_reason(cluster: Cluster) -
         (http("{}", "500 Internal Server Error"), f"{CONFIGMAP}: API server: 500"),
         (b"", "timed out"),
     ):
-        found = cluster.anew().known()
+        found = asked.anew().known()
         assert (found.others, found.others_with_id) == (2, 1)
         assert (found.unregistered, found.long_unregistered) == (None, None)
         assert why in found.why
