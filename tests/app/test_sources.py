@@ -139,7 +139,7 @@ def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(wire
     write_sockets(tmp_path / "proc", "/run/containerd/containerd.sock")
     with open_directory() as run_dir:
         (run_dir / "containerd").mkdir()
-        wired = wire(runtime="auto", run_dir=str(run_dir))
+        wired = wire(runtime="auto", run_dir=str(run_dir), docker_timeout="10s")
         assert (wired.recheck.has_checkpoint(ID), wired.recheck.has_checkpoint("f" * 64)) == (True, False)
         with FakeGrpcServer(run_dir / "containerd/containerd.sock", FakeRuntime().answer):
             assert wired.snapshot.readers["containers"](node()) == ()

@@ -57,7 +57,7 @@ class Cluster:
 
     def forget(self) -> None:
         """Read with a command that has asked nothing yet, and forget what was requested."""
-        self._sources = sources_of_command(kubeconfig(self._config, self.server.url), api_timeout="500ms")
+        self._sources = sources_of_command(kubeconfig(self._config, self.server.url), api_timeout="1s")
         self.server.requests.clear()
 
     def read(self, source: str, snapshot: Snapshot) -> Any:

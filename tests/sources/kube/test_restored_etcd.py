@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent.model.snapshot import Known
+from agent.model.snapshot import Known, Unavailable
 from agent.sources.kube.client import Api, Query
 from agent.sources.source_error import SourceError
 from tests.sources.kube.connections import read, watching_in_memory
@@ -58,8 +58,8 @@ class Cluster(Api):
     lost: int = 0
     """How many versions were lost by then: etcd was restored from a backup."""
     requests: list[tuple[float, str]] = field(default_factory=list)
-    unknown: list[float] = field(default_factory=list)
-    """When the pods were unavailable before a request."""
+    unknown: list[tuple[float, str]] = field(default_factory=list)
+    """When the pods were unavailable before a request, and why."""
 
     def run(self) -> "Cluster":
         with watching_in_memory(self, lambda: self.clock.now) as (self.sources, self.watch):
@@ -99,8 +99,8 @@ class Cluster(Api):
         began, ended = self.stopped
         if began <= self.clock.now < ended:
             raise SourceError("connection refused")
-        if not isinstance(self.reading(), set):
-            self.unknown.append(self.clock.now)
+        if isinstance(reading := self.reading(), Unavailable):
+            self.unknown.append((self.clock.now, reading.why))
         self.requests.append((self.clock.now, what))
 
     def _watched(self, since: int, seconds: float) -> Iterator[bytes]:
@@ -145,7 +145,8 @@ def test_after_a_restore_everything_is_listed_within_a_minute() -> None:
         assert listed_at < 700 + 60
         assert cluster.watch.restarts["restored"] == 1
         (asked_at,) = [at for at in cluster.times(QUESTION) if 600 < at <= listed_at]
-        assert cluster.unknown[-1] == listed_at, "until then nothing is known"
+        why = "API server: versions went back: etcd was restored from a backup; listing again"
+        assert cluster.unknown[-1] == (listed_at, why), "until then nothing is known"
         assert 700 <= asked_at < 716
     hidden = Cluster(Clock(HOUR), stopped=(1e9, 600), lost=86_400).run()  # by a balancer
     assert hidden.times(LIST)[1] < 600 + 900 + 72 + 31
