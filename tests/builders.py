@@ -11,14 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
 from agent.checks import engine
-from agent.checks.addresses.classify import classify
-from agent.checks.devices.history import with_history
-from agent.checks.registry import Detector
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
-from agent.model.finding import Finding
+from agent.model.finding import Finding, SkippedCheck
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Removal, Taint
 from agent.model.rejections import Rejection, RejectionKind
@@ -481,14 +478,14 @@ def without_api(snapshot: Snapshot) -> Snapshot:
 
 
 def assessment(snapshot: Snapshot, grace: timedelta = GRACE) -> Assessment:
-    return classify(with_history(snapshot), grace)
+    return scanned(snapshot, grace=grace).assessment
 
 
 def classify_one(
     snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE
 ) -> ClassifiedReservation:
     """Say what one entry is."""
-    (classified,) = (entry for entry in classify(snapshot, grace).of(network) if entry.name == ip)
+    (classified,) = (entry for entry in assessment(snapshot, grace).of(network) if entry.name == ip)
     return classified
 
 
@@ -496,8 +493,26 @@ def state(snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelt
     return classify_one(snapshot, ip, network, grace).state
 
 
-def findings_of(detector: Detector, snapshot: Snapshot, grace: timedelta = GRACE) -> list[Finding]:
-    return list(detector.find(assessment(snapshot, grace)))
+def findings_of(detector: str, *snapshots: Snapshot) -> list[Finding]:
+    """Return what a scan reports of a detector that could check everything."""
+    report = scanned(*snapshots)
+    assert [gap for gap in report.gaps if gap.detector == detector] == []
+    return [tracked.finding for tracked in report.findings if tracked.finding.detector == detector]
+
+
+def findings_and_gap(detector: str, snapshot: Snapshot) -> tuple[list[Finding], SkippedCheck]:
+    """Return what a scan reports of a detector without enough data, and what it lacks."""
+    report = scanned(snapshot)
+    (gap,) = (gap for gap in report.gaps if gap.detector == detector)
+    assert not gap.broken
+    return [tracked.finding for tracked in report.findings if tracked.finding.detector == detector], gap
+
+
+def gap_of(detector: str, snapshot: Snapshot) -> str:
+    """Return why a detector found nothing."""
+    findings, gap = findings_and_gap(detector, snapshot)
+    assert findings == []
+    return gap.why
 
 
 def scanned(*snapshots: Snapshot, grace: timedelta = GRACE) -> Report:

@@ -1,6 +1,9 @@
-"""One sync: from snapshots to a report. Leaks are confirmed before anything else is judged."""
+"""One sync: from snapshots to a report.
 
-from collections.abc import Iterator
+A finding is confirmed if the snapshot before had it too, and it lasted for `confirm_after` of the boot clock. Leaks are
+confirmed before anything else is judged.
+"""
+
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.checks import engine
-from agent.checks.addresses import leaked_reservation, shared_ip
+from agent.checks.addresses import leaked_reservation
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
-from agent.model.assessment import Assessment, State
-from agent.model.finding import Finding, LeakCause, Severity, SkippedCheck
+from agent.model.assessment import State
+from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.report import Report
 from agent.model.runtime import RuntimeNetwork, WrittenRange
-from agent.model.snapshot import SOURCES, InsufficientData, Node, NotRequested, Reservation
+from agent.model.snapshot import SOURCES, Node, NotRequested, Reservation
+from agent.model.watches import Evidence
 from tests.builders import (
     CIDR,
     CONTAINERS,
@@ -27,16 +31,19 @@ from tests.builders import (
     NOW,
     WEB_ID,
     WORKER,
-    assessment,
     cni_result,
     dark_node,
     empty_file,
+    findings_and_gap,
+    last_seen,
     make_limits,
     node,
     processes,
+    registration,
     reservation,
     sandbox,
     scanned,
+    shown,
     unrecognized,
     without,
     without_api,
@@ -44,6 +51,8 @@ from tests.builders import (
 
 LOST = reservation("10.244.1.9")
 OTHERS = (reservation("10.244.1.10", "8" * 64), reservation("10.244.1.11", "7" * 64))
+WATCH = "pods deleted_below"
+"""The subject of a finding that is no leak, at `shown()`."""
 PERIOD = timedelta(seconds=30)
 GAP = "containers"
 
@@ -71,6 +80,15 @@ class Syncs:
 
     def leaked(self, after: float, *leaks: Reservation, **more: Any) -> bool:
         return LOST.ip in self.sync(after, *leaks, **more)[1]
+
+    def watched(self, after: float, **more: Any) -> TrackedFinding:
+        """Sync with a watch that shows something, and return its finding."""
+        report, _ = self.sync(after, watches=[shown()], **more)
+        (tracked,) = (tracked for tracked in report.findings if tracked.finding.subject == WATCH)
+        return tracked
+
+    def confirms(self, after: float, **more: Any) -> bool:
+        return self.watched(after, **more).confirmed
 
 
 def states(report: Report, ip: str) -> State:
@@ -166,6 +184,54 @@ def test_a_leak_is_named_where_no_record_is_left() -> None:
     assert report.unnamed == frozenset()
 
 
+# Other findings
+
+
+def test_a_finding_that_lasts_is_confirmed() -> None:
+    syncs = Syncs()
+    assert [syncs.confirms(15) for _ in range(4)] == [False, False, True, True]
+    at_once = Syncs(timedelta(0))
+    assert [at_once.confirms(0) for _ in range(2)] == [False, True], "one snapshot never confirms"
+
+
+def test_a_finding_has_its_last_words_and_its_first_time() -> None:
+    syncs = Syncs()
+    syncs.sync(15, node=[Node("worker-1", ("10.244.1.0/29",), 110)])
+    report, _ = syncs.sync(30, LOST, node=[Node("worker-1", ("10.244.1.0/29",), 109)])
+    (tracked,) = (tracked for tracked in report.findings if tracked.finding.detector == "exhausted_range")
+    assert "for up to 108 pods" in tracked.finding.message
+    assert tracked.first_seen == tracked.since == NOW + timedelta(seconds=15)
+
+
+def test_two_snapshots_are_enough_for_what_is_urgent() -> None:
+    """As a deleted Node is."""
+    deleted: dict[str, Any] = {"node": [], "registration": registration(last_seen()), "gap": "pods"}
+    syncs = Syncs()
+    reports = [syncs.sync(1, **deleted)[0] for _ in range(2)]
+    assert [[tracked.confirmed for tracked in report.findings] for report in reports] == [[False], [True]]
+
+
+def test_where_its_detector_has_a_gap_a_candidate_starts_over_and_a_confirmed_finding_stays_known() -> None:
+    candidate, confirmed, of_another = Syncs(), Syncs(), Syncs()
+    candidate.confirms(0)
+    candidate.sync(20, gap="watches")
+    assert not candidate.confirms(20)
+    for syncs in (confirmed, of_another):
+        syncs.confirms(0)
+        syncs.confirms(30)
+    for _ in range(3):
+        assert confirmed.sync(30, gap="watches")[0].findings == ()
+    tracked = confirmed.watched(30)
+    assert (tracked.confirmed, tracked.first_seen) == (True, NOW)
+    of_another.sync(1, gap=GAP)
+    assert not of_another.confirms(1)
+
+
+def test_a_finding_reported_despite_a_gap_keeps_its_age() -> None:
+    syncs = Syncs()
+    assert [syncs.confirms(30, gap="node") for _ in range(2)] == [False, True]
+
+
 # Gaps
 
 
@@ -174,15 +240,15 @@ def test_candidates_are_dropped_if_there_is_a_gap() -> None:
     assert [syncs.leaked(20, LOST), syncs.leaked(20, gap=GAP), syncs.leaked(20, LOST)] == [False, False, False]
 
 
-@pytest.mark.parametrize("missing", [GAP, "reservations", "pods"])
-def test_confirmed_leaks_stay_known_through_a_gap(missing: str) -> None:
-    syncs = Syncs()
-    syncs.sync(0, LOST)
-    assert syncs.sync(30, LOST)[0].newly_confirmed == {("kubenet", LeakCause.UNKNOWN): 1}
-    for _ in range(3):
-        assert not syncs.leaked(30, LOST, gap=missing), "nothing is a leak while data is missing"
-    report, leaked = syncs.sync(30, LOST)
-    assert (leaked, report.newly_confirmed, report.findings[0].first_seen) == ({LOST.ip}, {}, NOW)
+def test_confirmed_leaks_stay_known_through_a_gap() -> None:
+    for missing in (GAP, "reservations", "pods"):
+        syncs = Syncs()
+        syncs.sync(0, LOST)
+        assert syncs.sync(30, LOST)[0].newly_confirmed == {("kubenet", LeakCause.UNKNOWN): 1}
+        for _ in range(3):
+            assert not syncs.leaked(30, LOST, gap=missing), "nothing is a leak while data is missing"
+        report, leaked = syncs.sync(30, LOST)
+        assert (leaked, report.newly_confirmed, report.findings[0].first_seen) == ({LOST.ip}, {}, NOW)
 
 
 def test_a_leak_that_had_an_owner_or_no_file_during_a_gap_starts_over() -> None:
@@ -199,7 +265,7 @@ def test_a_leak_that_had_an_owner_or_no_file_during_a_gap_starts_over() -> None:
 def test_without_a_gap_nothing_is_remembered() -> None:
     syncs = Syncs()
     for _ in range(2):
-        syncs.sync(30, LOST, *OTHERS)
+        syncs.sync(30, LOST, *OTHERS, watches=[shown()])
     syncs.sync(30, LOST)
     assert syncs.state is not None
     assert list(syncs.state.observations) == [leaked_reservation.key(LOST)]
@@ -208,16 +274,30 @@ def test_without_a_gap_nothing_is_remembered() -> None:
 # Clocks
 
 
-def test_a_clock_step_restarts_candidates_and_keeps_confirmed_leaks() -> None:
-    old = replace(LOST, mtime_ns=0)
+def test_a_clock_step_restarts_candidates_and_keeps_what_is_confirmed() -> None:
+    old, watches = replace(LOST, mtime_ns=0), [shown()]
     for step in (-86400, -6, 6, 86400):
         syncs = Syncs()
-        syncs.sync(0, old)
-        report, leaked = syncs.sync(60, old, clock_set_by=step)
-        assert (report.clock_stepped, leaked, report.findings) == (True, set(), ())
-        assert syncs.leaked(30, old)
-        report, leaked = syncs.sync(15, old, clock_set_by=step)
+        syncs.sync(0, old, watches=watches)
+        report, leaked = syncs.sync(60, old, clock_set_by=step, watches=watches)
+        assert (report.clock_stepped, leaked) == (True, set())
+        assert [tracked.confirmed for tracked in report.findings] == [False]
+        report, leaked = syncs.sync(30, old, watches=watches)
+        assert (leaked, [tracked.confirmed for tracked in report.findings]) == ({LOST.ip}, [True, True])
+        report, leaked = syncs.sync(15, old, clock_set_by=step, watches=watches)
         assert (leaked, report.newly_confirmed) == ({LOST.ip}, {})
+        assert [tracked.confirmed for tracked in report.findings] == [True, True]
+
+
+def test_a_slewed_clock_is_no_step_and_the_boot_clock_measures() -> None:
+    for step in (-4, 4):
+        syncs = Syncs()
+        assert [syncs.confirms(0), syncs.confirms(29, clock_set_by=step), syncs.confirms(1)] == [False, False, True]
+
+
+def test_a_suspended_node_has_no_clock_step() -> None:
+    syncs, night = Syncs(), 8 * 3600  # the boot clock counts sleep, as the wall clock does
+    assert [syncs.sync(after)[0].clock_stepped for after in (0, night)] == [False, False]
 
 
 def test_a_clock_step_forward_does_not_confirm_a_new_file() -> None:
@@ -229,22 +309,17 @@ def test_a_clock_step_forward_does_not_confirm_a_new_file() -> None:
 # Detectors that cannot
 
 
-class Broken:
-    """A detector with a bug in it."""
-
-    NAME = "broken"
-    SEVERITIES = (Severity.WARNING,)
-
-    def find(self, assessment: Assessment) -> Iterator[Finding]:
-        yield Finding(self.NAME, "something", f"found on {assessment.snapshot.node_name}")
+def test_a_broken_detector_leaves_a_gap_and_the_others_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-
-def test_a_broken_detector_leaves_a_gap_and_the_others_still_run() -> None:
-    findings, gaps = engine.detect(assessment(node(LOST)), (Broken(), leaked_reservation))
-    assert [finding.detector for finding in findings] == ["broken", "leaked_reservation"]
-    assert gaps == (SkippedCheck("broken", "ZeroDivisionError: a bug", broken=True),)
-    assert not replace(scanned(node()), gaps=gaps).complete
+    monkeypatch.setattr("agent.checks.addresses.shared_ip.find", broken)
+    report = scanned(node(LOST))
+    assert [tracked.finding.detector for tracked in report.findings] == ["leaked_reservation"]
+    assert [(gap.detector, gap.why, gap.broken) for gap in report.gaps] == [
+        ("shared_ip", "ZeroDivisionError: a bug", True)
+    ]
+    assert not report.complete
 
 
 def test_nothing_is_released_and_nothing_forgotten_while_the_detector_of_leaks_is_broken(
@@ -267,14 +342,11 @@ def test_nothing_is_released_and_nothing_forgotten_while_the_detector_of_leaks_i
 
 
 def test_a_detector_without_data_leaves_a_gap_beside_what_it_found() -> None:
-    findings, gaps = engine.detect(assessment(without(node(empty_file(LOST.ip)), "pods")), (shared_ip,))
-    assert (findings, gaps) == ((), (SkippedCheck("shared_ip", "pods: it gave no word"),))
-    blind = assessment(without(node(empty_file(LOST.ip)), "containers"))
-    findings, gaps = engine.detect(blind, (leaked_reservation,))
-    assert ([finding.subject for finding in findings], [gap.detector for gap in gaps]) == (
-        ["kubenet/10.244.1.9"],
-        ["leaked_reservation"],
-    )
+    empty = node(empty_file(LOST.ip))
+    findings, gap = findings_and_gap("shared_ip", without(empty, "pods"))
+    assert (findings, gap.why) == ([], "pods: it gave no word")
+    findings, _ = findings_and_gap("leaked_reservation", without(empty, "containers"))
+    assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
 
 
 def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed() -> None:
@@ -377,10 +449,10 @@ def test_the_pod_cidr_in_place_of_a_range_needs_the_node() -> None:
     (network,) = scanned(without(node(networks=written("usePodCidr")), "node")).networks
     assert network.ranges is None
     cached = replace(cni_result(WEB_ID, "shop/web", network="storage"), uses_pod_cidr=True)
-    of_calico = node(cached)
-    assert [str(range_) for (range_,) in assessment(of_calico).ranges("storage")] == ["10.244.1.1-10.244.1.254"]
-    with pytest.raises(InsufficientData, match="node: "):
-        assessment(without(of_calico, "node")).ranges("storage")
+    of_calico = node(cached, reservation("10.244.1.2", WEB_ID, network="storage"))
+    for snapshot, expected in ((of_calico, "10.244.1.1-10.244.1.254"), (without(of_calico, "node"), None)):
+        (_, storage) = scanned(snapshot).networks
+        assert (str(storage.ranges[0][0]) if storage.ranges else None) == expected
 
 
 def test_unrecognized_entries_that_block_an_address_count_as_reserved() -> None:
@@ -403,30 +475,50 @@ def test_a_dual_stack_range_has_the_size_of_its_smaller_family() -> None:
 # Laws
 
 FILES = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(20, 24)]
+WATCHES = [shown(), shown(Evidence.REPLAYED), shown(Evidence.REPLAYED, "node")]
+
+
+class Rules:
+    """When what is seen is confirmed, written down once more."""
+
+    def __init__(self, confirm_after: timedelta) -> None:
+        self.since: dict[str, timedelta] = {}
+        self.confirmed: set[str] = set()
+        self._confirm_after = confirm_after
+
+    def sync(self, now: timedelta, seen: set[str], *, stepped: bool) -> int:
+        """Return how many are newly confirmed."""
+        before = self.confirmed
+        if stepped:
+            self.since = {name: at for name, at in self.since.items() if name in before}
+        lasted = {name for name in seen & self.since.keys() if now - self.since[name] >= self._confirm_after}
+        self.confirmed = lasted | (seen & before)
+        self.since = {name: self.since.get(name, now) for name in seen}
+        return len(self.confirmed - before)
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([15, 0, 30]), st.sets(st.sampled_from(FILES)), st.booleans()),
+        st.tuples(
+            st.sampled_from([15, 0, 30]),
+            st.sets(st.sampled_from(FILES)),
+            st.sets(st.sampled_from(WATCHES)),
+            st.booleans(),
+        ),
         max_size=10,
     ),
     st.sampled_from([0, 15, 30, 60]).map(lambda n: timedelta(seconds=n)),
 )
-def test_leaks_are_confirmed_by_the_rules(
-    syncs: list[tuple[int, set[Reservation], bool]], confirm_after: timedelta
-) -> None:
-    """Compare with the rules, written down for one file."""
-    since: dict[str, timedelta] = {}
-    before: set[str] = set()
+def test_findings_are_confirmed_by_the_rules(syncs: list[tuple[int, Any, Any, bool]], confirm_after: timedelta) -> None:
+    leaks, others = Rules(confirm_after), Rules(confirm_after)
     agent, now = Syncs(confirm_after), timedelta(0)
-    for seconds, leaks, stepped in syncs:
+    for seconds, files, watches, stepped in syncs:
         now += timedelta(seconds=seconds)
-        seen = {reservation.ip for reservation in leaks}
-        if stepped and agent.state is not None:
-            since = {ip: at for ip, at in since.items() if ip in before}
-        confirmed = {ip for ip in seen if ip in since and (now - since[ip] >= confirm_after or ip in before)}
-        since = {ip: since.get(ip, now) for ip in seen}
-        report, leaked = agent.sync(seconds, *leaks, clock_set_by=3600 * stepped)
-        assert leaked == confirmed
-        assert sum(report.newly_confirmed.values()) == len(confirmed - before)
-        before = confirmed
+        is_step = stepped and agent.state is not None
+        newly_confirmed = leaks.sync(now, {file.ip for file in files}, stepped=is_step)
+        others.sync(now, {f"{watch.resource} {watch.evidence.value}" for watch in watches}, stepped=is_step)
+        report, leaked = agent.sync(seconds, *files, watches=watches, clock_set_by=3600 * stepped)
+        assert leaked == leaks.confirmed
+        assert sum(report.newly_confirmed.values()) == newly_confirmed
+        found = {tracked.finding.subject: tracked for tracked in report.findings}
+        assert {subject for subject in others.since if found[subject].confirmed} == others.confirmed

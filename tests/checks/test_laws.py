@@ -1,94 +1,64 @@
-"""Properties of every node, every detector and every text."""
+"""Properties of every node and every detector."""
 
-import inspect
 import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.checks import engine, registry
-from agent.checks.registry import DETECTORS, Detector
+from agent.checks import engine
+from agent.checks.registry import DETECTORS
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
-from agent.model.assessment import KUBENET, State
+from agent.model.assessment import State
 from agent.model.documents import Recording, dumps, loads
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Address, Checkpoint, InsufficientData, Known, Reservation, Snapshot, known_or
-from tests.builders import GRACE, assessment, dark_node, node, pod, reservation, sandbox, without
+from agent.model.snapshot import SOURCES, Address, Checkpoint, Known, Reservation, Snapshot
+from tests.builders import GRACE, dark_node, node, pod, reservation, sandbox, scanned, without
+from tests.checks.strategies import device_nodes, volume_nodes
 from tests.strategies import nodes, read_nodes, recordings
 
-each = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.NAME)
+EXAMPLES = settings.get_profile(settings.get_current_profile_name()).max_examples
+_LONGEST, _OF_EACH_KIND = settings(max_examples=EXAMPLES * 4), settings(max_examples=EXAMPLES * 8)
+any_nodes = st.one_of(nodes(), device_nodes(), volume_nodes())
+any_read_nodes = st.one_of(read_nodes(), device_nodes(), volume_nodes())
 
 
-def finding_keys(snapshot: Snapshot, grace: timedelta = GRACE) -> tuple[set[tuple[str | int, ...]], set[str]]:
-    """Return the keys of the findings, and the detectors with gaps."""
-    findings, gaps = engine.detect(assessment(snapshot, grace), DETECTORS)
-    assert not [gap for gap in gaps if gap.broken]
-    return {finding.key for finding in findings}, {gap.detector for gap in gaps}
+def finding_keys(report: Report) -> set[tuple[str | int, ...]]:
+    assert not [gap for gap in report.gaps if gap.broken]
+    return {tracked.finding.key for tracked in report.findings}
 
 
-def leaked(snapshot: Snapshot, grace: timedelta = GRACE) -> set[tuple[str, str]]:
-    return {
-        (entry.network, entry.name)
-        for entry in assessment(snapshot, grace).reservations
-        if entry.state is State.LEAKED
-    }  # fmt: skip
+def leaked(report: Report) -> set[tuple[str, str]]:
+    return {(entry.network, entry.ip) for entry in report.assessment.leaked}
 
 
 # Every detector
 
 
-@each
-def test_a_node_without_data_has_no_finding(detector: Detector) -> None:
-    with pytest.raises(InsufficientData):
-        list(detector.find(assessment(dark_node())))
+def test_a_node_without_data_has_no_finding_but_a_gap_of_each_detector() -> None:
+    report = scanned(dark_node())
+    assert (report.findings, [gap.broken for gap in report.gaps]) == ((), [False] * len(DETECTORS))
+    assert {gap.detector for gap in report.gaps} == {detector.NAME for detector in DETECTORS}
 
 
-@each
-def test_a_healthy_node_has_no_finding(detector: Detector) -> None:
-    assert list(detector.find(assessment(node()))) == []
-
-
-@each
-def test_a_detector_has_a_meaning_and_advice(detector: Detector) -> None:
-    page = (inspect.getdoc(detector) or "").splitlines()
-    assert page[0].endswith((".", ":"))
-    assert [sum(line.startswith(word) for line in page) for word in ("Means: ", "Do: ")] == [1, 1]
-
-
-@given(read_nodes())
-def test_a_finding_has_a_severity_that_its_detector_declares(snapshot: Snapshot) -> None:
+@_LONGEST
+@given(any_read_nodes)
+def test_findings_are_unique_and_have_a_severity_that_their_detector_declares(snapshot: Snapshot) -> None:
     known = {detector.NAME: detector.SEVERITIES for detector in DETECTORS}
-    findings, _ = engine.detect(assessment(snapshot), DETECTORS)
+    findings = [tracked.finding for tracked in scanned(snapshot).findings]
     assert all(finding.severity in known[finding.detector] for finding in findings)
-
-
-def test_every_detector_module_is_registered_by_its_name() -> None:
-    checks = Path(inspect.getfile(registry)).parent
-    files = {path.stem for path in checks.rglob("*.py") if "\nNAME = " in path.read_text()}
-    assert files == {detector.NAME for detector in DETECTORS}
-
-
-@given(read_nodes())
-def test_findings_name_their_detector_and_are_unique(snapshot: Snapshot) -> None:
-    for detector in DETECTORS:
-        findings, _ = engine.detect(assessment(snapshot), (detector,))
-        assert {finding.detector for finding in findings} <= {detector.NAME}
-        assert len({finding.key for finding in findings}) == len(findings)
-        assert all(finding.subject and finding.message for finding in findings)
+    assert all(finding.subject and finding.message for finding in findings)
+    assert len({finding.key for finding in findings}) == len(findings)
 
 
 # Owners: the laws that keep addresses in use from being called leaked. Run longest.
 
-_LONGEST = settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 4)
 THE_IP, THE_ID = "10.0.0.77", "f" * 64
 """Of no other record: without the one that a law names, it would have no owner, and with age be leaked."""
 
@@ -127,20 +97,12 @@ patiences = st.sampled_from([timedelta(0), GRACE, timedelta(days=3650)])
 
 
 def the_state(snapshot: Snapshot, grace: timedelta) -> State:
-    network = snapshot.reservations[0].network
-    (it,) = (
-        entry for entry in assessment(snapshot, grace).reservations if (entry.network, entry.name) == (network, THE_IP)
-    )
+    """Return its state, which is never that of a leak."""
+    report, network = scanned(snapshot, grace=grace), snapshot.reservations[0].network
+    assert ("leaked_reservation", f"{network}/{THE_IP}") not in {key[:2] for key in finding_keys(report)}
+    (it,) = (entry for entry in report.assessment.of(network) if entry.name == THE_IP)
+    assert it.state is not State.LEAKED
     return it.state
-
-
-def is_never_leaked(snapshot: Snapshot, grace: timedelta) -> None:
-    assert the_state(snapshot, grace) is not State.LEAKED
-    findings, _ = engine.detect(assessment(snapshot, grace), DETECTORS)
-    subject = f"{snapshot.reservations[0].network}/{THE_IP}"
-    assert not [
-        finding for finding in findings if (finding.detector, finding.subject) == ("leaked_reservation", subject)
-    ]
 
 
 @_LONGEST
@@ -150,7 +112,6 @@ def test_a_reservation_whose_container_is_listed_is_never_leaked(
 ) -> None:
     listed = sandbox(THE_ID, "shop/web", word)
     snapshot = also(with_it(snapshot, entry), "containers", listed, lambda container: container.id == THE_ID)
-    is_never_leaked(snapshot, grace)
     assert the_state(snapshot, grace) in {State.IN_USE, State.NOT_READY}
 
 
@@ -159,7 +120,7 @@ def test_a_reservation_whose_container_is_listed_is_never_leaked(
 def test_a_reservation_whose_address_is_configured_is_never_leaked(
     snapshot: Snapshot, entry: Reservation, grace: timedelta
 ) -> None:
-    is_never_leaked(also(with_it(snapshot, entry), "addresses", Address(THE_IP, 1, "java")), grace)
+    the_state(also(with_it(snapshot, entry), "addresses", Address(THE_IP, 1, "java")), grace)
 
 
 @_LONGEST
@@ -168,7 +129,7 @@ def test_a_reservation_of_a_live_pod_is_never_leaked(
     snapshot: Snapshot, entry: Reservation, grace: timedelta, phase: str, deleting: bool
 ) -> None:
     claimant = pod("shop/claimant", "fd00::7", THE_IP, phase=phase, deleting=deleting)
-    is_never_leaked(also(with_it(snapshot, entry), "pods", claimant), grace)
+    the_state(also(with_it(snapshot, entry), "pods", claimant), grace)
 
 
 @_LONGEST
@@ -176,7 +137,7 @@ def test_a_reservation_of_a_live_pod_is_never_leaked(
 def test_a_reservation_with_a_checkpoint_is_never_leaked(
     snapshot: Snapshot, entry: Reservation, grace: timedelta
 ) -> None:
-    is_never_leaked(also(with_it(snapshot, entry), "checkpoints", Checkpoint(THE_ID, "")), grace)
+    the_state(also(with_it(snapshot, entry), "checkpoints", Checkpoint(THE_ID, "")), grace)
 
 
 @_LONGEST
@@ -184,12 +145,12 @@ def test_a_reservation_with_a_checkpoint_is_never_leaked(
 def test_a_reservation_whose_owners_are_unavailable_is_never_leaked(
     snapshot: Snapshot, entry: Reservation, grace: timedelta, source: str
 ) -> None:
-    is_never_leaked(without(with_it(snapshot, entry), source), grace)
+    the_state(without(with_it(snapshot, entry), source), grace)
 
 
 @given(nodes(), files)
 def test_a_reservation_younger_than_the_grace_period_is_never_leaked(snapshot: Snapshot, entry: Reservation) -> None:
-    is_never_leaked(with_it(snapshot, entry), snapshot.taken_at - entry.mtime + timedelta(seconds=1))
+    the_state(with_it(snapshot, entry), snapshot.taken_at - entry.mtime + timedelta(seconds=1))
 
 
 @given(nodes(), files, patiences, st.booleans())
@@ -198,48 +159,46 @@ def test_all_addresses_of_a_sandbox_are_leaked_or_none(
 ) -> None:
     snapshot = with_it(with_it(snapshot, entry), reservation("fd00::5", THE_ID))
     snapshot = also(snapshot, "addresses", Address("fd00::5", 1, "java")) if in_use else snapshot
-    states = {
-        entry.state for entry in assessment(snapshot, grace).reservations if entry.container_id == THE_ID
-    }  # fmt: skip
+    reservations = scanned(snapshot, grace=grace).assessment.reservations
+    states = {entry.state for entry in reservations if entry.container_id == THE_ID}
     assert states == {State.LEAKED} or State.LEAKED not in states
 
 
 @given(nodes(), patiences)
 def test_a_longer_grace_period_never_adds_a_leak(snapshot: Snapshot, grace: timedelta) -> None:
-    assert leaked(snapshot, grace + timedelta(minutes=1)) <= leaked(snapshot, grace)
+    longer = scanned(snapshot, grace=grace + timedelta(minutes=1))
+    assert leaked(longer) <= leaked(scanned(snapshot, grace=grace))
 
 
 # Silence
 
 
-@_LONGEST
-@given(nodes(), st.sampled_from(SOURCES), patiences)
+@_OF_EACH_KIND
+@given(any_nodes, st.sampled_from(SOURCES), patiences)
 def test_unavailable_sources_never_add_a_finding_or_a_leak(snapshot: Snapshot, source: str, grace: timedelta) -> None:
-    incomplete = without(snapshot, source)
-    assert finding_keys(incomplete, grace)[0] <= finding_keys(snapshot, grace)[0]
-    assert leaked(incomplete, grace) <= leaked(snapshot, grace)
+    complete, incomplete = scanned(snapshot, grace=grace), scanned(without(snapshot, source), grace=grace)
+    assert finding_keys(incomplete) <= finding_keys(complete)
+    assert leaked(incomplete) <= leaked(complete)
 
 
 @_LONGEST
 @given(nodes(two_networks=True), patiences)
 def test_an_unavailable_network_never_adds_a_leak(snapshot: Snapshot, grace: timedelta) -> None:
-    first, second = snapshot.reservations
-    for stores in (
-        (first, without(snapshot, "reservations").reservations[1]),
-        (without(snapshot, "reservations").reservations[0], second),
-    ):
-        incomplete = replace(snapshot, reservations=stores)
-        assert leaked(incomplete, grace) <= leaked(snapshot, grace)
-        assert finding_keys(incomplete, grace)[0] <= finding_keys(snapshot, grace)[0]
+    (first, second), complete = snapshot.reservations, scanned(snapshot, grace=grace)
+    unread_first, unread_second = without(snapshot, "reservations").reservations
+    for stores in ((first, unread_second), (unread_first, second)):
+        incomplete = scanned(replace(snapshot, reservations=stores), grace=grace)
+        assert leaked(incomplete) <= leaked(complete)
+        assert finding_keys(incomplete) <= finding_keys(complete)
 
 
-@_LONGEST
-@given(read_nodes(), st.sampled_from(SOURCES), patiences)
+@_OF_EACH_KIND
+@given(any_read_nodes, st.sampled_from(SOURCES), patiences)
 def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str, grace: timedelta) -> None:
     """A detector that finds less because a source is unavailable leaves a gap; its gauge is absent, not 0."""
-    before, _ = finding_keys(snapshot, grace)
-    after, gaps = finding_keys(without(snapshot, source), grace)
-    assert {key[0] for key in before - after} <= gaps
+    incomplete = scanned(without(snapshot, source), grace=grace)
+    hidden = finding_keys(scanned(snapshot, grace=grace)) - finding_keys(incomplete)
+    assert {detector for detector, *_ in hidden} <= {gap.detector for gap in incomplete.gaps}
 
 
 @given(nodes())
@@ -256,20 +215,29 @@ def test_every_entry_has_one_state_and_the_counts_sum_to_the_entries(snapshot: S
         assert network.free is None or network.usable is None or 0 <= network.free <= network.usable
 
 
-@given(nodes(), st.randoms(use_true_random=False))
+@_LONGEST
+@given(any_nodes, st.randoms(use_true_random=False))
 def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: Any) -> None:
-    def shuffled(reading: Any) -> Any:
-        if not isinstance(reading, Known) or not isinstance(reading.value, tuple):
-            return reading
-        return Known(tuple(random.sample(reading.value, len(reading.value))))
+    def shuffled(values: Any) -> Any:
+        return tuple(random.sample(values, len(values))) if isinstance(values, tuple) else values
 
-    others: dict[str, Any] = {source: shuffled(getattr(snapshot, source)) for source in SOURCES[1:]}
-    stores = tuple(replace(store, reading=shuffled(store.reading)) for store in snapshot.reservations)
-    mixed = replace(snapshot, reservations=tuple(random.sample(stores, len(stores))), **others)
-    assert finding_keys(mixed) == finding_keys(snapshot)
-    assert {(entry.entry, entry.state) for entry in assessment(mixed).reservations} == {
-        (entry.entry, entry.state) for entry in assessment(snapshot).reservations
+    def mixed(reading: Any, *fields: str) -> Any:
+        if not isinstance(reading, Known) or reading.value is None:
+            return reading
+        changes = {field: shuffled(getattr(reading.value, field)) for field in fields}
+        return Known(replace(reading.value, **changes) if fields else shuffled(reading.value))
+
+    others: dict[str, Any] = {source: mixed(getattr(snapshot, source)) for source in SOURCES[1:]}
+    others["device_plugins"] = mixed(snapshot.device_plugins, "sockets", "registered")
+    others["node"] = mixed(snapshot.node, "volumes_in_use")
+    stores = tuple(replace(store, reading=mixed(store.reading)) for store in snapshot.reservations)
+    before, after = scanned(snapshot), scanned(replace(snapshot, reservations=shuffled(stores), **others))
+    assert finding_keys(after) == finding_keys(before)
+    assert {(entry.entry, entry.state) for entry in after.assessment.reservations} == {
+        (entry.entry, entry.state) for entry in before.assessment.reservations
     }
+    plugins = (report.assessment.snapshot.device_plugins for report in (before, after))
+    assert len({reading.value.history for reading in plugins if isinstance(reading, Known)}) <= 1
 
 
 @given(nodes(), nodes())
@@ -292,7 +260,7 @@ def test_names_of_pods_change_names_only(recording: Recording, data: st.DataObje
 
     plain = assessed(None)
     ids = sorted({entry.container_id for entry in plain.assessment.reservations})
-    running = sorted(pod.name for snapshot in recording.snapshots for pod in known_or(snapshot.pods, ()))
+    running = sorted(pod.name for snapshot in recording.snapshots for pod in _known(snapshot.pods))
     names = st.sampled_from(["shop/cart-0", *running])
     named = assessed(data.draw(st.dictionaries(st.sampled_from(ids), names)) if ids else {})
     owners = {entry.container_id: entry.pod for entry in plain.assessment.reservations}
@@ -310,22 +278,19 @@ def without_names(report: Report) -> list[object]:
     ]
 
 
-# Texts
-
-
-@given(recordings)
-def test_a_recording_read_back_equals_what_was_written(recording: Any) -> None:
-    assert loads(dumps(recording)) == recording
+# Recordings
 
 
 @given(recordings)
 def test_an_anonymous_recording_has_the_same_states(recording: Any) -> None:
+    assert loads(dumps(recording)) == recording
+
     def states(recorded: Recording) -> list[Any]:
         report = engine.replay(recorded.snapshots, grace=recorded.grace, confirm_after=timedelta(0))
         return [
-            [(entry.network == KUBENET, entry.state, entry.blocks) for entry in report.assessment.reservations],
+            [(entry.network == "kubenet", entry.state, entry.blocks) for entry in report.assessment.reservations],
             Counter(
-                (tracked.finding.detector, tracked.finding.network == KUBENET, tracked.since)
+                (tracked.finding.detector, tracked.finding.network == "kubenet", tracked.since)
                 for tracked in report.findings
             ),
             [(network.usable, network.reserved, network.free) for network in report.networks],
@@ -335,6 +300,31 @@ def test_an_anonymous_recording_has_the_same_states(recording: Any) -> None:
     hidden = anonymous(recording)
     assert states(hidden) == states(recording)
     assert loads(dumps(hidden)) == hidden
+
+
+@_LONGEST
+@given(st.one_of(device_nodes(), volume_nodes()))
+def test_an_anonymous_recording_has_the_same_findings_about_devices_and_volumes(snapshot: Snapshot) -> None:
+    recording = Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot,))
+    assert loads(dumps(recording)) == recording
+    (hidden,) = anonymous(recording).snapshots
+
+    def verdicts(seen: Snapshot) -> Any:
+        report = scanned(seen)
+        findings = [tracked.finding for tracked in report.findings]
+        about = Counter(
+            (finding.detector, finding.confidence, bool(finding.pod), finding.since, finding.resource)
+            for finding in findings
+        )
+        pods = [(pod.cause, pod.pod_outcome, pod.resource) for finding in findings for pod in finding.rejected_pods]
+        states = scan_document(report)["device_plugins"]
+        return (
+            about,
+            pods,
+            [(state["resource"], state["registered"], state["registration_delay_seconds"]) for state in states],
+        )
+
+    assert verdicts(hidden) == verdicts(snapshot)
 
 
 def test_the_sources_are_the_snapshot_fields_in_reading_order() -> None:

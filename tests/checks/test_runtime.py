@@ -3,15 +3,12 @@
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
-
-from agent.checks import engine, runtime
-from agent.checks.addresses.classify import UNORDERED_GRACE, classify
+from agent.checks import runtime
 from agent.model.assessment import State
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
 from agent.model.snapshot import Checkpoint, Known, NotRequested, Reading, Snapshot, Unavailable
 from agent.sources import crosscheck
-from tests.builders import NOW, UPTIME, WORKER, node, processes, reservation, unavailable
+from tests.builders import NOW, UPTIME, WORKER, assessment, node, processes, reservation, scanned, state, unavailable
 
 SOCKET = "/run/containerd/containerd.sock"
 OF_DOCKER = ContainerRuntime(DOCKER)
@@ -34,9 +31,8 @@ def with_runtimes(
     )
 
 
-@pytest.mark.parametrize(
-    ("asked", "named", "reported", "expected"),
-    [
+def test_the_runtime_of_the_kubelet_is_the_one_that_is_named_and_was_asked() -> None:
+    cases: list[tuple[list[ContainerRuntime], str | None, str, list[ContainerRuntime]]] = [
         ([OF_DOCKER], DOCKER, "", [OF_DOCKER]),
         ([OF_CONTAINERD, OF_DOCKER], DOCKER, "", [OF_DOCKER]),
         ([OF_CONTAINERD, OF_DOCKER], f"unix://{SOCKET}", "", [OF_CONTAINERD]),
@@ -59,13 +55,10 @@ def with_runtimes(
         ([OF_CONTAINERD], f"unix:///var/run/{SOCKET.removeprefix('/run')}", "", [OF_CONTAINERD]),
         ([replace(OF_K3S, version="")], None, "containerd://1.7.24", [replace(OF_K3S, version="")]),
         ([OF_DOCKER, OF_CONTAINERD], DOCKER, "containerd://1.7.24", []),
-    ],
-)
-def test_the_runtime_of_the_kubelet_is_the_one_that_is_named_and_was_asked(
-    asked: list[ContainerRuntime], named: str | None, reported: str, expected: list[ContainerRuntime]
-) -> None:
-    snapshot = with_runtimes(node(), *asked, named=named, reported=reported)
-    assert runtime.of_the_kubelet(snapshot) == tuple(expected)
+    ]
+    for asked, named, reported, expected in cases:
+        snapshot = with_runtimes(node(), *asked, named=named, reported=reported)
+        assert runtime.of_the_kubelet(snapshot) == tuple(expected), (asked, named, reported)
 
 
 def test_a_recording_that_does_not_say_what_was_asked_is_one_of_docker() -> None:
@@ -95,13 +88,12 @@ def test_runtimes_that_may_list_late_are_known() -> None:
     assert runtime.unordered(beside) == (), "only that of the kubelet matters"
 
 
-@pytest.mark.parametrize(("version", "state"), [("1.6.8", State.CANDIDATE), ("1.6.9", State.LEAKED)])
-def test_an_unordered_runtime_has_a_longer_grace_period(version: str, state: State) -> None:
-    ordered = replace(OF_CONTAINERD, version=version)
-    for age, expected in ((UNORDERED_GRACE - timedelta(seconds=1), state), (UNORDERED_GRACE, State.LEAKED)):
-        snapshot = with_runtimes(node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}")
-        (found,) = (entry for entry in classify(snapshot, timedelta(minutes=5)).reservations if entry.name == OLD)
-        assert found.state is expected
+def test_an_unordered_runtime_has_a_longer_grace_period() -> None:
+    for version, early in (("1.6.8", State.CANDIDATE), ("1.6.9", State.LEAKED)):
+        ordered = replace(OF_CONTAINERD, version=version)
+        for age, expected in ((timedelta(minutes=14, seconds=59), early), (timedelta(minutes=15), State.LEAKED)):
+            snapshot = with_runtimes(node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}")
+            assert state(snapshot, OLD) is expected
 
 
 def test_a_directory_of_checkpoints_is_no_evidence_for_containerd() -> None:
@@ -154,9 +146,7 @@ def test_a_containerd_of_another_version_than_the_nodes_is_not_the_kubelets() ->
         "the runtime of this node is containerd://1.7.23-k3s2, and it was not asked: if it is stopped, start it; "
         "if it runs, set --cri-endpoint",
     )
-    assert {entry.state for entry in classify(crosscheck.all_sources(other), timedelta(0)).reservations} == {
-        State.UNKNOWN
-    }
+    assert {entry.state for entry in assessment(crosscheck.all_sources(other)).reservations} == {State.UNKNOWN}
 
 
 def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
@@ -165,9 +155,9 @@ def test_a_kubelet_with_containerd_has_no_checkpoints_and_needs_none() -> None:
     )
     seen = crosscheck.all_sources(snapshot)
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
-    report, _ = engine.run(seen, None, grace=timedelta(0), confirm_after=timedelta(0))
+    report = scanned(seen)
     assert report.gaps == ()
-    states = {entry.name: entry.state for entry in classify(seen, timedelta(0)).reservations}
+    states = {entry.name: entry.state for entry in report.assessment.reservations}
     assert states == {"10.244.1.2": State.IN_USE, "10.244.1.3": State.IN_USE, OLD: State.LEAKED}
 
 
@@ -176,33 +166,24 @@ UNREADABLE = Unavailable("checkpoints", "cannot read /var/lib/dockershim/sandbox
 NONE = NotRequested("checkpoints", "a kubelet with containerd has none")
 
 
-@pytest.mark.parametrize(
-    ("asked", "checkpoints", "expected"),
-    [
+def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_unless_docker_was_asked() -> None:
+    """As with k3s and --api=off: only a running sandbox shows whose pods these are."""
+    cases: list[tuple[list[ContainerRuntime], Reading[tuple[Checkpoint, ...]], Reading[tuple[Checkpoint, ...]]]] = [
         ([OF_K3S], MISSING, NONE),
         ([OF_K3S], Known(()), NONE),
         ([OF_K3S], UNREADABLE, UNREADABLE),
         ([OF_K3S, OF_DOCKER], MISSING, MISSING),
         ([], MISSING, MISSING),
-    ],
-    ids=["missing", "empty", "unreadable", "docker was asked", "nothing was asked"],
-)
-@pytest.mark.parametrize("named", [None, ""])
-def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_unless_docker_was_asked(
-    asked: list[ContainerRuntime],
-    checkpoints: Reading[tuple[Checkpoint, ...]],
-    expected: Reading[tuple[Checkpoint, ...]],
-    named: str | None,
-) -> None:
-    """As with k3s and --api=off: only a running sandbox shows whose pods these are."""
-    snapshot = replace(
-        with_runtimes(node(reservation(OLD)), *asked, named=named),
-        node=NotRequested("node", "--api=off"), checkpoints=checkpoints,
-    )  # fmt: skip
-    seen = crosscheck.all_sources(snapshot)
-    assert seen.checkpoints == expected
-    (found,) = (entry for entry in classify(seen, timedelta(0)).reservations if entry.name == OLD)
-    assert found.state is (State.LEAKED if expected is NONE else State.UNKNOWN)
+    ]
+    for asked, checkpoints, expected in cases:
+        for named in (None, ""):
+            snapshot = replace(
+                with_runtimes(node(reservation(OLD)), *asked, named=named),
+                node=NotRequested("node", "--api=off"), checkpoints=checkpoints,
+            )  # fmt: skip
+            seen = crosscheck.all_sources(snapshot)
+            assert seen.checkpoints == expected
+            assert state(seen, OLD) is (State.LEAKED if expected is NONE else State.UNKNOWN)
 
 
 def test_checkpoints_that_exist_count_where_the_runtime_is_not_known() -> None:
@@ -213,5 +194,4 @@ def test_checkpoints_that_exist_count_where_the_runtime_is_not_known() -> None:
 
 def test_checkpoints_not_requested_for_another_reason_make_an_address_unknown() -> None:
     snapshot = node(reservation(OLD), checkpoints=NotRequested("checkpoints", "it was left alone"))
-    (found,) = (entry for entry in classify(snapshot, timedelta(0)).reservations if entry.name == OLD)
-    assert found.state is State.UNKNOWN
+    assert state(snapshot, OLD) is State.UNKNOWN

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from agent.checks.addresses import leaked_reservation
 from agent.exporters.finding_lines import finding_lines
 from agent.model.finding import Finding, LeakCause
 from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime
@@ -36,6 +35,7 @@ from tests.builders import (
     without,
 )
 
+DETECTOR = "leaked_reservation"
 HOUR = timedelta(hours=1)
 MADE = 3 * HOUR
 """Ago. The running sandboxes are younger (`OLD`)."""
@@ -63,7 +63,7 @@ def cri_node(*records: Any, since: ProcessStartTimes | None = None, **changes: A
 
 def cause_of(snapshot: Snapshot) -> tuple[LeakCause, timedelta]:
     """Return the cause of the first leak, and how long ago its time is."""
-    finding = findings_of(leaked_reservation, snapshot)[0]
+    finding = findings_of(DETECTOR, snapshot)[0]
     assert isinstance(finding.cause, LeakCause)
     assert finding.cause_at is not None
     return finding.cause, NOW - finding.cause_at
@@ -90,7 +90,7 @@ def test_without_a_result_although_others_of_the_network_have_one_the_setup_fail
 
 def test_a_runtime_that_restarted_within_the_time_of_an_add_died_during_it() -> None:
     for later in (timedelta(seconds=1), timedelta(minutes=5)):  # at once, and when the kubelet gave up
-        (finding,) = findings_of(leaked_reservation, cri_node(LOST, since=started(MADE - later)))
+        (finding,) = findings_of(DETECTOR, cri_node(LOST, since=started(MADE - later)))
         assert (finding.cause, finding.since) == (LeakCause.RUNTIME_RESTART, NOW - MADE + later)
         assert "likely cause: restart of containerd at 2026-03-26 17:0" in finding.message
 
@@ -131,7 +131,7 @@ WIPED = started(OLD + HOUR / 2)
 def test_several_sandboxes_of_which_the_runtime_has_no_record_after_its_restart_were_lost_with_its_state() -> None:
     lost = cri_node(LOST, LOST_TOO, RESULT, RESULT_TOO, since=WIPED)
     assert cause_of(lost) == (LeakCause.RUNTIME_STATE_LOST, OLD + HOUR / 2)
-    (line,) = (line for line in finding_lines(scanned(lost)) if line.detector == leaked_reservation.NAME)
+    (line,) = (line for line in finding_lines(scanned(lost)) if line.detector == DETECTOR)
     assert line.text == (
         "2 addresses in kubenet leaked, likely cause: containerd started at 2026-03-26 17:30:00Z without a record of "
         "earlier sandboxes: 10.244.1.8, 10.244.1.9"
@@ -187,7 +187,7 @@ def test_a_secondary_interface_says_nothing_of_a_new_configuration() -> None:
 
 
 def forwarded(*ports: PortMapping, **changes: Any) -> Finding:
-    (finding,) = findings_of(leaked_reservation, cri_node(LOST, replace(RESULT, port_mappings=ports), **changes))
+    (finding,) = findings_of(DETECTOR, cri_node(LOST, replace(RESULT, port_mappings=ports), **changes))
     return finding
 
 
@@ -210,13 +210,13 @@ def test_a_reboot_has_removed_the_rules() -> None:
 
 def test_only_the_ports_of_the_leaked_sandbox_in_this_network_count() -> None:
     others = [replace(RESULT_TOO, port_mappings=(HTTP,)), replace(RESULT, network="cbr0", port_mappings=(DNS,))]
-    (finding,) = findings_of(leaked_reservation, cri_node(LOST, RESULT, *others))
+    (finding,) = findings_of(DETECTOR, cri_node(LOST, RESULT, *others))
     assert finding.port_mappings == ()
 
 
 def test_a_line_of_several_leaks_names_the_address_of_each_host_port() -> None:
     snapshot = cri_node(LOST, LOST_TOO, replace(RESULT, port_mappings=(HTTP,)), RESULT_TOO)
-    (line,) = (line for line in finding_lines(scanned(snapshot)) if line.detector == leaked_reservation.NAME)
+    (line,) = (line for line in finding_lines(scanned(snapshot)) if line.detector == DETECTOR)
     assert line.text.startswith("2 addresses in kubenet leaked, ")
     assert line.text.endswith(
         ": 10.244.1.8, 10.244.1.9; iptables or nftables rules may still forward host port 8080/tcp to 10.244.1.9"

@@ -1,21 +1,19 @@
 """Two running pods with one address."""
 
-import pytest
+from agent.model.snapshot import Snapshot
+from tests.builders import findings_and_gap, findings_of, gap_of, node, pod, reservation, sandbox, without, without_api
 
-from agent.checks.addresses import shared_ip
-from agent.model.snapshot import InsufficientData, Snapshot
-from tests.builders import findings_of, node, pod, reservation, sandbox, without, without_api
-
+DETECTOR = "shared_ip"
 CART = sandbox("4" * 64, "shop/cart")
 
 
 def messages(snapshot: Snapshot) -> list[str]:
-    return [finding.message for finding in findings_of(shared_ip, snapshot)]
+    return [finding.message for finding in findings_of(DETECTOR, snapshot)]
 
 
 def test_running_pods_with_one_address_are_one_finding() -> None:
     assert messages(node()) == []
-    (finding,) = findings_of(shared_ip, node(CART, pod("shop/cart", "10.244.1.2")))
+    (finding,) = findings_of(DETECTOR, node(CART, pod("shop/cart", "10.244.1.2")))
     assert finding.message == "2 running pods have the address 10.244.1.2: shop/cart and shop/web"
     assert finding.identity == ("uid of shop/cart", "uid of shop/web")
     third = (sandbox("5" * 64, "shop/pay"), pod("shop/pay", "10.244.1.2"))
@@ -32,7 +30,7 @@ def test_terminating_pods_and_the_second_address_of_a_pod_share_too() -> None:
     ):
         assert len(messages(snapshot)) == 1
     pods = [pod("shop/web", "10.244.1.2", "fd00::2"), pod("shop/cart", "10.244.1.2", "fd00::2")]
-    assert [finding.subject for finding in findings_of(shared_ip, node(CART, pods=pods))] == [
+    assert [finding.subject for finding in findings_of(DETECTOR, node(CART, pods=pods))] == [
         "10.244.1.2 of shop/cart and shop/web",
         "fd00::2 of shop/cart and shop/web",
     ]
@@ -57,7 +55,6 @@ def test_addresses_that_only_seem_shared_are_no_finding() -> None:
 def test_without_its_sources_the_check_has_insufficient_data() -> None:
     shared = node(CART, pod("shop/cart", "10.244.1.2"))
     for source in ("containers", "pods", "reservations"):
-        with pytest.raises(InsufficientData, match=source):
-            messages(without(shared, source))
-    with pytest.raises(InsufficientData, match="--api=off"):
-        messages(without_api(node()))
+        assert gap_of(DETECTOR, without(shared, source)).startswith(source)
+    findings, gap = findings_and_gap(DETECTOR, without_api(shared))
+    assert (findings, gap.why, gap.chosen) == ([], "pods: --api=off", True)

@@ -2,19 +2,17 @@
 
 from datetime import timedelta
 
-import pytest
-
-from agent.checks.addresses import unmanaged_address
 from agent.model.assessment import State
 from agent.model.finding import Severity
-from agent.model.snapshot import Address, Checkpoint, InsufficientData, NotRequested, Snapshot
+from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
 from tests.builders import (
     CIDR,
     GONE,
-    assessment,
     cni_result,
     empty_file,
+    findings_and_gap,
     findings_of,
+    gap_of,
     node,
     pod,
     reservation,
@@ -23,30 +21,29 @@ from tests.builders import (
     without,
 )
 
+DETECTOR = "unmanaged_address"
 LOST = reservation("10.244.1.9")
 JAVA = Address("10.244.1.9", 4711, "java")
-
-
 PINNED = cni_result(GONE, "shop/cart", CIDR, namespace="/var/run/netns/cni-9")
 MOUNTED = ["/run/netns/cni-8", "/run/netns/cni-9"]
 
 
 def messages(snapshot: Snapshot) -> list[str]:
-    return [finding.message for finding in findings_of(unmanaged_address, snapshot)]
+    return [finding.message for finding in findings_of(DETECTOR, snapshot)]
 
 
 def subjects(snapshot: Snapshot) -> list[str]:
-    return [finding.subject for finding in findings_of(unmanaged_address, snapshot)]
+    return [finding.subject for finding in findings_of(DETECTOR, snapshot)]
 
 
 def test_an_orphaned_process_is_reported_with_its_pid_and_command() -> None:
-    (finding,) = findings_of(unmanaged_address, node(LOST, JAVA, cni_result(GONE, "shop/cart", CIDR)))
+    (finding,) = findings_of(DETECTOR, node(LOST, JAVA, cni_result(GONE, "shop/cart", CIDR)))
     assert (finding.subject, finding.pod) == ("kubenet/10.244.1.9", "shop/cart")
     assert finding.message == (
         "process 4711 (java) uses 10.244.1.9, which is reserved for container 999999999999 "
         "of pod shop/cart, which the runtime does not know"
     )
-    (another,) = findings_of(unmanaged_address, node(LOST, Address(JAVA.ip, 4712, "java")))
+    (another,) = findings_of(DETECTOR, node(LOST, Address(JAVA.ip, 4712, "java")))
     assert another.key == finding.key
     assert messages(node(reservation("10.244.1.9", age=timedelta(0)), JAVA)), "a new reservation too"
     assert "reserved for no container" in messages(node(empty_file("10.244.1.9"), JAVA))[0]
@@ -82,14 +79,14 @@ def test_of_an_address_that_two_networks_reserve_each_namespace_needs_an_owner()
         ((pause, orphan), Severity.WARNING, "; vlan20 reserves it for a container that the runtime has"),
     ):
         snapshot = node(*records, *given)
-        (finding,) = findings_of(unmanaged_address, snapshot)
+        (finding,) = findings_of(DETECTOR, snapshot)
         assert (finding.subject, finding.severity) == ("vlan10/192.168.1.5", severity)
         assert message in finding.message
         assert state(snapshot, lost.ip, "vlan10") is State.UNMANAGED, "nobody releases it"
     third = (reservation(lost.ip, "8" * 64, network="vlan30"), sandbox("8" * 64, "shop/cart"))
-    assert findings_of(unmanaged_address, node(*records, pause, orphan, *third))[0].severity is Severity.INFO
+    assert findings_of(DETECTOR, node(*records, pause, orphan, *third))[0].severity is Severity.INFO
     # Without the owner it is nobody's.
-    (first, second) = findings_of(unmanaged_address, node(*records[:2], pause))
+    (first, second) = findings_of(DETECTOR, node(*records[:2], pause))
     assert [first.network, second.network] == ["vlan10", "vlan20"]
     assert first.severity is second.severity is Severity.WARNING
 
@@ -112,15 +109,13 @@ def test_managed_or_unconfigured_addresses_are_no_finding() -> None:
 
 def test_without_its_sources_it_has_insufficient_data_after_what_is_certain() -> None:
     for source in ("reservations", "containers", "addresses", "checkpoints"):
-        with pytest.raises(InsufficientData, match=source):
-            messages(without(node(), source))
+        assert gap_of(DETECTOR, without(node(), source)).startswith(source)
     assert len(messages(without(node(LOST, JAVA), "pods"))) == 1
     other = reservation("10.244.1.8", "8" * 64)
     for source, snapshot in {
         "mounted_namespaces": node(LOST, JAVA, other, PINNED),
         "checkpoints": node(empty_file("10.244.1.9"), JAVA),
     }.items():
-        found = unmanaged_address.find(assessment(without(snapshot, source)))
-        assert next(found).subject == "kubenet/10.244.1.9"
-        with pytest.raises(InsufficientData, match=f"{source}: it gave no word"):
-            next(found)
+        findings, gap = findings_and_gap(DETECTOR, without(snapshot, source))
+        assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
+        assert gap.why == f"{source}: it gave no word"

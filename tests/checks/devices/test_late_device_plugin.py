@@ -1,23 +1,20 @@
 """A device plugin that has not registered again."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
-import pytest
-
-from agent.checks.devices import late_device_plugin
 from agent.model.devices import TransitionKind
 from agent.model.finding import Finding
-from agent.model.snapshot import InsufficientData, NodeDevices, NotRequested, Snapshot, SourceDisabled
+from agent.model.snapshot import NodeDevices, NotRequested, Snapshot
 from tests.builders import (
     KVM,
     KVM_SOCKET,
     NOW,
     WORKER,
-    assessment,
     device_plugins,
+    findings_and_gap,
     findings_of,
+    gap_of,
     node,
     plugin_socket,
     pod,
@@ -28,13 +25,11 @@ from tests.builders import (
     without,
     without_api,
 )
+from tests.checks.reported import seconds
 
+DETECTOR = "late_device_plugin"
 STARTED, APPEARED = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
-
-
-def seconds(n: float) -> timedelta:
-    return timedelta(seconds=n)
 
 
 def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
@@ -44,12 +39,12 @@ def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: 
 
 
 def only_finding(snapshot: Snapshot) -> Finding:
-    (finding,) = findings_of(late_device_plugin, snapshot)
+    (finding,) = findings_of(DETECTOR, snapshot)
     return finding
 
 
 def subjects(snapshot: Snapshot) -> list[str]:
-    return [finding.subject for finding in findings_of(late_device_plugin, snapshot)]
+    return [finding.subject for finding in findings_of(DETECTOR, snapshot)]
 
 
 def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
@@ -75,10 +70,10 @@ def test_after_five_minutes_the_node_shows_that_the_kubelet_dropped_the_resource
 
 
 def test_an_unavailable_node_object_leaves_a_gap_after_the_findings_from_files() -> None:
-    findings = late_device_plugin.find(assessment(without(snapshot_of(registered(KVM, "d0"), kubelet=400), "node")))
-    assert next(findings).subject == KVM
-    with pytest.raises(InsufficientData):
-        next(findings)
+    unread = without(snapshot_of(registered(KVM, "d0"), kubelet=400), "node")
+    (finding,), gap = findings_and_gap(DETECTOR, unread)
+    assert finding.subject == KVM
+    assert gap.why.startswith("node")
 
 
 def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_kubelet_no_longer_lists_it() -> None:
@@ -171,13 +166,11 @@ def test_a_replaced_resource_is_late_while_a_pod_requests_it_or_the_node_has_cap
 
 def test_whether_a_resource_is_requested_may_be_unknown() -> None:
     for source in ("pods", "node"):
-        with pytest.raises(InsufficientData, match=source):
-            findings_of(late_device_plugin, without(renamed(), source))
+        assert gap_of(DETECTOR, without(renamed(), source)).startswith(source)
     named = [replace(WORKER, devices=(NodeDevices(GPU, 0, 0),))]
     snapshot = snapshot_of(BEFORE[0], kubelet=9000, written=9000, node=named)
     assert subjects(snapshot) == []
-    with pytest.raises(InsufficientData, match="pods"):
-        findings_of(late_device_plugin, without(snapshot, "pods"))
+    assert gap_of(DETECTOR, without(snapshot, "pods")).startswith("pods")
 
 
 def test_a_lost_resource_without_a_successor_is_late() -> None:
@@ -236,7 +229,7 @@ def test_all_names_of_a_plugin_may_change_at_once() -> None:
 def test_a_finding_has_the_same_identity_in_each_snapshot() -> None:
     devices = device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(100))
     keys = {only_finding(node(device_plugins=devices, later=seconds(n))).key for n in (0, 15, 300)}
-    assert keys == {(late_device_plugin.NAME, KVM)}
+    assert keys == {(DETECTOR, KVM)}
 
 
 def test_without_a_kubelet_start_since_boot_no_plugin_is_late() -> None:
@@ -244,7 +237,6 @@ def test_without_a_kubelet_start_since_boot_no_plugin_is_late() -> None:
 
 
 def test_unavailable_plugins_are_insufficient_data_and_disabled_plugins_disable_it() -> None:
-    with pytest.raises(InsufficientData):
-        findings_of(late_device_plugin, node(device_plugins=unavailable("device_plugins")))
-    with pytest.raises(SourceDisabled):
-        findings_of(late_device_plugin, node(device_plugins=NotRequested("device_plugins", "no such directory")))
+    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "no such directory")):
+        found, gap = findings_and_gap(DETECTOR, node(device_plugins=reading))
+        assert (found, gap.chosen) == ([], isinstance(reading, NotRequested))

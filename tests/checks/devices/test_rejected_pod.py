@@ -2,32 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 
-import pytest
-
-from agent.checks import engine
-from agent.checks.devices import rejected_pod
 from agent.model.finding import Finding
 from agent.model.rejections import PodOutcome, RejectionCause
-from agent.model.snapshot import InsufficientData, NotRequested, Pod, Snapshot, SourceDisabled
+from agent.model.snapshot import NotRequested, Pod, Snapshot
 from tests.builders import (
-    GRACE,
     KVM,
     NOW,
-    assessment,
     device_plugins,
+    findings_and_gap,
     findings_of,
+    gap_of,
     node,
     plugin_socket,
     refused_pod,
     registered,
     unavailable,
 )
+from tests.checks.reported import seconds
 
-
-def seconds(n: float) -> timedelta:
-    return timedelta(seconds=n)
+DETECTOR = "rejected_pod"
 
 
 def snapshot_of(*pods: Pod, came: bool = True) -> Snapshot:
@@ -59,7 +53,7 @@ def only(findings: Sequence[Finding]) -> Finding:
 
 
 def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() -> None:
-    finding = only(findings_of(rejected_pod, snapshot_of(vm(controller=""))))
+    finding = only(findings_of(DETECTOR, snapshot_of(vm(controller=""))))
     assert (finding.pod, finding.resource, finding.cause, finding.pod_outcome) == (
         "shop/vm",
         KVM,
@@ -76,27 +70,24 @@ def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() ->
 
 
 def test_a_healthy_node_with_devices_has_no_rejected_pod() -> None:
-    assert findings_of(rejected_pod, snapshot_of()) == []
+    assert findings_of(DETECTOR, snapshot_of()) == []
 
 
 def test_a_pod_is_the_same_finding_when_more_details_become_known() -> None:
     before, after = snapshot_of(vm(), came=False), snapshot_of(vm())
-    first, second = only(findings_of(rejected_pod, before)), only(findings_of(rejected_pod, after))
-    assert first.key == second.key == (rejected_pod.NAME, "pod shop/vm", "uid of shop/vm")
+    first, second = only(findings_of(DETECTOR, before)), only(findings_of(DETECTOR, after))
+    assert first.key == second.key == (DETECTOR, "pod shop/vm", "uid of shop/vm")
     again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
-    report = engine.replay([before, again], grace=GRACE, confirm_after=seconds(0))
-    (tracked,) = (tracked for tracked in report.findings if tracked.finding.detector == rejected_pod.NAME)
-    assert tracked.confirmed
-    assert "was registered 10.0 s later" in tracked.finding.message
+    assert "was registered 10.0 s later" in only(findings_of(DETECTOR, before, again)).message
 
 
 def test_two_pods_with_one_name_are_two_findings() -> None:
     pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
-    assert len({finding.key for finding in findings_of(rejected_pod, snapshot_of(*pods))}) == 2
+    assert len({finding.key for finding in findings_of(DETECTOR, snapshot_of(*pods))}) == 2
 
 
 def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
-    group = only(findings_of(rejected_pod, snapshot_of(*many_pods(5, apart=1))))
+    group = only(findings_of(DETECTOR, snapshot_of(*many_pods(5, apart=1))))
     assert group.subject == "pods of ReplicaSet/vm in shop"
     assert group.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM} (shop/vm-0, shop/vm-1,")
     assert " and 2 more)" in group.message
@@ -114,8 +105,8 @@ def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
 
 
 def test_a_growing_group_of_pods_is_the_same_finding() -> None:
-    assert {only(findings_of(rejected_pod, snapshot_of(*many_pods(n)))).key for n in (5, 6, 1181)} == {
-        (rejected_pod.NAME, "pods of ReplicaSet/vm in shop")
+    assert {only(findings_of(DETECTOR, snapshot_of(*many_pods(n)))).key for n in (5, 6, 1181)} == {
+        (DETECTOR, "pods of ReplicaSet/vm in shop")
     }
 
 
@@ -128,22 +119,14 @@ def test_few_pods_of_different_controllers_or_over_a_longer_time_are_not_grouped
         (many_pods(5, apart=-150), 1),
         (many_pods(5, apart=-151), 5),
     ):
-        assert len(findings_of(rejected_pod, snapshot_of(*pods))) == findings
-    older = findings_of(rejected_pod, snapshot_of(*many_pods(5), vm("shop/older", ago=9000)))
+        assert len(findings_of(DETECTOR, snapshot_of(*pods))) == findings
+    older = findings_of(DETECTOR, snapshot_of(*many_pods(5), vm("shop/older", ago=9000)))
     assert sorted(finding.subject for finding in older) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
 def test_without_device_plugins_rejected_pods_are_reported_without_a_cause() -> None:
-    for reading, expected_error in (
-        (unavailable("device_plugins"), InsufficientData),
-        (NotRequested("device_plugins", "none"), SourceDisabled),
-    ):
-        findings = rejected_pod.find(assessment(replace(snapshot_of(vm()), device_plugins=reading)))
-        assert next(findings).cause is RejectionCause.UNVERIFIED
-        with pytest.raises(expected_error):
-            next(findings)
-
-
-def test_without_the_pods_the_check_has_insufficient_data() -> None:
-    with pytest.raises(InsufficientData):
-        findings_of(rejected_pod, node(pods=unavailable("pods")))
+    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "none")):
+        findings, gap = findings_and_gap(DETECTOR, replace(snapshot_of(vm()), device_plugins=reading))
+        assert only(findings).cause is RejectionCause.UNVERIFIED
+        assert gap.chosen is isinstance(reading, NotRequested)
+    assert gap_of(DETECTOR, node(pods=unavailable("pods"))).startswith("pods")

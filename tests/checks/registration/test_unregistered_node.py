@@ -4,9 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
-from agent.checks.registration import unregistered_node
 from agent.model.finding import Finding, Severity
 from agent.model.registration import (
     DELETION_CANDIDATE,
@@ -17,12 +14,14 @@ from agent.model.registration import (
     Removal,
     Taint,
 )
-from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
+from agent.model.snapshot import NotRequested, Snapshot, Unavailable
 from tests.builders import (
     INSTANCE,
     NOW,
     OLD,
+    findings_and_gap,
     findings_of,
+    gap_of,
     last_seen,
     node,
     processes,
@@ -33,6 +32,7 @@ from tests.builders import (
     worker,
 )
 
+DETECTOR = "unregistered_node"
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 REMEMBERED = registration(last_seen(MINUTE))
 
@@ -44,14 +44,8 @@ def deleted_node(**changes: Any) -> Snapshot:
 
 
 def finding(snapshot: Snapshot) -> Finding:
-    (finding,) = findings_of(unregistered_node, snapshot)
+    (finding,) = findings_of(DETECTOR, snapshot)
     return finding
-
-
-def insufficient_data(snapshot: Snapshot) -> str:
-    with pytest.raises(InsufficientData) as raised:
-        findings_of(unregistered_node, snapshot)
-    return str(raised.value)
 
 
 # Gone
@@ -93,18 +87,18 @@ def test_a_node_name_without_any_evidence_is_reported_as_wrong_and_is_no_finding
             "; the last known Node cannot be read: node.json: not JSON",
         ),
     ):
-        assert why in insufficient_data(deleted_node(registration=known))
+        assert why in gap_of(DETECTOR, deleted_node(registration=known))
 
 
 def test_a_node_without_a_kubelet_may_be_deleted() -> None:
-    assert findings_of(unregistered_node, deleted_node(processes=[processes(kubelet=None)])) == []
+    assert findings_of(DETECTOR, deleted_node(processes=[processes(kubelet=None)])) == []
 
 
 def test_a_kubelet_that_just_started_has_time_to_register() -> None:
     for up, seen, reported in ((59, 300, False), (60, 300, True), (59, 30, True)):  # the last had registered
         started, last = [processes(kubelet=up * SECOND)], registration(last_seen(seen * SECOND))
         snapshot = deleted_node(processes=started, registration=last)
-        assert bool(findings_of(unregistered_node, snapshot)) is reported
+        assert bool(findings_of(DETECTOR, snapshot)) is reported
 
 
 def test_a_planned_removal_is_informational_and_is_not_to_be_undone() -> None:
@@ -196,7 +190,7 @@ def test_a_missing_provider_id_is_the_more_severe_the_sooner_the_instance_may_be
         (60 * MINUTE - SECOND, [Severity.CRITICAL]),
         (60 * MINUTE, [Severity.WARNING]),
     ):
-        assert [finding.severity for finding in findings_of(unregistered_node, without_id(age))] == severities
+        assert [finding.severity for finding in findings_of(DETECTOR, without_id(age))] == severities
     assert finding(without_id(4 * MINUTE)).key != finding(without_id(9 * MINUTE)).key, "it is news"
 
 
@@ -214,7 +208,7 @@ def test_the_age_is_measured_by_the_clock_of_the_api_server() -> None:
     ahead = replace(without_id(2 * MINUTE), api_skew=MINUTE)
     behind = replace(without_id(3 * MINUTE), api_skew=-MINUTE)
     assert finding(ahead).severity is Severity.WARNING
-    assert findings_of(unregistered_node, behind) == []
+    assert findings_of(DETECTOR, behind) == []
 
 
 def test_the_message_explains_why_a_provider_id_is_needed() -> None:
@@ -238,25 +232,26 @@ def test_the_message_explains_why_a_provider_id_is_needed() -> None:
 
 
 def test_bare_metal_has_no_finding() -> None:
-    assert findings_of(unregistered_node, without_id(autoscaler=BARE)) == []
+    assert findings_of(DETECTOR, without_id(autoscaler=BARE)) == []
     ignored = registration(expected=Expected.IGNORED)
-    assert findings_of(unregistered_node, without_id(registration=ignored)) == []
+    assert findings_of(DETECTOR, without_id(registration=ignored)) == []
 
 
 def test_unavailable_data_is_never_treated_as_bare_metal() -> None:
-    assert insufficient_data(without_id(autoscaler=Unavailable("autoscaler", "timed out"))) == "autoscaler: timed out"
+    assert gap_of(DETECTOR, without_id(autoscaler=Unavailable("autoscaler", "timed out"))) == "autoscaler: timed out"
 
 
 def test_missing_permissions_are_no_finding() -> None:
     forbidden = without_id(autoscaler=NotRequested("autoscaler", "may not `list` nodes"))
-    with pytest.raises(SourceDisabled, match="may not `list` nodes"):
-        findings_of(unregistered_node, forbidden)
+    found, gap = findings_and_gap(DETECTOR, forbidden)
+    assert (found, gap.chosen) == ([], True)
+    assert "may not `list` nodes" in gap.why
     assert scanned(forbidden).complete
 
 
 def test_without_a_creation_time_the_check_has_insufficient_data() -> None:
     undated = node(node=[worker(age=None)], registration=registration(), autoscaler=CLOUD)
-    assert insufficient_data(undated) == "node: it has no creationTimestamp"
+    assert gap_of(DETECTOR, undated) == "node: it has no creationTimestamp"
 
 
 # Another one than before
@@ -276,12 +271,12 @@ def test_a_changed_provider_id_is_reported_for_an_hour() -> None:
         NOW - MINUTE,
     )
     assert "has the provider ID kind://b, and had kind://a before" in found.message
-    assert findings_of(unregistered_node, changed(60 * MINUTE - SECOND))
-    assert findings_of(unregistered_node, changed(60 * MINUTE)) == []
+    assert findings_of(DETECTOR, changed(60 * MINUTE - SECOND))
+    assert findings_of(DETECTOR, changed(60 * MINUTE)) == []
 
 
 def test_the_last_seen_record_of_another_node_is_no_change() -> None:
-    assert findings_of(unregistered_node, changed(uid="another")) == []
+    assert findings_of(DETECTOR, changed(uid="another")) == []
 
 
 # About to be removed
@@ -289,7 +284,7 @@ def test_the_last_seen_record_of_another_node_is_no_change() -> None:
 
 def test_taints_of_the_autoscaler_are_informational_with_their_time() -> None:
     tainted = worker(Taint(TO_BE_DELETED, NOW - MINUTE), Taint(DELETION_CANDIDATE), provider_id=INSTANCE)
-    removed, candidate = findings_of(unregistered_node, node(node=[tainted]))
+    removed, candidate = findings_of(DETECTOR, node(node=[tainted]))
     assert {removed.severity, candidate.severity} == {Severity.INFO}
     assert (removed.since, candidate.since) == (NOW - MINUTE, None)
     assert "in a scale-down, since 2026-03-26 19:59:00Z (taint ToBeDeletedByClusterAutoscaler)" in removed.message
@@ -301,10 +296,7 @@ def test_taints_of_the_autoscaler_are_informational_with_their_time() -> None:
 
 def test_unavailable_data_is_never_treated_as_registered() -> None:
     for source in ("node", "registration"):
-        assert insufficient_data(without(node(), source)) == f"{source}: it gave no word"
-    assert insufficient_data(without(deleted_node(), "processes")) == "processes: it gave no word"
-
-
-def test_without_the_api_server_the_check_is_disabled() -> None:
-    with pytest.raises(SourceDisabled):
-        findings_of(unregistered_node, without_api(node()))
+        assert gap_of(DETECTOR, without(node(), source)) == f"{source}: it gave no word"
+    assert gap_of(DETECTOR, without(deleted_node(), "processes")) == "processes: it gave no word"
+    found, gap = findings_and_gap(DETECTOR, without_api(node()))
+    assert (found, gap.chosen) == ([], True)

@@ -1,25 +1,22 @@
 """Volumes missing from the node's status: which are reported, how certain it is, and which pods are affected."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
-from agent.checks.volumes import detached_volume
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled
+from agent.model.snapshot import NotRequested, Snapshot
 from agent.model.volumes import Attachment, Confidence, Mount
 from tests.builders import (
     CLOUD_DISK,
     DISK,
     NOW,
     PODS,
-    assessment,
     attachments,
+    findings_and_gap,
     findings_of,
+    gap_of,
     node,
     node_using,
     pod,
@@ -31,10 +28,14 @@ from tests.builders import (
     without_api,
 )
 
+DETECTOR = "detached_volume"
 MINUTE = timedelta(minutes=1)
 ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
 MIGRATED = "kubernetes.io/csi/ebs.csi.aws.com^vol-8"
 """The name of CLOUD_DISK where CSI migration is on."""
+GCE_DISK = "kubernetes.io/gce-pd/d-1"
+MIGRATED_GCE_DISK = "kubernetes.io/csi/pd.csi.storage.gke.io^projects/P/zones/z/disks/d-1"
+RBD, MIGRATED_RBD = "kubernetes.io/rbd/rbd:image-1", "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264"
 NOT_ATTACHED = replace(ATTACHED, attached=False)
 
 
@@ -45,7 +46,7 @@ def detached(*records: Any, words: Iterable[Attachment] = (ATTACHED,), **changes
 
 
 def findings(snapshot: Snapshot) -> list[Finding]:
-    return findings_of(detached_volume, snapshot)
+    return findings_of(DETECTOR, snapshot)
 
 
 def the(snapshot: Snapshot) -> Finding:
@@ -54,8 +55,8 @@ def the(snapshot: Snapshot) -> Finding:
 
 
 def first(snapshot: Snapshot) -> Finding:
-    """Return the findings that the detector raises before it reaches an unavailable source."""
-    return next(iter(detached_volume.find(assessment(snapshot))))
+    """Return the first of the findings beside a gap."""
+    return findings_and_gap(DETECTOR, snapshot)[0][0]
 
 
 # Confirmed
@@ -114,21 +115,17 @@ def test_waiting_longer_than_any_attach_takes_is_probable() -> None:
         assert not findings(detached(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=words))
 
 
-@pytest.mark.parametrize(
-    ("named", "volume"),
-    [
+def test_a_pod_without_claim_is_matched_by_volume_id() -> None:
+    for named, volume in (
         (CLOUD_DISK, CLOUD_DISK),
-        ("nodeleak/disk/data", "nodeleak/disk/data"),
-        (CLOUD_DISK, "kubernetes.io/csi/ebs.csi.aws.com^vol-8"),
-        ("kubernetes.io/gce-pd/d-1", "kubernetes.io/csi/pd.csi.storage.gke.io^projects/P/zones/z/disks/d-1"),
-    ],
-    ids=["in-tree", "flex", "migrated", "migrated, by its path"],
-)
-def test_a_pod_without_claim_is_matched_by_volume_id(named: str, volume: str) -> None:
-    asking = waiting_pod("shop/inline", named, claims=())
-    other = waiting_pod("shop/other", "kubernetes.io/aws-ebs/vol-9", claims=("data",))
-    finding = the(detached(asking, other, node=[node_using(volume)], words=[]))
-    assert (finding.confidence, finding.pod) == (Confidence.PROBABLE, "shop/inline")
+        ("nodeleak/disk/data", "nodeleak/disk/data"),  # flex
+        (CLOUD_DISK, MIGRATED),
+        (GCE_DISK, MIGRATED_GCE_DISK),
+    ):
+        asking = waiting_pod("shop/inline", named, claims=())
+        other = waiting_pod("shop/other", "kubernetes.io/aws-ebs/vol-9", claims=("data",))
+        finding = the(detached(asking, other, node=[node_using(volume)], words=[]))
+        assert (finding.confidence, finding.pod) == (Confidence.PROBABLE, "shop/inline")
 
 
 def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() -> None:
@@ -189,48 +186,38 @@ def test_a_volume_has_one_finding() -> None:
 # Kubelet and controller disagree on CSI migration
 
 
-@pytest.mark.parametrize(
-    ("in_use", "attached"),
-    [
-        (CLOUD_DISK, MIGRATED),
-        (MIGRATED, CLOUD_DISK),
-        ("kubernetes.io/gce-pd/d-1", "kubernetes.io/csi/pd.csi.storage.gke.io^projects/P/zones/z/disks/d-1"),
-    ],
-    ids=["in-tree on the node", "CSI on the node", "by its path"],
-)
-def test_a_volume_attached_under_its_other_name_is_not_missing(in_use: str, attached: str) -> None:
-    using = node_using(in_use, attached=[attached])
-    snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use)])
-    assert findings(snapshot) == []
-    assert findings(without(snapshot, "processes", "mounts", "pods", "attachments")) == [], "nothing else is needed"
+def test_a_volume_attached_under_its_other_name_is_not_missing() -> None:
+    for in_use, attached in ((CLOUD_DISK, MIGRATED), (MIGRATED, CLOUD_DISK), (GCE_DISK, MIGRATED_GCE_DISK)):
+        using = node_using(in_use, attached=[attached])
+        snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use)])
+        assert findings(snapshot) == []
+        assert findings(without(snapshot, "processes", "mounts", "pods", "attachments")) == [], "nothing else is needed"
 
 
-@pytest.mark.parametrize(
-    ("in_use", "attached"),
-    [
-        ("kubernetes.io/rbd/rbd:image-1", "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264"),
-        ("kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264", "kubernetes.io/rbd/rbd:image-1"),
+def test_a_volume_that_may_be_attached_under_its_other_name_is_unknown() -> None:
+    for in_use, attached in (
+        (RBD, MIGRATED_RBD),
+        (MIGRATED_RBD, RBD),
         (CLOUD_DISK, "kubernetes.io/csi/ebs.csi.aws.com^vol-9"),
         (MIGRATED, "kubernetes.io/aws-ebs/aws://zone-a/vol-9"),
         ("kubernetes.io/cinder/c-1", "kubernetes.io/csi/cinder.csi.openstack.org^c-2"),
-    ],
-)
-def test_a_volume_that_may_be_attached_under_its_other_name_is_unknown(in_use: str, attached: str) -> None:
-    using = node_using(in_use, DISK, attached=[attached])
-    snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use), Mount(DISK)])
-    assert first(snapshot).subject == f"volume {DISK}", "no other volume is hidden"
-    with pytest.raises(InsufficientData, match=re.escape(f"whether {in_use} is attached, because")):
-        findings(snapshot)
+    ):
+        using = node_using(in_use, DISK, attached=[attached])
+        snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use), Mount(DISK)])
+        found, gap = findings_and_gap(DETECTOR, snapshot)
+        assert [finding.subject for finding in found] == [f"volume {DISK}"], "no other volume is hidden"
+        assert f"whether {in_use} is attached, because" in gap.why
 
 
-@pytest.mark.parametrize(
-    "attached",
-    ["kubernetes.io/csi/disk.example.com^vol-8", "kubernetes.io/gce-pd/vol-8", "kubernetes.io/aws-ebs/vol-9"],
-    ids=["another driver", "another plugin", "another volume of the plugin"],
-)
-def test_a_volume_of_another_plugin_is_another_volume(attached: str) -> None:
-    using = node_using(CLOUD_DISK, attached=[attached])
-    assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).confidence is Confidence.MOUNTED
+def test_a_volume_of_another_plugin_is_another_volume() -> None:
+    """Of another driver, of another plugin, and another volume of the plugin."""
+    for attached in (
+        "kubernetes.io/csi/disk.example.com^vol-8",
+        "kubernetes.io/gce-pd/vol-8",
+        "kubernetes.io/aws-ebs/vol-9",
+    ):
+        using = node_using(CLOUD_DISK, attached=[attached])
+        assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).confidence is Confidence.MOUNTED
 
 
 def test_a_migrated_volume_that_is_in_use_itself_proves_no_disagreement() -> None:
@@ -284,28 +271,18 @@ def test_no_finding() -> None:
 
 def test_unavailable_data_is_never_treated_as_attached() -> None:
     for source in ("node", "processes", "pods", "containers", "attachments", "mounts"):
-        with pytest.raises(InsufficientData, match=f"{source}: it gave no word"):
-            findings(without(detached(waiting_pod()), source))
+        _, gap = findings_and_gap(DETECTOR, without(detached(waiting_pod()), source))
+        assert gap.why == f"{source}: it gave no word"
         assert source == "node" or findings(without(node(waiting_pod()), source)) == [], "nothing is missing"
+    no_kubelet = detached(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=None)])
+    assert gap_of(DETECTOR, no_kubelet).startswith("processes: no kubelet found")
 
 
-def test_without_a_kubelet_process_the_check_has_insufficient_data() -> None:
-    with pytest.raises(InsufficientData, match="processes: no kubelet found"):
-        findings(detached(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=None)]))
-
-
-def test_without_the_api_server_the_check_is_disabled() -> None:
-    with pytest.raises(SourceDisabled):
-        findings(without_api(detached(waiting_pod())))
-
-
-def test_disabled_mounts_disable_the_check() -> None:
+def test_disabled_sources_disable_the_check_after_what_is_certain() -> None:
+    found, gap = findings_and_gap(DETECTOR, without_api(detached(waiting_pod())))
+    assert (found, gap.chosen) == ([], True)
     snapshot = detached(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
-    with pytest.raises(SourceDisabled):
-        findings(snapshot)
-    assert first(snapshot).confidence is Confidence.CONFIRMED
-
-
-def test_mounted_volumes_are_reported_without_attachments() -> None:
+    (finding,), gap = findings_and_gap(DETECTOR, snapshot)
+    assert (finding.confidence, gap.chosen) == (Confidence.CONFIRMED, True)
     snapshot = detached(waiting_pod(), mounts=[Mount(DISK)], attachments=unavailable("attachments"))
-    assert first(snapshot).confidence is Confidence.MOUNTED
+    assert the(snapshot).confidence is Confidence.MOUNTED

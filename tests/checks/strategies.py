@@ -1,0 +1,126 @@
+"""Nodes with devices and with volumes, on which anything may be wrong with them."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import strategies as st
+
+from agent.model.rejections import RejectionKind
+from agent.model.snapshot import NodeDevices, Pod, Snapshot
+from agent.model.volumes import Attachment, Mount
+from tests.builders import (
+    CLOUD_DISK,
+    DISK,
+    GRACE,
+    KVM,
+    NOW,
+    WORKER,
+    attachments,
+    node,
+    node_using,
+    processes,
+    refused_pod,
+    sandbox,
+    waiting_pod,
+)
+from tests.strategies import RESOURCES, agos, device_managers, names, seldom
+
+
+@st.composite
+def pods_with_devices(draw: st.DrawFn) -> list[Pod]:
+    """Pods with devices, rejected or running, of few controllers."""
+    several = []
+    for number in range(draw(st.integers(0, 7))):
+        resource, ago = draw(st.sampled_from([*RESOURCES, ""])), draw(agos)
+        rejected = refused_pod(
+            f"{draw(names)}-{number}", resource, ago=ago, refused=draw(st.sampled_from(RejectionKind))
+        )
+        pod = replace(
+            rejected,
+            wants=draw(st.sampled_from([(), (KVM,), RESOURCES])),
+            started=draw(st.one_of(st.none(), agos.map(lambda ago: NOW - ago))),
+            controller=draw(st.sampled_from(["", "ReplicaSet/web", "ReplicaSet/web", "Job/once", "StatefulSet/db"])),
+        )
+        if draw(seldom()):
+            pod = replace(pod, deleting=True, deletion=NOW - draw(agos))
+        if draw(st.booleans()):
+            pod = replace(pod, phase="Running", rejection=None)
+        elif pod.rejection is not None:
+            pod = replace(
+                pod,
+                rejection=replace(
+                    pod.rejection, available=draw(st.sampled_from([None, 0, 0, 1])), by_api=draw(st.booleans())
+                ),
+            )
+        several.append(pod)
+    return several
+
+
+@st.composite
+def device_nodes(draw: st.DrawFn) -> Snapshot:
+    """A node of which everything was read, and on which everything about devices may be wrong."""
+    node_devices = draw(
+        st.lists(st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)), max_size=1)
+    )
+    snapshot = node(
+        device_plugins=draw(device_managers()),
+        pods=draw(pods_with_devices()),
+        node=[replace(WORKER, devices=tuple(node_devices))],
+    )
+    skew = draw(st.sampled_from([None, timedelta(0), timedelta(seconds=90), timedelta(seconds=-90)]))
+    uptime = draw(st.sampled_from([snapshot.uptime, timedelta(seconds=700), timedelta(seconds=5)]))
+    return replace(snapshot, api_skew=skew, uptime=uptime)
+
+
+VOLUMES = (DISK, CLOUD_DISK, "kubernetes.io/csi/ebs.csi.aws.com^vol-8", "nodeleak/disk/data")
+CLAIMS = ("data", "logs")
+volumes, claims = st.sampled_from(VOLUMES), st.sampled_from(CLAIMS)
+_waiting_for = st.sampled_from([timedelta(seconds=n) for n in (0, 119, 120, 599, 600, 7200)])
+
+
+def several(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(values, max_size=2, unique=True)
+
+
+@st.composite
+def pods_with_volumes(draw: st.DrawFn) -> Pod:
+    pod = waiting_pod(draw(names), *draw(several(volumes)), claims=draw(several(claims)), ago=draw(_waiting_for))
+    if draw(seldom()):
+        pod = replace(pod, deleting=True)
+    return replace(pod, phase="Running", started=NOW) if draw(seldom()) else pod
+
+
+attachment_strategy = st.builds(
+    lambda volume, attached, failed, pod, claim: Attachment(
+        volume, attached, failed and not attached, f"{pod.partition('/')[0]}/{claim}" if claim else ""
+    ),
+    volumes,
+    st.sampled_from([None, True, True, False]),
+    seldom(),
+    names,
+    st.sampled_from([*CLAIMS, ""]),
+)
+
+
+@st.composite
+def volume_nodes(draw: st.DrawFn) -> Snapshot:
+    """A node of which everything was read, and on which anything may be wrong with volumes."""
+    waiting = draw(st.lists(pods_with_volumes(), max_size=3, unique_by=lambda pod: pod.name))
+    usual = node_using(
+        *draw(st.lists(volumes, min_size=1, max_size=3, unique=True)),
+        attached=draw(st.lists(volumes, max_size=1)),
+        ready=not draw(seldom()),
+        controller_attach=not draw(seldom()),
+    )
+    return node(
+        *(sandbox("7" * 64, pod.name) for pod in waiting[:1] if draw(seldom())),
+        pods=waiting,
+        node=[usual],
+        processes=[processes(kubelet=timedelta(seconds=60) if draw(seldom()) else GRACE)],
+        mounts=draw(st.lists(st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1)),
+        attachments=attachments(
+            *draw(st.lists(attachment_strategy, max_size=3, unique_by=lambda attachment: attachment.volume)),
+            failed_pods=[pod.uid for pod in waiting if draw(seldom())],
+            not_requested=["list events"] if draw(seldom()) else [],
+        ),
+    )
