@@ -61,6 +61,17 @@ def test_the_runtime_of_the_kubelet_is_the_one_that_is_named_and_was_asked() -> 
         assert runtime.of_the_kubelet(snapshot) == tuple(expected), (asked, named, reported)
 
 
+def test_every_spelling_of_an_endpoint_is_one_path() -> None:
+    for named in (
+        "/run/crio/crio.sock", "/var/run/crio/crio.sock", "unix:/run/crio/crio.sock", "unix:///run/crio/crio.sock",
+        "unix:///var/run/crio/crio.sock", "unix:////run/crio/crio.sock", "unix:///run//crio/crio.sock",
+        "unix:///var//run/./crio/crio.sock", "//run/crio/../crio/crio.sock",
+    ):  # fmt: skip
+        assert runtime.of_the_kubelet(with_runtimes(node(), OF_CRI_O, named=named)) == (OF_CRI_O,)
+    for named in ("x", "unix:x", "unix://x", "tcp://127.0.0.1:1", "npipe:////./pipe/x"):
+        assert runtime.not_asked(with_runtimes(node(), OF_CRI_O, named=named)) == named
+
+
 def test_a_recording_that_does_not_say_what_was_asked_is_one_of_docker() -> None:
     old = replace(node(), runtimes=NotRequested("runtimes", "an earlier version did not read it"))
     assert runtime.asked(old) == (OF_DOCKER,)

@@ -1,7 +1,9 @@
 """The last-seen record of a Node across snapshots, and its text on disk."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,55 +11,44 @@ from hypothesis import strategies as st
 
 from agent.model.codec import Damaged
 from agent.model.documents import dump_last_seen, load_last_seen
-from agent.model.registration import LastSeen, Removal, remember
-from tests.builders import INSTANCE, NOW, WORKER_UID, last_seen
+from agent.model.registration import TO_BE_DELETED, Expected, LastSeen, Removal, Taint
+from agent.model.snapshot import Known, Node
+from agent.sources.host.registration import RegistrationTracker
+from tests.builders import NOW, last_seen, worker
 
-LATER = NOW + timedelta(seconds=15)
 A, B = "kind://a", "kind://b"
+MINUTE = timedelta(minutes=1)
 
 
-def seen(*ids: str) -> LastSeen:
-    """See a Node again and again, each time with one of these provider IDs."""
-    last: LastSeen | None = None
-    for number, container_id in enumerate(ids):
-        last = remember(last, "worker-1", "u-1", container_id, NOW + number * timedelta(minutes=1))
+def seen(state: Path, *nodes: Node) -> LastSeen:
+    """See a Node again and again, a minute apart, while no pods are listed."""
+    tracker = RegistrationTracker("worker-1", Expected.AUTO, state, lambda *_: {}, state / "proc", lambda: None)
+    for number, present in enumerate(nodes):
+        last = tracker.read(Known(present), Known(()), NOW + number * MINUTE).known().last
     assert last is not None
     return last
 
 
-def test_another_provider_id_has_the_previous_one_and_its_time() -> None:
-    same: list[tuple[str, ...]] = [(A,), ("", A), (A, A), (A, "", A), ("", "", "")]  # it appears, or returns
-    for ids in same:
-        assert (seen(*ids).earlier_id, seen(*ids).changed) == ("", None)
-    others: list[tuple[tuple[str, ...], str, int]]
-    others = [((A, B), A, 1), ((A, B, B, B), A, 1), ((A, "", B), A, 2), ((A, B, A), B, 2)]
-    for ids, earlier, minute in others:
-        assert (seen(*ids).earlier_id, seen(*ids).changed) == (earlier, NOW + minute * timedelta(minutes=1))
+def test_another_provider_id_has_the_previous_one_and_its_time(tmp_path: Path) -> None:
+    same = ((A,), ("", A), (A, A), (A, "", A), ("", "", ""))  # it appears, or returns
+    others = (((A, B), A, 1), ((A, B, B, B), A, 1), ((A, "", B), A, 2), ((A, B, A), B, 2))
+    for ids, earlier, minute in (*((ids, "", None) for ids in same), *others):
+        last = seen(tmp_path, *(worker(provider_id=provider_id) for provider_id in ids))
+        assert last.provider_id == ids[-1]
+        assert (last.earlier_id, last.changed) == (earlier, None if minute is None else NOW + minute * MINUTE)
 
 
-def test_a_lost_provider_id_is_remembered() -> None:
-    assert (seen(A, "").provider_id, seen(A, "", "").earlier_id) == ("", A)
-
-
-def test_a_record_of_another_node_is_dropped() -> None:
-    assert remember(last_seen(name="worker-2"), "worker-1", "u-1", B, LATER) == LastSeen("worker-1", "u-1", B, LATER)
-
-
-def test_a_drained_node_stays_drained_until_it_is_uncordoned() -> None:
+def test_a_drained_node_stays_drained_until_it_is_uncordoned(tmp_path: Path) -> None:
     """Pods that tolerate the cordon may return; so may pods of a Node that registers again."""
-
-    def then(removal: Removal, uid: str = WORKER_UID) -> Removal:
-        last = last_seen(removal=Removal.DRAINED, in_use=timedelta(hours=1))
-        return remember(last, "worker-1", uid, INSTANCE, LATER, removal, in_use=True).removal
-
-    assert then(Removal.CORDONED) is Removal.DRAINED
-    assert then(Removal.CORDONED, "another") is Removal.CORDONED
-    assert then(Removal.NONE) is Removal.NONE
-    assert then(Removal.SCALE_DOWN) is Removal.SCALE_DOWN
-
-
-def test_a_node_that_is_there_again_is_not_gone() -> None:
-    assert remember(last_seen(gone=timedelta(0)), "worker-1", WORKER_UID, INSTANCE, LATER).gone is None
+    cordoned = replace(worker(provider_id=A), unschedulable=True)
+    drained = (worker(provider_id=A), cordoned)
+    for after, removal in (
+        (cordoned, Removal.DRAINED),
+        (replace(cordoned, uid="another"), Removal.CORDONED),
+        (worker(provider_id=A), Removal.NONE),
+        (worker(Taint(TO_BE_DELETED), provider_id=A), Removal.SCALE_DOWN),
+    ):
+        assert seen(tmp_path, *drained, after).removal is removal
 
 
 def test_a_record_of_the_version_before_is_read() -> None:

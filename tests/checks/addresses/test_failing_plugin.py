@@ -159,6 +159,8 @@ def test_the_words_of_each_runtime_are_parsed() -> None:
             ("multus-shim", "m", "add", "CmdAdd (shim): timeout"),
         ),
         ("anything\x1b[31m", ("", "", "", "anything\\x1b[31m")),
+        ("<html>\n  <body>", ("", "", "", "<html> <body>")),
+        ("x" * 400, ("", "", "", "x" * 297 + "...")),
     ):
         (failure,) = failures((text, 0 * MINUTE))
         assert (failure.plugin, failure.network, failure.operation, failure.message) == expected

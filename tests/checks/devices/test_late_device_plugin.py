@@ -51,7 +51,9 @@ def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
     assert subjects(snapshot_of(registered(KVM, "d0"), kubelet=59)) == []
     finding = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
     assert (finding.subject, finding.resource, finding.since) == (KVM, KVM, NOW - seconds(61))
-    assert "the kubelet started 1m1s ago" in finding.message
+    for ago, age in ((61, "1m1s"), (90, "1m30s"), (600, "10m"), (7200, "2h"), (93600, "1d2h"), (86400 * 21, "21d")):
+        late = snapshot_of(registered(KVM, "d0"), kubelet=ago, written=86400 * 22)
+        assert f"the kubelet started {age} ago" in only_finding(late).message
     assert "stops offering it after 5 minutes" in finding.message
     again = snapshot_of(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889)
     assert subjects(again) == []
