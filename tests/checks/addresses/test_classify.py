@@ -1,11 +1,11 @@
-"""The state of each reservation: one test for each kind of owner, and for each kind of missing data."""
+"""The state of each reservation: with each kind of owner, of each age, and with each kind of missing data."""
 
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from agent.model.assessment import State
-from agent.model.snapshot import Address, Checkpoint, NotRequested
+from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
 from tests.builders import (
     CIDR,
     DB_ID,
@@ -29,53 +29,79 @@ from tests.builders import (
 
 LOST = reservation("10.244.1.9")
 """An address whose container nobody knows."""
-
-
-STRANGE_MTIMES = (-(2**63), 2**63 - 1, 253402300800 * 10**9, 10**30, -(10**30))
+V6 = reservation("fd00::9")
+SECOND = reservation("10.99.0.9", network="storage", ifname="net1")
+"""Two more of the same sandbox."""
+CART, KEPT, JAVA = sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"), Address(LOST.ip, 1, "java")
+PINNED = cni_result(GONE, "shop/gone", CIDR, namespace="/var/run/netns/cni-9")
+"""What libcni keeps of a sandbox whose network namespace was mounted."""
+IN_USE, NOT_READY, LEAKED, UNKNOWN = State.IN_USE, State.NOT_READY, State.LEAKED, State.UNKNOWN
+CANDIDATE, UNMANAGED = State.CANDIDATE, State.UNMANAGED
 
 
 def lost(*owners: Any) -> State:
     return state(node(LOST, *owners), LOST.ip)
 
 
-def test_without_any_owner_a_reservation_is_leaked() -> None:
-    assert {entry.state for entry in assessment(node()).reservations} == {State.IN_USE}
-    assert lost() is State.LEAKED
+def why(snapshot: Snapshot) -> str:
+    return classify_one(snapshot, LOST.ip).why
+
+
+# Owners
+
+
+def test_who_owns_an_address() -> None:
+    assert {entry.state for entry in assessment(node()).reservations} == {IN_USE}
     almost = GONE[:-1] + "8"
-    assert lost(sandbox(almost, "shop/cart"), Checkpoint(almost, "shop/cart")) is State.LEAKED, "IDs count in full"
-
-
-def test_a_container_owns_its_address_in_any_state() -> None:
-    for word in ("running", "paused", "restarting"):
-        assert lost(sandbox(GONE, "shop/cart", word)) is State.IN_USE
-    for word in ("created", "removing", "exited", "dead", "a word of a later docker"):
-        classified = classify_one(node(LOST, sandbox(GONE, "shop/cart", word)), LOST.ip)
-        assert (classified.state, classified.why) == (State.NOT_READY, f"its container is {word}")
-    (plain,) = (container for container in node().containers.known() if container.id == "c" * 64)
-    assert state(node(reservation("10.244.1.9", plain.id)), "10.244.1.9") is State.NOT_READY, "not only a sandbox"
-
-
-def test_the_strongest_owner_is_named_first() -> None:
-    everyone = (sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"), Address(LOST.ip, 1, "java"))
-    assert lost(*everyone) is State.IN_USE
-    assert lost(*everyone[1:]) is State.TEARDOWN_PENDING
-    assert lost(*everyone[2:]) is State.UNMANAGED
-    assert "process 1 (java)" in classify_one(node(LOST, everyone[2]), LOST.ip).why
-
-
-def test_a_live_pod_owns_each_of_its_own_addresses() -> None:
-    for owner in (
-        *(pod("shop/cart", LOST.ip, phase=phase) for phase in ("Running", "Pending", "Unknown", "")),
-        pod("shop/cart", LOST.ip, deleting=True),
-        pod("shop/cart", "fd00::9", LOST.ip),
+    not_ready = [
+        sandbox(GONE, "", word) for word in ("created", "removing", "exited", "dead", "a word of a later docker")
+    ]
+    for expected, owners in (
+        (LEAKED, ()),
+        (LEAKED, (sandbox(almost, "shop/cart"), Checkpoint(almost, "shop/cart"))),  # IDs count in full
+        *((IN_USE, (sandbox(GONE, "", word),)) for word in ("running", "paused", "restarting")),
+        *((NOT_READY, (container,)) for container in not_ready),
+        (NOT_READY, (replace(not_ready[0], sandbox=False),)),
+        # The strongest is named first.
+        (IN_USE, (CART, KEPT, JAVA)),
+        (State.TEARDOWN_PENDING, (KEPT, JAVA)),
+        (UNMANAGED, (JAVA,)),
+        # A live pod owns each of its own addresses.
+        *((UNMANAGED, (pod("shop/cart", LOST.ip, phase=phase),)) for phase in ("Running", "Pending", "Unknown", "")),
+        (UNMANAGED, (pod("shop/cart", LOST.ip, deleting=True),)),
+        (UNMANAGED, (pod("shop/cart", "fd00::9", LOST.ip),)),
+        (LEAKED, (pod("shop/cart", LOST.ip, phase="Succeeded"),)),
+        (LEAKED, (pod("shop/cart", LOST.ip, phase="Failed"),)),
+        (LEAKED, (pod("kube-system/agent", LOST.ip, host_network=True),)),
     ):
-        assert lost(owner) is State.UNMANAGED
-    for other in (
-        pod("shop/cart", LOST.ip, phase="Succeeded"),
-        pod("shop/cart", LOST.ip, phase="Failed"),
-        pod("kube-system/agent", LOST.ip, host_network=True),
+        assert lost(*owners) is expected, owners
+    assert why(node(LOST, not_ready[0])) == "its container is created"
+    assert "process 1 (java)" in why(node(LOST, JAVA))
+
+
+def test_an_address_whose_namespace_is_mounted_is_in_use_and_so_is_its_whole_sandbox() -> None:
+    snapshot = node(LOST, V6, PINNED, mounted_namespaces=["/run/netns/cni-9"])
+    assert {state(snapshot, ip) for ip in (LOST.ip, V6.ip)} == {UNMANAGED}
+    assert why(snapshot).endswith("its network namespace is still mounted, without a process: /run/netns/cni-9")
+    assert state(node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"]), LOST.ip) is LEAKED
+    # Without the mount table, only reservations with a named namespace are unknown.
+    other = reservation("10.244.1.8", "8" * 64)
+    blind = without(node(LOST, other, PINNED), "mounted_namespaces")
+    assert (state(blind, LOST.ip), state(blind, other.ip)) == (UNKNOWN, LEAKED)
+    assert why(blind) == "mounted_namespaces: it gave no word"
+
+
+def test_a_sandbox_whose_own_result_names_no_pod_may_be_another_programs() -> None:
+    for network, pod_name, expected in (
+        ("storage", "", UNKNOWN),
+        ("storage", "shop/cart", LEAKED),
+        ("storage", None, LEAKED),  # libcni < 0.8 keeps no names
+        ("kubenet", "", LEAKED),  # it passes none
     ):
-        assert lost(other) is State.LEAKED
+        result, there = cni_result(GONE, pod_name, network=network), reservation("10.99.0.9", network=network)
+        assert state(node(there, result), there.ip, network) is expected
+        assert state(node(there, result, Address(there.ip, 1, "java")), there.ip, network) is UNMANAGED
+    assert lost(cni_result(GONE, "", network="storage")) is LEAKED
 
 
 # Age
@@ -83,136 +109,81 @@ def test_a_live_pod_owns_each_of_its_own_addresses() -> None:
 
 def test_an_ownerless_reservation_is_leaked_only_after_the_grace_period() -> None:
     for age, expected in (
-        (GRACE - timedelta(seconds=1), State.CANDIDATE),
-        (GRACE, State.LEAKED),
-        (timedelta(0), State.CANDIDATE),
-        (timedelta(seconds=-9), State.CANDIDATE),
-        (timedelta(seconds=-11), State.UNKNOWN),
-        (timedelta(days=-400), State.UNKNOWN),
-        (timedelta(days=20000), State.LEAKED),
+        (GRACE - timedelta(seconds=1), CANDIDATE),
+        (GRACE, LEAKED),
+        (timedelta(0), CANDIDATE),
+        (timedelta(seconds=-9), CANDIDATE),
+        (timedelta(seconds=-11), UNKNOWN),
+        (timedelta(days=-400), UNKNOWN),
+        (timedelta(days=20000), LEAKED),
     ):
-        assert state(node(reservation("10.244.1.9", age=age)), "10.244.1.9") is expected
-        assert state(node(empty_file("10.244.1.9", age=age)), "10.244.1.9") is expected
-    now = node(reservation("10.244.1.9", age=timedelta(0)))
-    assert state(now, "10.244.1.9", grace=timedelta(0)) is State.LEAKED
-
-
-def test_a_file_from_the_future_or_out_of_the_calendar_is_classified() -> None:
-    classified = classify_one(node(reservation("10.244.1.9", age=timedelta(hours=-1))), "10.244.1.9")
-    assert classified.why == "its file is 1h newer than this snapshot: the clock was changed"
-    for mtime_ns in STRANGE_MTIMES:
-        expected = State.UNKNOWN if mtime_ns > 0 else State.LEAKED
+        assert state(node(reservation(LOST.ip, age=age)), LOST.ip) is expected
+        assert state(node(empty_file(LOST.ip, age=age)), LOST.ip) is expected
+        in_use = node(reservations=[reservation("10.244.1.2", WEB_ID, age=age)])
+        assert state(in_use, "10.244.1.2") is IN_USE, "whatever the clock"
+    assert state(node(reservation(LOST.ip, age=timedelta(0))), LOST.ip, grace=timedelta(0)) is LEAKED
+    future = node(reservation(LOST.ip, age=timedelta(hours=-1)))
+    assert why(future) == "its file is 1h newer than this snapshot: the clock was changed"
+    for mtime_ns in (-(2**63), 2**63 - 1, 253402300800 * 10**9, 10**30, -(10**30)):
+        expected = UNKNOWN if mtime_ns > 0 else LEAKED
         assert state(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip) is expected
-
-
-def test_an_address_in_use_does_not_depend_on_the_clock() -> None:
-    for age in (timedelta(days=-1), timedelta(0), timedelta(days=400)):
-        assert state(node(reservations=[reservation("10.244.1.2", WEB_ID, age=age)]), "10.244.1.2") is State.IN_USE
-
-
-# Namespaces and empty files
-
-PINNED = cni_result(GONE, "shop/gone", CIDR, namespace="/var/run/netns/cni-9")
-"""What libcni keeps of a sandbox whose network namespace was mounted."""
-
-
-def test_an_address_whose_namespace_is_mounted_is_in_use_and_so_is_its_whole_sandbox() -> None:
-    snapshot = node(LOST, reservation("fd00::9"), PINNED, mounted_namespaces=["/run/netns/cni-9"])
-    for ip in (LOST.ip, "fd00::9"):
-        entry = classify_one(snapshot, ip)
-        assert entry.state is State.UNMANAGED
-        assert entry.why.endswith("its network namespace is still mounted, without a process: /run/netns/cni-9")
-    assert state(node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"]), LOST.ip) is State.LEAKED
-
-
-def test_without_the_mount_table_only_reservations_with_a_named_namespace_are_unknown() -> None:
-    other = reservation("10.244.1.8", "8" * 64)
-    blind = without(node(LOST, other, PINNED), "mounted_namespaces")
-    named = classify_one(blind, LOST.ip)
-    assert (named.state, named.why) == (State.UNKNOWN, "mounted_namespaces: it gave no word")
-    assert state(blind, other.ip) is State.LEAKED
-
-
-def test_an_empty_file_names_no_sandbox() -> None:
-    old, recent = empty_file("10.244.1.9"), empty_file("10.244.1.8", age=timedelta(0))
-    assert [state(node(old, recent), reserved.ip) for reserved in (old, recent)] == [State.LEAKED, State.CANDIDATE]
-    assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is State.UNMANAGED, "configured"
-    assert state(without(node(old), "containers", "checkpoints"), old.ip) is State.LEAKED
 
 
 # Unread
 
 
-def test_without_the_runtime_everything_is_unknown() -> None:
-    assert assessment(dark_node()).reservations == ()
-    snapshot = without(node(LOST), "containers")
-    assert {entry.state for entry in assessment(snapshot).reservations} == {State.UNKNOWN}
-    assert classify_one(snapshot, LOST.ip).why == "containers: it gave no word"
-
-
 def test_an_unavailable_source_makes_only_its_dependents_unknown() -> None:
+    assert assessment(dark_node()).reservations == ()
+    no_runtime = without(node(LOST), "containers")
+    assert {entry.state for entry in assessment(no_runtime).reservations} == {UNKNOWN}
+    assert why(no_runtime) == "containers: it gave no word"
     for snapshot in (
         without(node(LOST, sandbox(DB_ID, "shop/db", "exited")), "checkpoints"),
         without(node(LOST), "addresses"),
         node(LOST, addresses=NotRequested("addresses", "nobody needed them")),
         without(node(LOST), "pods"),
     ):
-        assert state(snapshot, LOST.ip) is State.UNKNOWN
-        assert state(snapshot, "10.244.1.2") is State.IN_USE
-        assert state(snapshot, "10.244.1.3") in {State.IN_USE, State.NOT_READY}
-    blind = without(node(LOST, empty_file("10.244.1.8")), "cni_results")
-    assert classify_one(blind, LOST.ip).why == "cni_results: it gave no word"
-    assert state(blind, "10.244.1.8") is State.LEAKED, "an empty file names no sandbox"
+        assert state(snapshot, LOST.ip) is UNKNOWN
+        assert state(snapshot, "10.244.1.2") is IN_USE
+        assert state(snapshot, "10.244.1.3") in {IN_USE, NOT_READY}
+    assert why(without(node(LOST), "cni_results")) == "cni_results: it gave no word"
+    assert state(without_api(node(LOST)), LOST.ip) is LEAKED, "the others decide"
+    # One proof of use is enough.
+    assert state(without(node(LOST, KEPT), "addresses", "pods"), LOST.ip) is State.TEARDOWN_PENDING
+    assert state(without(node(LOST, JAVA), "pods"), LOST.ip) is UNMANAGED
 
 
-def test_one_proof_of_use_is_enough() -> None:
-    pending = without(node(LOST, Checkpoint(GONE, "shop/cart")), "addresses", "pods")
-    assert state(pending, LOST.ip) is State.TEARDOWN_PENDING
-    assert state(without(node(LOST, Address(LOST.ip, 1, "java")), "pods"), LOST.ip) is State.UNMANAGED
-    assert state(without_api(node(LOST)), LOST.ip) is State.LEAKED, "the others decide"
+def test_an_empty_file_names_no_sandbox() -> None:
+    old, recent = empty_file("10.244.1.9"), empty_file("10.244.1.8", age=timedelta(0))
+    assert [state(node(old, recent), reserved.ip) for reserved in (old, recent)] == [LEAKED, CANDIDATE]
+    assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is UNMANAGED, "configured"
+    for sources in (("containers", "checkpoints"), ("cni_results",)):
+        assert state(without(node(old), *sources), old.ip) is LEAKED
 
 
 # Sandboxes with several addresses
 
-V6 = reservation("fd00::9")
-
 
 def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
-    assert {state(node(LOST, V6), ip) for ip in (LOST.ip, V6.ip)} == {State.LEAKED}
+    assert {state(node(LOST, V6), ip) for ip in (LOST.ip, V6.ip)} == {LEAKED}
     for owner in (Address(V6.ip, 1, "java"), pod("shop/cart", V6.ip)):
-        classified = classify_one(node(LOST, V6, owner), LOST.ip)
-        assert classified.state is State.UNMANAGED
-        assert classified.why.startswith(f"same sandbox as {V6.ip}: ")
-    for age, expected in ((timedelta(0), State.CANDIDATE), (timedelta(days=-1), State.UNKNOWN)):
+        assert state(node(LOST, V6, owner), LOST.ip) is UNMANAGED
+        assert why(node(LOST, V6, owner)).startswith(f"same sandbox as {V6.ip}: ")
+    for age, expected in ((timedelta(0), CANDIDATE), (timedelta(days=-1), UNKNOWN)):
         assert state(node(LOST, reservation(V6.ip, age=age)), LOST.ip) is expected
     recent, strange = reservation("10.244.1.10", age=timedelta(0)), reservation("10.244.1.11", age=timedelta(days=-1))
-    snapshot = node(recent, strange, LOST, Address(LOST.ip, 1, "java"))
-    assert {state(snapshot, reserved.ip) for reserved in (recent, strange, LOST)} == {State.UNMANAGED}
+    assert {state(node(recent, strange, LOST, JAVA), reserved.ip) for reserved in (recent, strange, LOST)} == {
+        UNMANAGED
+    }
 
 
 def test_a_sandbox_is_classified_as_a_whole_across_networks() -> None:
-    second = reservation("10.99.0.9", network="storage", ifname="net1")
-    snapshot = node(LOST, second, Address(second.ip, 1, "java"))
-    assert (state(snapshot, LOST.ip), state(snapshot, second.ip, "storage")) == (State.UNMANAGED, State.UNMANAGED)
+    snapshot = node(LOST, SECOND, Address(SECOND.ip, 1, "java"))
+    assert (state(snapshot, LOST.ip), state(snapshot, SECOND.ip, "storage")) == (UNMANAGED, UNMANAGED)
     unread = node(LOST, empty_file("10.244.1.10"), unread_networks=["storage"])
-    assert state(unread, LOST.ip) is State.UNKNOWN, "it may be in use there"
-    assert state(unread, "10.244.1.2") is State.IN_USE
-    assert state(unread, "10.244.1.10") is State.LEAKED
-    assert state(node(LOST, Address(LOST.ip, 1, "java"), unread_networks=["storage"]), LOST.ip) is State.UNMANAGED
-
-
-def test_a_sandbox_whose_own_result_names_no_pod_may_be_another_programs() -> None:
-    for network, pod_name, expected in (
-        ("storage", "", State.UNKNOWN),
-        ("storage", "shop/cart", State.LEAKED),
-        ("storage", None, State.LEAKED),  # libcni < 0.8 keeps no names
-        ("kubenet", "", State.LEAKED),  # it passes none
-    ):
-        result, there = cni_result(GONE, pod_name, network=network), reservation("10.99.0.9", network=network)
-        assert state(node(there, result), there.ip, network) is expected
-        assert state(node(there, result, Address(there.ip, 1, "java")), there.ip, network) is State.UNMANAGED
-    elsewhere = cni_result(GONE, "", network="storage")
-    assert lost(elsewhere) is State.LEAKED
+    assert state(unread, LOST.ip) is UNKNOWN, "it may be in use there"
+    assert [state(unread, ip) for ip in ("10.244.1.2", "10.244.1.10")] == [IN_USE, LEAKED]
+    assert state(node(LOST, JAVA, unread_networks=["storage"]), LOST.ip) is UNMANAGED
 
 
 # Names

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from agent.checks import engine
-from agent.model.finding import Severity
+from agent.model.finding import Finding, Severity
 from agent.model.report import Report
 from agent.model.runtime import CONTAINERD, ContainerRuntime
 from agent.model.snapshot import (
@@ -18,7 +18,7 @@ from agent.model.snapshot import (
     NotRequested,
     Snapshot,
 )
-from tests.builders import GONE, GRACE, NOW, UPTIME, findings_of, gap_of, node, processes, reservation, sandbox, without
+from tests.builders import GONE, GRACE, NOW, UPTIME, gap_of, node, processes, reservation, sandbox, without
 
 DETECTOR = "stuck_teardown"
 LOST = reservation("10.244.1.9")
@@ -42,48 +42,37 @@ def severities(report: Report) -> list[tuple[Severity, bool]]:
     return [(tracked.finding.severity, tracked.confirmed) for tracked in found]
 
 
-def test_an_ordinary_teardown_is_no_finding() -> None:
-    assert severities(after(pending(), pending(14 * MINUTE))) == []
-    assert findings_of(DETECTOR, pending()) == []
+def found(report: Report) -> Finding:
+    (finding,) = (tracked.finding for tracked in report.findings if tracked.finding.detector == DETECTOR)
+    return finding
 
 
 def test_a_late_teardown_is_for_information_and_a_stuck_one_a_warning() -> None:
     late = [pending(), pending(15 * MINUTE), pending(16 * MINUTE)]
-    assert severities(after(*late)) == [(Severity.INFO, True)]
-    assert severities(after(*late, pending(60 * MINUTE), pending(61 * MINUTE))) == [(Severity.WARNING, True)]
+    other = node(reservation("10.244.1.9", "8" * 64), Checkpoint("8" * 64, ""), later=60 * MINUTE)
+    silent = (without(pending(30 * MINUTE), source) for source in ("reservations", "containers", "checkpoints"))
+    for expected, snapshots in (
+        ([], [pending(), pending(14 * MINUTE)]),
+        ([(Severity.INFO, True)], late),
+        ([(Severity.WARNING, True)], [*late, pending(60 * MINUTE), pending(61 * MINUTE)]),
+        # A clock that is set is no time that passes.
+        ([], [pending(), pending(MINUTE, clock_set_by=timedelta(days=2))]),
+        # A source that is silent for a moment does not restart the time.
+        *(([(Severity.WARNING, False)], [pending(), moment, pending(60 * MINUTE)]) for moment in silent),
+        # Another sandbox with the address starts over, and a completed teardown is forgotten.
+        ([], [pending(), other]),
+        ([], [pending(), node(later=MINUTE), pending(60 * MINUTE)]),
+    ):
+        assert severities(after(*snapshots)) == expected
 
 
 def test_the_finding_names_the_pod_and_the_time_since_when_it_is_pending() -> None:
-    report = after(pending(), pending(60 * MINUTE))
-    (finding,) = (tracked.finding for tracked in report.findings if tracked.finding.detector == DETECTOR)
-    assert finding.subject == "kubenet/10.244.1.9"
+    finding = found(after(pending(), pending(60 * MINUTE)))
+    assert (finding.subject, finding.pod, finding.since) == ("kubenet/10.244.1.9", "shop/cart", NOW)
     assert finding.message == (
         "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists; "
         "the kubelet has not completed its teardown since 2026-03-26 20:00:00Z"
     )
-    assert (finding.pod, finding.since) == ("shop/cart", pending().taken_at)
-
-
-def test_a_clock_that_is_set_is_no_time_that_passes() -> None:
-    assert severities(after(pending(), pending(MINUTE, clock_set_by=timedelta(days=2)))) == []
-
-
-def test_a_source_that_is_silent_for_a_moment_does_not_restart_the_time() -> None:
-    for source in ("reservations", "containers", "checkpoints"):
-        silent = without(pending(30 * MINUTE), source)
-        assert severities(after(pending(), silent, pending(60 * MINUTE))) == [(Severity.WARNING, False)]
-
-
-def test_another_sandbox_with_the_address_starts_over() -> None:
-    other = node(reservation("10.244.1.9", "8" * 64), Checkpoint("8" * 64, ""), later=60 * MINUTE)
-    assert severities(after(pending(), other)) == []
-
-
-def test_a_completed_teardown_is_forgotten() -> None:
-    assert severities(after(pending(), node(later=MINUTE), pending(60 * MINUTE))) == []
-
-
-def test_without_its_sources_it_has_insufficient_data() -> None:
     for source in ("reservations", "containers", "checkpoints"):
         assert gap_of(DETECTOR, without(pending(), source)).startswith(source)
 
@@ -125,11 +114,16 @@ def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a
 
 
 def test_the_finding_names_the_sandbox_and_its_pod() -> None:
-    (finding,) = (tracked.finding for tracked in after(on_cri(), on_cri(later=HOUR)).findings)
-    assert (finding.detector, finding.pod, finding.since) == (DETECTOR, "shop/cart", on_cri().taken_at)
+    finding = found(after(on_cri(), on_cri(later=HOUR)))
+    assert (finding.pod, finding.since) == ("shop/cart", NOW)
     assert finding.message == (
         "10.244.1.9 is reserved for sandbox 999999999999 of pod shop/cart, which has not been ready since "
         "2026-03-26 20:00:00Z and is not torn down"
+    )
+    damaged = found(after(with_damage(on_cri()), with_damage(on_cri(later=HOUR))))
+    assert damaged.message.endswith(
+        f"; likely cause: libcni's cached result kubenet-{GONE}-eth0 is damaged (it is empty); remove this file below "
+        "/var/lib/cni/results or /var/lib/cni/cache"
     )
 
 
@@ -141,20 +135,7 @@ def test_others_that_do_not_run_are_no_finding() -> None:
         replace(STOPPED, sandbox=False),
     ):
         assert severities(after(on_cri(container=container), on_cri(later=25 * HOUR, container=container))) == []
-
-
-def test_a_sandbox_that_is_gone_meanwhile_starts_over() -> None:
-    gone = node(later=MINUTE)
-    assert severities(after(on_cri(), gone, on_cri(later=HOUR))) == []
-
-
-def test_a_damaged_result_is_named_with_the_remedy() -> None:
-    report = after(with_damage(on_cri()), with_damage(on_cri(later=HOUR)))
-    (finding,) = (tracked.finding for tracked in report.findings)
-    assert finding.message.endswith(
-        f"; likely cause: libcni's cached result kubenet-{GONE}-eth0 is damaged (it is empty); remove this file below "
-        "/var/lib/cni/results or /var/lib/cni/cache"
-    )
+    assert severities(after(on_cri(), node(later=MINUTE), on_cri(later=HOUR))) == [], "it was gone meanwhile"
 
 
 BOOTED = HOUR * 1.5

@@ -47,35 +47,30 @@ def subjects(snapshot: Snapshot) -> list[str]:
     return [finding.subject for finding in findings_of(DETECTOR, snapshot)]
 
 
+BY_NODE_ONLY = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
+
+
 def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
     assert subjects(snapshot_of(registered(KVM, "d0"), kubelet=59)) == []
-    finding = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
-    assert (finding.subject, finding.resource, finding.since) == (KVM, KVM, NOW - seconds(61))
     for ago, age in ((61, "1m1s"), (90, "1m30s"), (600, "10m"), (7200, "2h"), (93600, "1d2h"), (86400 * 21, "21d")):
-        late = snapshot_of(registered(KVM, "d0"), kubelet=ago, written=86400 * 22)
-        assert f"the kubelet started {age} ago" in only_finding(late).message
-    assert "stops offering it after 5 minutes" in finding.message
-    again = snapshot_of(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889)
-    assert subjects(again) == []
+        late = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=ago, written=86400 * 22))
+        assert (late.subject, late.resource, late.since) == (KVM, KVM, NOW - seconds(ago))
+        assert f"the kubelet started {age} ago" in late.message
+    late = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
+    assert "stops offering it after 5 minutes" in late.message
+    keys = {only_finding(snapshot_of(registered(KVM, "d0"), kubelet=100, later=seconds(n))).key for n in (0, 15, 300)}
+    assert keys == {(DETECTOR, KVM)}
 
 
 def test_after_five_minutes_the_node_shows_that_the_kubelet_dropped_the_resource() -> None:
-    node_objects = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    requesting = [refused_pod("lab/vm")]
-    finding = only_finding(
-        snapshot_of(registered("nvidia.com/gpu", "g0"), kubelet=400, written=90, node=node_objects, pods=requesting)
-    )
+    gpu = registered("nvidia.com/gpu", "g0")
+    finding = only_finding(snapshot_of(gpu, kubelet=400, written=90, node=BY_NODE_ONLY, pods=[refused_pod("lab/vm")]))
     assert finding.subject == KVM
     assert "the kubelet no longer offers it, and the node's status has capacity 0, allocatable 0" in finding.message
-    without_node = without_api(snapshot_of(registered(KVM, "d0"), kubelet=400))
-    assert only_finding(without_node).message.endswith("the kubelet no longer offers it"), "files are enough"
-
-
-def test_an_unavailable_node_object_leaves_a_gap_after_the_findings_from_files() -> None:
-    unread = without(snapshot_of(registered(KVM, "d0"), kubelet=400), "node")
-    (finding,), gap = findings_and_gap(DETECTOR, unread)
-    assert finding.subject == KVM
-    assert gap.why.startswith("node")
+    in_files = snapshot_of(registered(KVM, "d0"), kubelet=400)
+    assert only_finding(without_api(in_files)).message.endswith("the kubelet no longer offers it"), "files are enough"
+    (finding,), gap = findings_and_gap(DETECTOR, without(in_files, "node"))
+    assert (finding.subject, gap.why) == (KVM, "node: it gave no word")
 
 
 def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_kubelet_no_longer_lists_it() -> None:
@@ -87,25 +82,28 @@ def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_kubelet_no_longer_lis
         transition(DROPPED, KVM, ago=seconds(3)),
     )
     finding = only_finding(snapshot_of(*dropped, kubelet=305, written=3))
-    assert (finding.subject, finding.since) == (KVM, NOW - seconds(305)), (
-        "the finding does not end with the kubelet's patience"
-    )
+    assert (finding.subject, finding.since) == (KVM, NOW - seconds(305)), "it does not end with the kubelet's patience"
 
 
-def test_a_resource_dropped_before_the_kubelet_started_is_not_late() -> None:
-    """Somebody took the plugin away; the node's status keeps the key for ever."""
-    history = (transition(STARTED, ago=seconds(9000)), transition(DROPPED, KVM))
-    node_objects = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
-    devices = device_plugins(*history, kubelet_socket=seconds(100))
-    assert subjects(node(device_plugins=devices, node=node_objects)) == []
-
-
-def test_unhealthy_devices_are_not_a_late_plugin() -> None:
-    """Their plugin is connected, or the kubelet would have dropped it."""
-    connected = snapshot_of(plugin_socket(ago=seconds(200)), registered(KVM), kubelet=210, written=199)
-    assert subjects(connected) == []
+def test_what_is_not_a_late_plugin() -> None:
     untold = plugin_socket(ago=seconds(800), connected=None)
-    assert subjects(snapshot_of(untold, registered(KVM), kubelet=900, written=799)) == []
+    for why, snapshot in {
+        "it is back": snapshot_of(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889),
+        # The node's status keeps the key for ever.
+        "somebody took it away": snapshot_of(
+            transition(STARTED, ago=seconds(9000)), transition(DROPPED, KVM), kubelet=100, node=BY_NODE_ONLY
+        ),
+        "unhealthy, and connected": snapshot_of(
+            plugin_socket(ago=seconds(200)), registered(KVM), kubelet=210, written=199
+        ),
+        "unhealthy, or the kubelet would have dropped it": snapshot_of(
+            untold, registered(KVM), kubelet=900, written=799
+        ),
+        "no kubelet has started since the boot": replace(
+            snapshot_of(registered(KVM, "d0"), kubelet=900), uptime=seconds(300)
+        ),
+    }.items():
+        assert subjects(snapshot) == [], why
     assert subjects(snapshot_of(untold, registered(KVM), kubelet=100, written=50)) == [KVM]
 
 
@@ -119,17 +117,12 @@ def test_the_message_describes_the_socket() -> None:
 
 
 def test_a_plugin_lost_later_has_a_minute_too() -> None:
-    def lost(ago: float) -> Snapshot:
-        history = (
-            transition(STARTED, ago=seconds(9000)),
-            transition(REGISTERED, KVM, ago=seconds(8990)),
-            transition(LOST, KVM, ago=seconds(ago)),
-        )
-        dead = plugin_socket(ago=seconds(8991), connected=False)
-        return snapshot_of(*history, dead, registered(KVM, "d0"), kubelet=9000, written=8990)
-
-    assert subjects(lost(59)) == []
-    assert "and lost it at" in only_finding(lost(61)).message
+    started = (transition(STARTED, ago=seconds(9000)), transition(REGISTERED, KVM, ago=seconds(8990)))
+    dead = (plugin_socket(ago=seconds(8991), connected=False), registered(KVM, "d0"))
+    for ago, late in ((59, False), (61, True)):
+        lost = transition(LOST, KVM, ago=seconds(ago))
+        found = findings_of(DETECTOR, snapshot_of(*started, lost, *dead, kubelet=9000, written=8990))
+        assert ["and lost it at" in finding.message for finding in found] == [True] * late
 
 
 # Replaced by another name of the same plugin
@@ -169,10 +162,9 @@ def test_a_replaced_resource_is_late_while_a_pod_requests_it_or_the_node_has_cap
 def test_whether_a_resource_is_requested_may_be_unknown() -> None:
     for source in ("pods", "node"):
         assert gap_of(DETECTOR, without(renamed(), source)).startswith(source)
-    named = [replace(WORKER, devices=(NodeDevices(GPU, 0, 0),))]
-    snapshot = snapshot_of(BEFORE[0], kubelet=9000, written=9000, node=named)
-    assert subjects(snapshot) == []
-    assert gap_of(DETECTOR, without(snapshot, "pods")).startswith("pods")
+    named = snapshot_of(BEFORE[0], kubelet=9000, node=BY_NODE_ONLY)
+    assert subjects(named) == []
+    assert gap_of(DETECTOR, without(named, "pods")).startswith("pods")
 
 
 def test_a_lost_resource_without_a_successor_is_late() -> None:
@@ -199,13 +191,12 @@ def test_what_another_plugin_of_the_vendor_adds_is_no_successor() -> None:
     lost, back = transition(LOST, KVM, ago=seconds(8000)), transition(REGISTERED, TUN, ago=seconds(7990))
     after = (transition(REGISTERED, VSOCK, ago=seconds(7990)), transition(DROPPED, KVM, ago=seconds(7690)))
     now = (registered(TUN, "t0"), registered(VSOCK, "v0"))
-    gone = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
     for history, kubelet in (
         ((transition(STARTED, ago=seconds(8000)), back), 8000),
         ((lost, transition(LOST, TUN, ago=seconds(7999)), back), 9000),
         ((lost,), 9000),
     ):
-        snapshot = snapshot_of(*before, *history, *after, *now, kubelet=kubelet, written=7690, node=gone)
+        snapshot = snapshot_of(*before, *history, *after, *now, kubelet=kubelet, written=7690, node=BY_NODE_ONLY)
         assert subjects(snapshot) == [KVM]
 
 
@@ -226,16 +217,6 @@ def test_all_names_of_a_plugin_may_change_at_once() -> None:
             now = (registered(resource, "g0") for resource in after)
             kubelet = 4010 if reboot else 9000
             assert subjects(snapshot_of(*history, *now, kubelet=kubelet, written=3700, node=gone)) == []
-
-
-def test_a_finding_has_the_same_identity_in_each_snapshot() -> None:
-    devices = device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(100))
-    keys = {only_finding(node(device_plugins=devices, later=seconds(n))).key for n in (0, 15, 300)}
-    assert keys == {(DETECTOR, KVM)}
-
-
-def test_without_a_kubelet_start_since_boot_no_plugin_is_late() -> None:
-    assert subjects(replace(snapshot_of(registered(KVM, "d0"), kubelet=900), uptime=seconds(300))) == []
 
 
 def test_unavailable_plugins_are_insufficient_data_and_disabled_plugins_disable_it() -> None:

@@ -30,7 +30,6 @@ STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
 KUBELET_RESTART, PLUGIN_RESTART = RejectionCause.KUBELET_RESTART, RejectionCause.PLUGIN_RESTART
 EXHAUSTED, UNVERIFIED = RejectionCause.EXHAUSTED, RejectionCause.UNVERIFIED
-NO_CAPACITY = RejectionKind.NO_CAPACITY
 NEW_WORDS = (
     f"Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {KVM}"
 )
@@ -73,6 +72,19 @@ def rejected(pod: Pod, **changes: Any) -> Pod:
     return replace(pod, rejection=replace(pod.rejection, **changes))
 
 
+Case = tuple[RejectionCause, Pod, Sequence[Things]]
+
+
+def check(*cases: Case) -> None:
+    """Compare the cause of each rejection, given a history."""
+    for number, (expected, refused, history) in enumerate(cases):
+        assert cause(refused, *history) is expected, f"case {number}"
+
+
+SAY_SO = (RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, RejectionKind.NO_CAPACITY)
+"""Messages that say that the kubelet did not have the plugin."""
+
+
 # The race
 
 
@@ -80,12 +92,9 @@ def test_a_pod_rejected_between_kubelet_start_and_registration_lost_the_race() -
     rejected = rejection_of(vm(995))
     assert (rejected.cause, rejected.resource, rejected.pod) == (KUBELET_RESTART, KVM, "shop/vm")
     assert f"{KVM} was registered 10.0 s later" in rejected.why
-    for kind in (RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, NO_CAPACITY):
+    for kind in SAY_SO:
         assert cause(vm(995, refused=kind)) is KUBELET_RESTART
-
-
-def test_a_rejection_time_covers_its_whole_second() -> None:
-    """The plugin bound its socket 990.5 s ago, and was registered 990 s ago."""
+    # A time covers its whole second: the plugin bound its socket 990.5 s ago, and was registered 990 s ago.
     expected = {1001: UNVERIFIED, 1000: KUBELET_RESTART, 992: KUBELET_RESTART, 991: UNVERIFIED, 990: EXHAUSTED}
     assert {ago: cause(vm(ago)) for ago in expected} == expected
 
@@ -104,19 +113,23 @@ def test_a_time_of_the_api_server_is_as_uncertain_as_the_clock_skew() -> None:
             snapshot = snapshot_of([rejected(vm(ago), by_api=True)], *SLOW)
             (refused,) = rejected_pods(replace(snapshot, api_skew=None if skew is None else seconds(skew)))
             assert (skew, ago, refused.cause) == (skew, ago, verdict)
-
-
-def test_if_times_are_ambiguous_the_kubelets_message_decides() -> None:
-    for kind in (RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, NO_CAPACITY):
-        for ago in (1003, 996, 905, 896):
-            assert cause(rejected(vm(ago, refused=kind), by_api=True), *SLOW) is KUBELET_RESTART
+    # If times are ambiguous, the kubelet's message decides.
+    check(
+        *(
+            (KUBELET_RESTART, rejected(vm(ago, refused=kind), by_api=True), SLOW)
+            for kind in SAY_SO
+            for ago in (1003, 996, 905, 896)
+        )
+    )
 
 
 def test_the_last_kubelet_start_before_the_rejection_counts() -> None:
     before = (transition(STARTED, ago=seconds(5000)), transition(REGISTERED, KVM, ago=seconds(4990)))
-    for ago, expected in ((5001, UNVERIFIED), (4995, KUBELET_RESTART), (3000, EXHAUSTED), (995, KUBELET_RESTART)):
-        assert cause(vm(ago), *before, *THE_RACE) is expected
-    assert cause(rejected(vm(998), by_api=True), *before, *SLOW) is UNVERIFIED, "it may have been either run"
+    verdicts = ((5001, UNVERIFIED), (4995, KUBELET_RESTART), (3000, EXHAUSTED), (995, KUBELET_RESTART))
+    check(
+        *((expected, vm(ago), (*before, *THE_RACE)) for ago, expected in verdicts),
+        (UNVERIFIED, rejected(vm(998), by_api=True), (*before, *SLOW)),  # it may have been either run
+    )
     refused = rejection_of(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
     assert refused.cause is KUBELET_RESTART
     assert f"{KVM} was not registered before the kubelet started again" in refused.why
@@ -135,10 +148,12 @@ def test_a_boot_is_the_cause_of_the_kubelet_start() -> None:
 
 
 def test_a_resource_not_registered_yet_is_still_in_the_race() -> None:
-    snapshot = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
-    (rejected,) = rejected_pods(snapshot)
+    (rejected,) = rejected_pods(WAITING)
     assert rejected.cause is KUBELET_RESTART
     assert "has not been registered since" in rejected.why
+
+
+WAITING = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
 
 
 def test_without_a_time_or_a_resource_or_after_a_clock_step_a_rejection_is_unverified() -> None:
@@ -151,9 +166,8 @@ def test_without_a_time_or_a_resource_or_after_a_clock_step_a_rejection_is_unver
 
 
 def test_a_resource_named_like_a_socket_belongs_to_that_socket() -> None:
-    refused = rejection_of(
-        rejected(vm(995), refused=RejectionKind.PLUGIN_GONE, resource="guessed/one", socket=KVM_SOCKET)
-    )
+    plugin_gone = vm(995, refused=RejectionKind.PLUGIN_GONE)
+    refused = rejection_of(rejected(plugin_gone, resource="guessed/one", socket=KVM_SOCKET))
     assert (refused.resource, refused.cause) == (KVM, KUBELET_RESTART)
 
 
@@ -161,14 +175,11 @@ def test_a_resource_named_like_a_socket_belongs_to_that_socket() -> None:
 
 
 def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
-    for ago, expected in ((995, KUBELET_RESTART), (500, EXHAUSTED)):
-        snapshot = snapshot_of([vm(ago)], transition(STARTED, ago=seconds(1000)), written=100)
-        assert [rejected.cause for rejected in rejected_pods(snapshot)] == [expected]
-    nobody_saw = (THE_RACE[0], transition(REGISTERED, KVM, ago=seconds(100), exact=False))
-    assert cause(vm(500), *nobody_saw) is UNVERIFIED
-
-
-def test_without_a_socket_only_the_message_decides() -> None:
+    started = THE_RACE[0]
+    assert cause(vm(995), started, written=100) is KUBELET_RESTART
+    assert cause(vm(500), started, written=100) is EXHAUSTED
+    assert cause(vm(500), started, transition(REGISTERED, KVM, ago=seconds(100), exact=False)) is UNVERIFIED
+    # Without a socket, only the message decides.
     devices = device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(100))
     for kind, ago, expected in (
         (RejectionKind.INSUFFICIENT, 950, UNVERIFIED),
@@ -186,9 +197,11 @@ def test_the_message_of_a_kubelet_that_still_knows_the_resource_is_no_race_later
         transition(APPEARED, socket=KVM_SOCKET, ago=seconds(500)),
         transition(REGISTERED, KVM, ago=seconds(500)),
     )
-    assert cause(vm(641), *recreated) is KUBELET_RESTART
-    assert cause(vm(640), *recreated) is UNVERIFIED
-    assert cause(vm(640, refused=RejectionKind.UNREGISTERED), *recreated) is KUBELET_RESTART
+    check(
+        (KUBELET_RESTART, vm(641), recreated),
+        (UNVERIFIED, vm(640), recreated),
+        (KUBELET_RESTART, vm(640, refused=RejectionKind.UNREGISTERED), recreated),
+    )
     assert cause(vm(640), THE_RACE[0], written=2000) is UNVERIFIED
 
 
@@ -201,65 +214,53 @@ def lost(ago: float, *, exact: bool = False, observed: float | None = None) -> D
 
 
 def test_no_free_device_is_exhausted_only_while_the_resource_is_registered() -> None:
-    assert cause(vm(500)) is EXHAUSTED
-    assert cause(rejected(vm(500), available=None)) is UNVERIFIED
-    # What a snapshot saw first may have happened up to a minute earlier.
-    for after, expected in ((1.8, UNVERIFIED), (30, UNVERIFIED), (61, EXHAUSTED)):
-        assert cause(vm(500), *THE_RACE, lost(500 - after)) is expected
     together = (*THE_RACE[:-1], replace(THE_RACE[-1], uptime=UPTIME), lost(0, observed=0))
-    assert cause(vm(500), *together) is UNVERIFIED, "one snapshot saw both: the loss may be much older"
-
-
-def test_too_few_free_devices_and_a_full_node_are_always_exhausted() -> None:
-    assert [cause(vm(ago, available=1)) for ago in (995, 500)] == [EXHAUSTED] * 2
-    message = "Pod Node didn't have enough resource: example.org/dongle, requested: 1, used: 4, capacity: 4"
-    assert cause(rejected(vm(995), resource="example.org/dongle", message=message)) is EXHAUSTED
-
-
-def test_a_rejection_in_the_second_of_a_loss_is_verified_only_by_the_message() -> None:
     in_that_second = (*THE_RACE, lost(499.5, exact=True))
-    assert cause(vm(500), *in_that_second) is UNVERIFIED
-    assert cause(vm(500, refused=RejectionKind.UNREGISTERED), *in_that_second) is PLUGIN_RESTART
-    assert cause(vm(500), *THE_RACE, lost(499, exact=True)) is EXHAUSTED
+    message = "Pod Node didn't have enough resource: example.org/dongle, requested: 1, used: 4, capacity: 4"
+    check(
+        (EXHAUSTED, vm(500), THE_RACE),
+        (UNVERIFIED, rejected(vm(500), available=None), THE_RACE),
+        # What a snapshot saw first may have happened up to a minute earlier.
+        (UNVERIFIED, vm(500), (*THE_RACE, lost(498.2))),
+        (UNVERIFIED, vm(500), (*THE_RACE, lost(470))),
+        (EXHAUSTED, vm(500), (*THE_RACE, lost(439))),
+        # One snapshot saw both: the loss may be much older.
+        (UNVERIFIED, vm(500), together),
+        # In the second of a loss, only the message can say it.
+        (UNVERIFIED, vm(500), in_that_second),
+        (PLUGIN_RESTART, vm(500, refused=RejectionKind.UNREGISTERED), in_that_second),
+        (EXHAUSTED, vm(500), (*THE_RACE, lost(499, exact=True))),
+        # Too few free devices, and a full node, are no loss.
+        (EXHAUSTED, vm(995, available=1), THE_RACE),
+        (EXHAUSTED, vm(500, available=1), THE_RACE),
+        (EXHAUSTED, rejected(vm(995), resource="example.org/dongle", message=message), THE_RACE),
+    )
 
 
 def test_a_plugin_absent_at_the_rejection_was_restarted() -> None:
-    away = (
-        *THE_RACE,
-        lost(505, exact=True),
-        transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495)),
-        transition(REGISTERED, KVM, ago=seconds(494)),
-    )
-    assert cause(vm(500), *away) is PLUGIN_RESTART
-    assert cause(vm(400), *away) is EXHAUSTED
-    recreated = (*THE_RACE, transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495)))
-    assert cause(vm(500, refused=RejectionKind.NO_HEALTHY), *recreated) is PLUGIN_RESTART
-    assert cause(vm(500, refused=RejectionKind.PLUGIN_GONE)) is PLUGIN_RESTART
-    assert cause(vm(500, refused=RejectionKind.UNREGISTERED)) is UNVERIFIED
-
-
-def test_an_absence_counts_even_after_the_plugin_returned() -> None:
-    """Snapshots show that it was absent; its later return does not change that."""
+    appeared = transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495))
+    away = (*THE_RACE, lost(505, exact=True), appeared, transition(REGISTERED, KVM, ago=seconds(494)))
     gone = (*THE_RACE, lost(505), transition(GONE, socket=KVM_SOCKET, ago=seconds(504)))
     back = (transition(APPEARED, socket=KVM_SOCKET, ago=seconds(20)), transition(REGISTERED, KVM, ago=seconds(19.9)))
-    for history, refused in (
-        (gone, RejectionKind.INSUFFICIENT),
-        ((*THE_RACE, transition(DROPPED, KVM, ago=seconds(505))), RejectionKind.UNREGISTERED),
-    ):
+    check(
+        (PLUGIN_RESTART, vm(500), away),
+        (EXHAUSTED, vm(400), away),
+        (PLUGIN_RESTART, vm(500, refused=RejectionKind.NO_HEALTHY), (*THE_RACE, appeared)),
+        (PLUGIN_RESTART, vm(500, refused=RejectionKind.PLUGIN_GONE), THE_RACE),
+        (UNVERIFIED, vm(500, refused=RejectionKind.UNREGISTERED), THE_RACE),
+        # Snapshots show that it was absent; its later return does not change that.
+        (PLUGIN_RESTART, vm(500), (*gone, *back)),
+    )
+    dropped = (*THE_RACE, transition(DROPPED, KVM, ago=seconds(505)))
+    for history, refused in ((gone, RejectionKind.INSUFFICIENT), (dropped, RejectionKind.UNREGISTERED)):
         devices = device_plugins(*history, kubelet_socket=seconds(1000), checkpoint_written=seconds(990))
-        (rejected,) = rejected_pods(node(vm(500, refused=refused), device_plugins=devices))
-        assert rejected.cause is PLUGIN_RESTART
-    assert cause(vm(500), *gone, *back) is PLUGIN_RESTART
+        (absent,) = rejected_pods(node(vm(500, refused=refused), device_plugins=devices))
+        assert absent.cause is PLUGIN_RESTART
 
 
 def test_unhealthy_devices_of_a_present_plugin_are_the_cause() -> None:
-    devices = device_plugins(
-        *(*THE_RACE, lost(505, exact=True)),
-        plugin_socket(ago=seconds(990.5)),
-        registered(KVM),
-        kubelet_socket=seconds(1000),
-        checkpoint_written=seconds(505),
-    )
+    there = (*THE_RACE, lost(505, exact=True), plugin_socket(ago=seconds(990.5)), registered(KVM))
+    devices = device_plugins(*there, kubelet_socket=seconds(1000), checkpoint_written=seconds(505))
     (rejected,) = rejected_pods(node(vm(500), device_plugins=devices))
     assert rejected.cause is RejectionCause.UNHEALTHY
     assert cause(vm(500, refused=RejectionKind.NO_HEALTHY)) is RejectionCause.UNHEALTHY
@@ -267,15 +268,18 @@ def test_unhealthy_devices_of_a_present_plugin_are_the_cause() -> None:
 
 def test_newer_kubelets_reject_pods_that_ran() -> None:
     ran = replace(rejected(vm(995, refused=RejectionKind.NO_HEALTHY), message=NEW_WORDS), started=NOW - seconds(9000))
-    again = replace(ran, wants_in_init=(KVM,))
-    assert cause(again) is RejectionCause.INIT_CONTAINER
-    given = allocation("shop/vm", KVM, "d0")
-    assert cause(replace(again, started=None), *THE_RACE, given) is RejectionCause.INIT_CONTAINER
-    job = replace(ran, controller="Job/once")
-    assert cause(job) is RejectionCause.READMITTED_AFTER_COMPLETION
+    again, job = replace(ran, wants_in_init=(KVM,)), replace(ran, controller="Job/once")
+    given = (*THE_RACE, allocation("shop/vm", KVM, "d0"))
     old_words = "Pod Allocate failed due to can't allocate unregistered device"
-    for other in (ran, replace(again, started=None), rejected(again, message=old_words), replace(job, started=None)):
-        assert cause(other) is KUBELET_RESTART
+    check(
+        (RejectionCause.INIT_CONTAINER, again, THE_RACE),
+        (RejectionCause.INIT_CONTAINER, replace(again, started=None), given),
+        (RejectionCause.READMITTED_AFTER_COMPLETION, job, THE_RACE),
+        (KUBELET_RESTART, ran, THE_RACE),
+        (KUBELET_RESTART, replace(again, started=None), THE_RACE),
+        (KUBELET_RESTART, rejected(again, message=old_words), THE_RACE),
+        (KUBELET_RESTART, replace(job, started=None), THE_RACE),
+    )
 
 
 # By the times of a real node (kubelet 1.20)
@@ -330,42 +334,7 @@ def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> N
         assert [rejected.cause for rejected in rejected_pods(snapshot)] == [EXHAUSTED]
 
 
-# Which pods, and what was read
-
-
-def test_only_rejected_pods_that_are_not_replaced_are_reported() -> None:
-    pods = [
-        vm(995),
-        replace(vm(995), name="shop/pending", phase="Pending"),
-        replace(vm(995), name="shop/broken", rejection=None),
-        replace(vm(995), name="shop/going", deleting=True, deletion=NOW - seconds(30)),
-    ]
-    assert [rejected.pod for rejected in rejected_pods(snapshot_of(pods))] == ["shop/vm"]
-
-
-def test_without_device_plugins_pods_are_listed_without_a_cause() -> None:
-    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "none")):
-        (rejected,) = rejected_pods(node(vm(995), device_plugins=reading))
-        assert (rejected.cause, rejected.pod_outcome) == (UNVERIFIED, PodOutcome.STUCK)
-
-
-# Outcomes
-
-
-def test_a_pod_is_replaced_only_by_its_controller() -> None:
-    for controller, ago, outcome in (
-        ("", 995, PodOutcome.STUCK),
-        ("VirtualMachineInstance/vm", 995, PodOutcome.STUCK),
-        ("ReplicaSet/web-5d8f", 995, PodOutcome.REPLACED_BY_CONTROLLER),
-        ("Job/once", 995, PodOutcome.REPLACED_BY_CONTROLLER),
-        ("StatefulSet/db", 119, PodOutcome.REPLACED_BY_CONTROLLER),
-        ("StatefulSet/db", 121, PodOutcome.STUCK),
-        ("DaemonSet/logs", 959, PodOutcome.REPLACED_BY_CONTROLLER),
-        ("DaemonSet/logs", 961, PodOutcome.STUCK),
-    ):
-        rejected = rejection_of(vm(ago, controller=controller))
-        assert rejected.pod_outcome is outcome
-        assert "never use --force" in rejected.do
+# Which pods, and their outcome
 
 
 def deleted(ago: float, *finalizers: str) -> Pod:
@@ -373,19 +342,47 @@ def deleted(ago: float, *finalizers: str) -> Pod:
     return replace(gone, deletion=NOW - seconds(ago), finalizers=finalizers)
 
 
-def test_a_deleted_pod_that_remains_is_stuck_by_the_clock_of_the_api_server() -> None:
-    assert rejected_pods(snapshot_of([deleted(60)])) == ()
-    rejected = rejection_of(deleted(61))
-    assert rejected.pod_outcome is PodOutcome.TERMINATING_STUCK
-    assert "the kubelet has not finished deleting it" in rejected.do
-    assert "never use --force" in rejected.do
-    assert "its finalizers remain: example.org/lock" in rejection_of(deleted(61, "example.org/lock")).do
-    assert rejected_pods(replace(snapshot_of([deleted(50)]), api_skew=seconds(30)))
-    assert not rejected_pods(replace(snapshot_of([deleted(70)]), api_skew=seconds(-30)))
+def test_only_rejected_pods_that_remain_are_reported() -> None:
+    pods = [
+        vm(995),
+        replace(vm(995), name="shop/pending", phase="Pending"),
+        replace(vm(995), name="shop/broken", rejection=None),
+        replace(deleted(30), name="shop/going"),
+    ]
+    assert [rejected.pod for rejected in rejected_pods(snapshot_of(pods))] == ["shop/vm"]
+    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "none")):
+        (rejected,) = rejected_pods(node(vm(995), device_plugins=reading))
+        assert (rejected.cause, rejected.pod_outcome) == (UNVERIFIED, PodOutcome.STUCK)
 
 
-def test_the_advice_says_whether_devices_are_available_again() -> None:
+def test_a_pod_is_replaced_only_by_its_controller() -> None:
+    replaced = PodOutcome.REPLACED_BY_CONTROLLER
+    for controller, ago, outcome in (
+        ("", 995, PodOutcome.STUCK),
+        ("VirtualMachineInstance/vm", 995, PodOutcome.STUCK),
+        ("ReplicaSet/web-5d8f", 995, replaced),
+        ("Job/once", 995, replaced),
+        ("StatefulSet/db", 119, replaced),
+        ("StatefulSet/db", 121, PodOutcome.STUCK),
+        ("DaemonSet/logs", 959, replaced),
+        ("DaemonSet/logs", 961, PodOutcome.STUCK),
+    ):
+        rejected = rejection_of(vm(ago, controller=controller))
+        assert rejected.pod_outcome is outcome
+        assert "never use --force" in rejected.do
     assert "its devices are healthy again)" in rejection_of(vm(995)).do
-    waiting = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
-    assert "once its devices are healthy again" in rejected_pods(waiting)[0].do
+    assert "once its devices are healthy again" in rejected_pods(WAITING)[0].do
     assert "once a device is free" in rejection_of(vm(500)).do
+
+
+def test_a_deleted_pod_that_remains_is_stuck_by_the_clock_of_the_api_server() -> None:
+    for ago, skew, stuck in ((60, 0, False), (61, 0, True), (50, 30, True), (70, -30, False)):
+        rejected = rejected_pods(replace(snapshot_of([deleted(ago)]), api_skew=seconds(skew)))
+        assert [pod.pod_outcome for pod in rejected] == [PodOutcome.TERMINATING_STUCK] * stuck
+    for finalizers, why in (
+        ((), "the kubelet has not finished deleting it"),
+        (("example.org/lock",), "its finalizers remain: example.org/lock"),
+    ):
+        do = rejection_of(deleted(61, *finalizers)).do
+        assert why in do
+        assert finalizers or "never use --force" in do
