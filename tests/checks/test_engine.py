@@ -35,7 +35,6 @@ from tests.builders import (
     last_seen,
     make_limits,
     node,
-    processes,
     registration,
     reservation,
     sandbox,
@@ -106,40 +105,6 @@ def test_another_file_with_the_same_address_is_another_leak() -> None:
         assert not syncs.leaked(60, other)
 
 
-def test_both_addresses_of_a_sandbox_and_each_network_are_confirmed() -> None:
-    report = scanned(node(LOST, reservation("fd00::9")))
-    assert {states(report, LOST.ip), states(report, "fd00::9")} == {State.LEAKED}
-    other = reservation(LOST.ip, "8" * 64, network="storage")
-    report = scanned(node(LOST), node(LOST, other, later=timedelta(seconds=1)))
-    assert {(entry.network, entry.state) for entry in report.assessment.reservations if entry.name == LOST.ip} == {
-        ("kubenet", State.LEAKED),
-        ("storage", State.CANDIDATE),
-    }
-
-
-def test_a_later_restart_is_not_the_cause_of_an_earlier_leak() -> None:
-    syncs = Syncs()
-    syncs.sync(0, LOST, processes=[processes(kubelet=timedelta(days=9))])
-    report, _ = syncs.sync(60, LOST, processes=[processes(kubelet=timedelta(0))])
-    (tracked,) = report.findings
-    assert (tracked.finding.cause, tracked.first_seen, report.leak_causes) == (LeakCause.UNKNOWN, NOW, {})
-    assert "cause unknown" in tracked.finding.message, "cause, time and message belong together"
-    assert tracked.since < NOW
-
-
-def test_a_restart_long_before_the_sandbox_was_last_seen_is_not_the_cause() -> None:
-    for ago, cause in (
-        (-30, LeakCause.KUBELET_RESTART),
-        (600, LeakCause.KUBELET_RESTART),
-        (1200, LeakCause.UNKNOWN),
-    ):
-        syncs, kubelet = Syncs(), [processes(kubelet=timedelta(seconds=ago))]
-        syncs.sync(0, LOST, containers=[*CONTAINERS, sandbox(LOST.container_id, "shop/cart")], processes=kubelet)
-        for _ in range(2):
-            report, _ = syncs.sync(60, LOST, processes=kubelet)
-        assert [tracked.finding.cause for tracked in report.findings] == [cause]
-
-
 def test_a_leak_is_named_where_no_record_is_left() -> None:
     pods = {LOST.container_id: "shop/cart-0", WEB_ID: "shop/other"}
     report = engine.replay([node(LOST), node(LOST)], grace=GRACE, confirm_after=timedelta(0), pods=pods)
@@ -187,11 +152,9 @@ def test_where_its_detector_has_a_gap_a_candidate_starts_over_and_a_confirmed_fi
     assert (tracked.confirmed, tracked.first_seen) == (True, NOW)
     of_another.sync(1, gap=GAP)
     assert not of_another.confirms(1)
-
-
-def test_a_finding_reported_despite_a_gap_keeps_its_age() -> None:
-    syncs = Syncs()
-    assert [syncs.confirms(30, gap="node") for _ in range(2)] == [False, True]
+    # One that is found despite a gap keeps its age.
+    despite = Syncs()
+    assert [despite.confirms(30, gap="node") for _ in range(2)] == [False, True]
 
 
 # Gaps
@@ -292,12 +255,8 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
     for source in SOURCES:
         report = scanned(without(node(), source))
         assert [reading.source for reading in report.unavailable] == [source]
-        assert report.complete is (source in not_needed), (
-            "these only name pods, or the node object is enough, or all volumes are attached"
-        )
-
-
-def test_the_cni_cache_is_needed_if_only_it_knows_the_range() -> None:
+        assert report.complete is (source in not_needed)
+    # The cache of libcni is needed if only it knows the range.
     every_owner_is_known = NotRequested("addresses", "no reservation is known to be without an owner")
     assert scanned(without(node(addresses=every_owner_is_known), "cni_results")).complete
     assert not scanned(without(node(node=[]), "cni_results")).complete

@@ -78,13 +78,6 @@ def test_a_recording_that_does_not_say_what_was_asked_is_one_of_docker() -> None
     assert runtime.asked(replace(old, runtimes=unavailable("runtimes"))) == ()
 
 
-def test_a_runtime_that_was_not_asked_is_named() -> None:
-    assert runtime.not_asked(with_runtimes(node(), OF_DOCKER, named=f"unix://{SOCKET}")) == f"unix://{SOCKET}"
-    assert runtime.not_asked(with_runtimes(node(), OF_CONTAINERD, reported="docker://20.10")) == "docker://20.10"
-    assert runtime.not_asked(with_runtimes(node(), OF_CONTAINERD, named=f"unix://{SOCKET}")) == ""
-    assert runtime.not_asked(with_runtimes(node(), OF_CONTAINERD)) == ""
-
-
 def test_runtimes_that_may_list_late_are_known() -> None:
     mine, early = ContainerRuntime("mine", "3.0.0", "/run/mine.sock"), replace(OF_CONTAINERD, version="1.6.8")
     for runtimes, unordered in (
@@ -107,21 +100,7 @@ def test_an_unordered_runtime_has_a_longer_grace_period() -> None:
             assert state(snapshot, OLD) is expected
 
 
-def test_a_directory_of_checkpoints_is_no_evidence_for_containerd() -> None:
-    for chosen, expected in ((OF_DOCKER, True), (OF_CONTAINERD, False)):
-        stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=[]), chosen, named=None)
-        assert runtime.is_named(stopped) is expected
-        assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
-
-
-def test_an_endpoint_that_was_chosen_needs_no_other_evidence() -> None:
-    """As with k3s and --api=off, when no sandbox runs."""
-    stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=MISSING, pods=[]), CHOSEN, named="")
-    seen = crosscheck.all_sources(stopped)
-    assert (seen.containers, seen.checkpoints) == (Known(()), NONE)
-
-
-def test_lists_without_a_sandbox_are_named() -> None:
+def test_a_list_without_a_sandbox_needs_evidence_that_the_runtime_is_that_of_the_kubelet() -> None:
     for asked, names in (
         ([OF_K3S], "containerd"),
         ([OF_K3S, OF_CRI_O, OF_CONTAINERD], "containerd and cri-o"),
@@ -133,6 +112,13 @@ def test_lists_without_a_sandbox_are_named() -> None:
             f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor "
             "its Node names its runtime: the pods of this node may belong to another one",
         )
+    for chosen, expected in ((OF_DOCKER, True), (OF_CONTAINERD, False)):
+        stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=[]), chosen, named=None)
+        assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
+    # An endpoint that was chosen needs no other evidence, as with k3s and --api=off.
+    stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=MISSING, pods=[]), CHOSEN, named="")
+    seen = crosscheck.all_sources(stopped)
+    assert (seen.containers, seen.checkpoints) == (Known(()), NONE)
 
 
 def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
@@ -183,6 +169,7 @@ def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_
         ([OF_K3S], MISSING, NONE),
         ([OF_K3S], Known(()), NONE),
         ([OF_K3S], UNREADABLE, UNREADABLE),
+        ([OF_K3S], node().checkpoints, node().checkpoints),  # those that exist count
         ([OF_K3S, OF_DOCKER], MISSING, MISSING),
         ([], MISSING, MISSING),
     ]
@@ -194,15 +181,7 @@ def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_
             )  # fmt: skip
             seen = crosscheck.all_sources(snapshot)
             assert seen.checkpoints == expected
-            assert state(seen, OLD) is (State.LEAKED if expected is NONE else State.UNKNOWN)
-
-
-def test_checkpoints_that_exist_count_where_the_runtime_is_not_known() -> None:
-    snapshot = with_runtimes(node(reservation(OLD)), OF_K3S, named="")
-    assert crosscheck.all_sources(snapshot).checkpoints == snapshot.checkpoints
-    assert isinstance(crosscheck.all_sources(snapshot).checkpoints, Known)
-
-
-def test_checkpoints_not_requested_for_another_reason_make_an_address_unknown() -> None:
-    snapshot = node(reservation(OLD), checkpoints=NotRequested("checkpoints", "it was left alone"))
-    assert state(snapshot, OLD) is State.UNKNOWN
+            known = expected is NONE or isinstance(expected, Known)
+            assert state(seen, OLD) is (State.LEAKED if known else State.UNKNOWN)
+    left_alone = node(reservation(OLD), checkpoints=NotRequested("checkpoints", "it was left alone"))
+    assert state(left_alone, OLD) is State.UNKNOWN

@@ -107,9 +107,6 @@ def test_a_recording_read_back_equals_what_was_written() -> None:
 def test_a_recording_replays_to_the_same_verdicts() -> None:
     snapshots = (node(LOST), node(LOST, later=timedelta(seconds=1)))
     assert replayed(dumps(recording(*snapshots))) == engine.replay(snapshots, grace=GRACE, confirm_after=timedelta(0))
-
-
-def test_an_unknown_field_is_ignored() -> None:
     assert loads(changed(lambda tree: tree | {"weather": "fine"})) == recording(node(LOST))
 
 

@@ -53,9 +53,7 @@ def test_a_full_range_is_reported_with_its_number_of_leaks() -> None:
     assert finding.subject == finding.network == "kubenet"
     assert finding.message == "kubenet: no free addresses; 13 of 13 addresses are reserved (11 leaked)"
     assert messages(small(*leaks(4, 13))) == [], "the last free address is enough if no more pods fit"
-
-
-def test_leaks_outside_the_range_or_of_the_other_family_are_no_leaks_of_it() -> None:
+    # Leaks outside the range or of the other family are no leaks of it.
     ids = {n: f"{n:064x}" for n in range(4, 15)}
     six = (reservation(f"fd00::{n:x}", container_id) for n, container_id in ids.items())
     outside = (reservation(f"10.250.0.{n}", f"{n:064x}") for n in range(100, 120))
@@ -74,6 +72,9 @@ def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
         snapshot = node(*leaks(4, last), pods=ended, node=[replace(SMALL_NODE, max_pods=5)])
         assert len(messages(snapshot)) == count
     assert messages(small(max_pods=0)) == []
+    # A cordoned node gets no more pods.
+    cordoned = replace(SMALL_NODE, max_pods=5, unschedulable=True)
+    assert [len(messages(node(*leaks(4, last), node=[cordoned]))) for last in (13, 14)] == [0, 1]
 
 
 def test_which_files_take_an_address() -> None:
@@ -93,19 +94,12 @@ def test_a_range_smaller_than_the_pod_limit_is_for_information() -> None:
     assert full.key != finding.key, "a full range is news"
 
 
-def test_a_cordoned_node_gets_no_more_pods() -> None:
-    cordoned = replace(SMALL_NODE, max_pods=5, unschedulable=True)
-    assert [len(messages(node(*leaks(4, last), node=[cordoned]))) for last in (13, 14)] == [0, 1]
-
-
-def test_the_fuller_of_two_families_decides() -> None:
+def test_the_fuller_of_two_families_decides_and_a_second_network_has_no_pods_to_come() -> None:
     dual = Node("worker-1", ("10.244.0.0/16", "fd00::/124"), 3)
     sixes = tuple(reservation(f"fd00::{n:x}", f"{n:064x}") for n in range(2, 16))
     assert "no free addresses" in only(node(*sixes, node=[dual])).message
     assert messages(node(*sixes[1:], node=[dual])) == []
-
-
-def test_a_second_network_is_reported_only_when_it_is_full() -> None:
+    # A second network is reported only when it is full.
     entry = reservation("10.99.0.2", "5" * 64, network="storage")
     for subnet, networks in (("10.99.0.0/30", ["storage"]), ("10.99.0.0/29", [])):
         result = cni_result("5" * 64, "shop/other", subnet, network="storage")
@@ -117,9 +111,7 @@ def test_without_the_api_only_a_full_range_is_reported() -> None:
     assert [len(messages(without_api(node(result, *leaks(4, last))))) for last in (13, 14)] == [0, 1]
     older = replace(result, mtime_ns=0)
     assert messages(without_api(node(older, *leaks(4, 14)))) == [], "the newest result has the range"
-
-
-def test_a_full_range_is_reported_without_its_owners() -> None:
+    # And without its owners.
     full = node(*leaks(4, 14), node=[SMALL_NODE])
     assert only(without(full, "containers")).message.endswith("(0 leaked, 13 unknown)")
     assert len(messages(without(full, "pods"))) == 1
@@ -147,9 +139,7 @@ def test_without_its_sources_the_check_has_insufficient_data() -> None:
     ):
         assert why in gap_of(DETECTOR, snapshot)
     assert messages(node(node=[], cni_results=[], reservations=[])) == [], "an empty network needs no range"
-
-
-def test_a_network_without_data_does_not_hide_the_others() -> None:
+    # A network without data does not hide the others.
     snapshot = node(*leaks(4, 14), node=[SMALL_NODE])
     stores = node(unread_networks=["storage"], reservations=[]).reservations
     (missing,) = (store for store in stores if store.network == "storage")

@@ -20,7 +20,6 @@ from tests.builders import (
     reservation,
     sandbox,
     scanned,
-    unrecognized,
     without,
     without_api,
 )
@@ -43,24 +42,8 @@ def test_a_leak_has_its_address_its_container_and_its_pod() -> None:
     (finding,) = leaks(node(LOST, cni_result(GONE, "shop/cart", CIDR)))
     assert finding.pod == "shop/cart"
     assert "of pod shop/cart" in finding.message
-
-
-def test_other_states_are_no_finding() -> None:
-    for harmless in (
-        node(),
-        node(LOST, sandbox(GONE, "shop/cart", "exited")),
-        node(LOST, Checkpoint(GONE, "shop/cart")),
-        node(reservation("10.244.1.9", age=timedelta(seconds=1))),
-        node(unrecognized("10.244.1.9", blocks=True)),
-    ):
-        assert leaks(harmless) == []
-
-
-def test_each_address_each_network_and_each_file_is_a_finding_of_its_own() -> None:
-    assert [finding.subject for finding in leaks(node(LOST, reservation("fd00::9")))] == [
-        "kubenet/10.244.1.9",
-        "kubenet/fd00::9",
-    ]
+    subjects = [finding.subject for finding in leaks(node(LOST, reservation("fd00::9")))]
+    assert subjects == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
     both = leaks(node(LOST, reservation("10.244.1.9", "8" * 64, network="storage")))
     assert ("leaked_reservation", "kubenet/10.244.1.9", GONE, LOST.inode, LOST.size, LOST.mtime_ns) == both[0].key
     assert {finding.network for finding in both} == {"kubenet", "storage"}
@@ -90,9 +73,10 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
         time = f"{NOW - began:%Y-%m-%d %H:%M:%S}Z"
         # A first scan cannot know whether an earlier restart did it.
         assert finding.message.endswith(f"reserved at {time}" if cause is unknown else f" at {time} or earlier")
-
-
-def test_an_empty_file_and_missing_start_times_are_causes_of_their_own() -> None:
+    # A start soon after the reservation dates the leak.
+    for later, since in ((timedelta(minutes=5), NOW - OLD + timedelta(minutes=5)), (timedelta(minutes=6), None)):
+        (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - later)]))
+        assert (finding.cause, finding.since) == (KUBELET_RESTART, since)
     (finding,) = leaks(node(empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
     assert (finding.cause, finding.since) == (LeakCause.EMPTY_FILE, NOW - OLD)
     assert "no container (the file is empty)" in finding.message
@@ -133,13 +117,6 @@ def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
     assert (tracked.finding.cause, tracked.began) == (LeakCause.UNKNOWN, NOW - timedelta(days=9))
 
 
-def test_a_start_soon_after_the_reservation_dates_the_leak() -> None:
-    (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - timedelta(minutes=5))]))
-    assert (finding.cause, finding.since) == (KUBELET_RESTART, NOW - OLD + timedelta(minutes=5))
-    (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - timedelta(minutes=6))]))
-    assert (finding.cause, finding.since) == (KUBELET_RESTART, None)
-
-
 # Blind
 
 
@@ -150,9 +127,6 @@ def test_without_its_sources_the_check_has_insufficient_data_after_what_is_certa
     findings, gap = findings_and_gap(DETECTOR, without(node(empty_file("10.244.1.9")), "containers"))
     assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
     assert gap.why.startswith("containers")
-
-
-def test_a_file_that_is_newer_than_the_clock_leaves_a_gap() -> None:
     (gap,) = scanned(node(reservation("10.244.1.9", age=timedelta(hours=-1)))).gaps
     assert (gap.detector, gap.broken) == (DETECTOR, False)
     assert gap.why == "reservations: file kubenet/10.244.1.9 is newer than the node's clock, which was set"

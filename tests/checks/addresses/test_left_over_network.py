@@ -22,21 +22,15 @@ def test_it_says_what_is_left_over_and_since_when() -> None:
         "/var/lib/cni/networks/old has 2 reservations of an earlier setup, from 1970-01-01 00:00:00Z to "
         "1970-01-02 00:00:00Z; not in use: no pod"
     )
-
-
-def test_it_says_how_many_were_of_pods_and_survives_any_time() -> None:
     left = replace(LEFT, files=1, oldest_ns=-(10**30), pods=1)
     (finding,) = findings_of(DETECTOR, beside(replace(OLD, left_over=left), node()))
     assert "1 reservation of an earlier setup, from 1-01-01 00:00:00Z to" in finding.message
     assert "1970-01-02 00:00:00Z, 1 of them for pods according to libcni's cache; not in use" in finding.message
 
 
-def test_a_directory_that_is_empty_or_in_use_is_no_finding() -> None:
+def test_a_directory_that_is_empty_or_in_use_is_no_finding_and_unread_is_neither() -> None:
     for store in (replace(OLD, left_over=None), replace(OLD, reading=Known(()))):
         assert findings_of(DETECTOR, beside(store, node())) == []
-
-
-def test_it_needs_the_directories_and_the_containers() -> None:
     unread = beside(replace(OLD, reading=unavailable("reservations")), node())
     assert gap_of(DETECTOR, unread).startswith("reservations: ")
     assert gap_of(DETECTOR, without(beside(OLD, node()), "containers")).startswith("containers: ")

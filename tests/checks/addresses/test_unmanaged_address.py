@@ -47,6 +47,11 @@ def test_an_orphaned_process_is_reported_with_its_pid_and_command() -> None:
     assert another.key == finding.key
     assert messages(node(reservation("10.244.1.9", age=timedelta(0)), JAVA)), "a new reservation too"
     assert "reserved for no container" in messages(node(empty_file("10.244.1.9"), JAVA))[0]
+    # Each configured address of each network is reported.
+    assert subjects(node(LOST, JAVA, reservation("fd00::9"))) == ["kubenet/10.244.1.9"]
+    second = reservation("10.99.0.9", network="storage", ifname="net1")
+    both = node(LOST, JAVA, second, Address("10.99.0.9", 4711, "java"))
+    assert subjects(both) == ["kubenet/10.244.1.9", "storage/10.99.0.9"]
 
 
 def test_a_mounted_namespace_without_a_process_is_reported_with_its_path() -> None:
@@ -59,13 +64,6 @@ def test_a_mounted_namespace_without_a_process_is_reported_with_its_path() -> No
     assert subjects(both) == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
     (message,) = messages(node(LOST, JAVA, PINNED, mounted_namespaces=MOUNTED))
     assert message.startswith("process 4711 (java) uses 10.244.1.9")
-
-
-def test_each_configured_address_of_each_network_is_reported() -> None:
-    assert subjects(node(LOST, JAVA, reservation("fd00::9"))) == ["kubenet/10.244.1.9"]
-    second = reservation("10.99.0.9", network="storage", ifname="net1")
-    both = node(LOST, JAVA, second, Address("10.99.0.9", 4711, "java"))
-    assert subjects(both) == ["kubenet/10.244.1.9", "storage/10.99.0.9"]
 
 
 def test_of_an_address_that_two_networks_reserve_each_namespace_needs_an_owner() -> None:

@@ -114,9 +114,7 @@ def test_devices_in_a_checkpoint_older_than_the_kubelet_are_not_registered() -> 
     snapshot = snapshot_of(registered(KVM, "d0"), written=7200)
     assert transitions_of(snapshot) == [("kubelet_started", "", 30, True)]
     assert (is_registered(snapshot), resources_of(snapshot)[KVM]["devices"]) == (False, 0)
-
-
-def test_after_a_kubelet_restart_each_plugin_must_register_again() -> None:
+    # After a restart of the kubelet, each plugin must register again.
     before = with_kvm(8000, kubelet=9000, written=8000)
     restarted = snapshot_of(registered(KVM, "d0"), kubelet=5, written=8000)
     assert added(before, restarted) == [("kubelet_started", "", 5, True), ("socket_gone", KVM_SOCKET, 0, False)]
@@ -152,9 +150,7 @@ def test_a_socket_seen_without_its_resource_registered_later() -> None:
     before = with_kvm(written=7200)
     assert transitions_of(before)[-1] == ("socket_appeared", KVM_SOCKET, 20, True)
     assert added(before, with_kvm(written=-10, at=15)) == [("registered", KVM, -10, True)]
-
-
-def test_with_an_unassigned_socket_the_first_registration_is_approximate() -> None:
+    # Of an unassigned socket, the first registration is approximate.
     sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
     snapshot = snapshot_of(*sockets, registered(TPU, "t0"), written=14)
     assert transitions_of(snapshot)[-1] == ("registered", TPU, 14, False)
@@ -180,12 +176,10 @@ def test_two_plugins_with_known_sockets_have_their_own_times() -> None:
     ]
 
 
-def test_a_plugin_that_sends_an_empty_list_is_lost() -> None:
+def test_a_plugin_that_sends_an_empty_list_or_is_dead_is_lost() -> None:
     empty = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15)
     assert added(with_kvm(written=20), empty) == [("lost", KVM, -10, True)]
-
-
-def test_a_dead_plugin_is_lost_even_without_a_new_checkpoint() -> None:
+    # A dead one is lost without a new checkpoint.
     before, dead = with_kvm(written=20), with_kvm(connected=False, written=20, at=15)
     assert added(before, dead) == [("lost", KVM, -15, False)]
     assert is_registered(following(before, dead)) is False
@@ -246,17 +240,15 @@ def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
     assert [what for what, *_ in transitions_of(stepped)][:2] == ["kubelet_started", "socket_appeared"]
 
 
-def test_a_clock_set_back_removes_no_registration() -> None:
+def test_a_clock_that_is_set_removes_no_registration() -> None:
     before = with_kvm(written=20)
     back = replace(with_kvm(written=20, at=15), taken_at=NOW - timedelta(days=2))
     assert added(before, back) == []
     assert is_registered(following(before, back)) is True
-
-
-def test_after_a_clock_step_kubelet_uptime_uses_the_boot_clock() -> None:
-    before, later = (snapshot_of(registered(GPU), at=at) for at in (0, 90))
-    back = replace(later, taken_at=NOW - seconds(20))
-    assert (up_for(following(before, back)), up_for(later)) == ("1m30s", "2m")
+    # The boot clock measures how long the kubelet is up.
+    first, later = (snapshot_of(registered(GPU), at=at) for at in (0, 90))
+    stepped = replace(later, taken_at=NOW - seconds(20))
+    assert (up_for(following(first, stepped)), up_for(later)) == ("1m30s", "2m")
 
 
 # Bounds
@@ -315,16 +307,16 @@ def test_a_resource_has_its_delay_and_allocations() -> None:
         "connected": True,
     }
     assert resources_of(without(snapshot, "pods"))[KVM]["allocated"] is None
+    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
+        assert scan_document(scanned(node(device_plugins=reading)))["device_plugins"] is None
 
 
-def test_the_delay_stays_when_the_plugin_restarts_later() -> None:
+def test_the_delay_stays_when_the_plugin_restarts_and_is_unknown_before_the_checkpoint_lists_it() -> None:
     lost = following(with_kvm(written=20), snapshot_of(registered(KVM), written=-100, at=101))
     back = following(lost, with_kvm(-200, written=-201, at=202))
     assert delay(back) == 10
     assert resources_of(back)[KVM]["registered_since"] == "2026-03-26T20:03:21Z"
-
-
-def test_a_connected_plugin_is_registered_before_the_checkpoint_lists_it() -> None:
+    # A connected plugin is registered before the checkpoint lists it.
     snapshot = with_kvm(2, written=7200)
     assert (is_registered(snapshot), resources_of(snapshot)[KVM]["registered_since"]) == (True, None)
 
@@ -336,15 +328,8 @@ def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and
     (resource,) = resources_of(snapshot_of(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])).values()
     assert (resource["resource"], resource["registered"]) == (KVM, False)
     assert (resource["socket"], resource["socket_present"]) == (None, None)
-
-
-def test_a_resource_dropped_before_the_kubelet_start_is_not_expected() -> None:
+    # One that was dropped before the start of the kubelet is not expected.
     history = (transition(STARTED, ago=OLDER), transition(DROPPED, KVM, ago=seconds(7000)))
     node_object = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
     for kubelet, expected in ((8000, [KVM]), (30, [])):
         assert [*resources_of(snapshot_of(*history, kubelet=kubelet, node=node_object))] == expected
-
-
-def test_without_device_plugins_nothing_is_known_of_resources() -> None:
-    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
-        assert scan_document(scanned(node(device_plugins=reading)))["device_plugins"] is None

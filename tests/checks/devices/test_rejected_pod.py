@@ -69,21 +69,18 @@ def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() ->
     )
 
 
-def test_a_healthy_node_with_devices_has_no_rejected_pod() -> None:
-    assert findings_of(DETECTOR, snapshot_of()) == []
-
-
 def test_a_pod_is_the_same_finding_when_more_details_become_known() -> None:
     before, after = snapshot_of(vm(), came=False), snapshot_of(vm())
     first, second = only(findings_of(DETECTOR, before)), only(findings_of(DETECTOR, after))
     assert first.key == second.key == (DETECTOR, "pod shop/vm", "uid of shop/vm")
     again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
     assert "was registered 10.0 s later" in only(findings_of(DETECTOR, before, again)).message
-
-
-def test_two_pods_with_one_name_are_two_findings() -> None:
+    # Two pods with one name are two findings.
     pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
     assert len({finding.key for finding in findings_of(DETECTOR, snapshot_of(*pods))}) == 2
+    assert {only(findings_of(DETECTOR, snapshot_of(*many_pods(n)))).key for n in (5, 6, 1181)} == {
+        (DETECTOR, "pods of ReplicaSet/vm in shop")
+    }
 
 
 def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
@@ -102,12 +99,6 @@ def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
         PodOutcome.REPLACED_BY_CONTROLLER,
         NOW - seconds(35),
     )
-
-
-def test_a_growing_group_of_pods_is_the_same_finding() -> None:
-    assert {only(findings_of(DETECTOR, snapshot_of(*many_pods(n)))).key for n in (5, 6, 1181)} == {
-        (DETECTOR, "pods of ReplicaSet/vm in shop")
-    }
 
 
 def test_few_pods_of_different_controllers_or_over_a_longer_time_are_not_grouped() -> None:

@@ -54,6 +54,10 @@ def the(snapshot: Snapshot) -> Finding:
     return finding
 
 
+def verdict(finding: Finding) -> tuple[Confidence | None, Severity, str]:
+    return finding.confidence, finding.severity, finding.pod
+
+
 def first(snapshot: Snapshot) -> Finding:
     """Return the first of the findings beside a gap."""
     return findings_and_gap(DETECTOR, snapshot)[0][0]
@@ -73,13 +77,14 @@ def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
         "and uncordon when the volume has left volumesInUse and volumesAttached and its VolumeAttachment is gone; if "
         "that takes more than ten minutes, restart the leader of the kube-controller-manager"
     )
-
-
-def test_the_waiting_time_is_the_shorter_one_of_both_clocks() -> None:
+    # The waiting time is the shorter one of both clocks.
     for skew in (timedelta(0), timedelta(seconds=30), timedelta(seconds=-30)):
         late = max(-skew, timedelta(0)) + 2 * MINUTE
         assert findings(replace(detached(waiting_pod(ago=late)), api_skew=skew))
         assert not findings(replace(detached(waiting_pod(ago=late - timedelta(seconds=1))), api_skew=skew))
+    # An earlier attach error hides nothing.
+    told_before = attachments(ATTACHED, failed_pods=["uid of shop/db-0"])
+    assert the(detached(waiting_pod(), attachments=told_before)).confidence is Confidence.CONFIRMED
 
 
 def test_the_message_says_whether_the_version_has_the_bug() -> None:
@@ -95,11 +100,6 @@ def test_the_message_says_whether_the_version_has_the_bug() -> None:
         assert "it is unknown whether this version of Kubernetes has the known bug" in message
 
 
-def test_an_earlier_attach_error_does_not_hide_an_attached_volume() -> None:
-    told_before = attachments(ATTACHED, failed_pods=["uid of shop/db-0"])
-    assert the(detached(waiting_pod(), attachments=told_before)).confidence is Confidence.CONFIRMED
-
-
 # Probable
 
 
@@ -107,11 +107,7 @@ def test_waiting_longer_than_any_attach_takes_is_probable() -> None:
     for attached in (None, False):
         words = [Attachment(DISK, attached=attached, claim="shop/data-db-0")]
         finding = the(detached(waiting_pod(ago=10 * MINUTE), words=words))
-        assert (finding.confidence, finding.severity, finding.pod) == (
-            Confidence.PROBABLE,
-            Severity.WARNING,
-            "shop/db-0",
-        )
+        assert verdict(finding) == (Confidence.PROBABLE, Severity.WARNING, "shop/db-0")
         assert not findings(detached(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=words))
 
 
@@ -141,21 +137,9 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
     assert ", shop/b since" in finding.message
     assert "inline" not in finding.message
     assert finding.message.endswith("; nodeleak may not get volumeattachments, list events, so this is less certain")
-
-
-def test_a_pod_whose_claim_is_bound_to_another_volume_is_not_affected() -> None:
-    elsewhere = Attachment(CLOUD_DISK, claim="shop/data-db-0")
-    assert not findings(detached(waiting_pod(), words=[elsewhere]))
-
-
-def test_a_pod_that_waits_briefly_may_be_the_affected_pod() -> None:
-    assert not findings(detached(waiting_pod("shop/old"), waiting_pod("shop/new", ago=MINUTE), words=[]))
-
-
-def test_the_message_names_three_pods_and_counts_the_others() -> None:
-    snapshot = detached(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])
-    assert "shop/db-0 since" in the(snapshot).message
-    assert " and 3 more;" in the(snapshot).message
+    many = the(detached(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])).message
+    assert "shop/db-0 since" in many
+    assert " and 3 more;" in many
 
 
 # Mounted
@@ -164,23 +148,13 @@ def test_the_message_names_three_pods_and_counts_the_others() -> None:
 def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
     (web, *_) = PODS
     finding = the(detached(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
-    assert (finding.confidence, finding.severity, finding.pod, finding.since) == (
-        Confidence.MOUNTED,
-        Severity.CRITICAL,
-        "shop/web",
-        None,
-    )
+    assert verdict(finding) == (Confidence.MOUNTED, Severity.CRITICAL, "shop/web")
+    assert finding.since is None
     assert f"mounted: {DISK} is mounted (by shop/web) but missing from the node's volumesAttached" in finding.message
-
-
-def test_a_mounted_volume_needs_no_waiting_and_no_known_pod() -> None:
-    finding = the(detached(mounts=[Mount(DISK)], words=[]))
-    assert (finding.confidence, finding.pod) == (Confidence.MOUNTED, "")
+    for given in ({"words": []}, {"attachments": unavailable("attachments")}):  # no waiting, and no known pod
+        found = the(detached(waiting_pod(), mounts=[Mount(DISK)], **given))
+        assert verdict(found) == (Confidence.MOUNTED, Severity.CRITICAL, "")
     assert first(without(detached(mounts=[Mount(DISK)]), "pods")).confidence is Confidence.MOUNTED
-
-
-def test_a_volume_has_one_finding() -> None:
-    assert the(detached(waiting_pod(), mounts=[Mount(DISK)])).confidence is Confidence.MOUNTED
 
 
 # Kubelet and controller disagree on CSI migration
@@ -218,9 +192,7 @@ def test_a_volume_of_another_plugin_is_another_volume() -> None:
     ):
         using = node_using(CLOUD_DISK, attached=[attached])
         assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).confidence is Confidence.MOUNTED
-
-
-def test_a_migrated_volume_that_is_in_use_itself_proves_no_disagreement() -> None:
+    # A migrated volume that is in use itself proves no disagreement.
     other = "kubernetes.io/csi/ebs.csi.aws.com^vol-9"
     using = node_using(CLOUD_DISK, other, attached=[other])
     assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).subject == f"volume {CLOUD_DISK}"
@@ -261,6 +233,12 @@ def test_no_finding() -> None:
         "a container of it started": detached(replace(waiting_pod(), started=NOW - MINUTE)),
         "not known since when": detached(replace(waiting_pod(), scheduled=None)),
         "it needs no volume": detached(waiting_pod(claims=())),
+        "its claim is bound to another volume": detached(
+            waiting_pod(), words=[Attachment(CLOUD_DISK, claim="shop/data-db-0")]
+        ),
+        "the affected pod may be a new one": detached(
+            waiting_pod("shop/old"), waiting_pod("shop/new", ago=MINUTE), words=[]
+        ),
         "it waits for something else": detached(pod("shop/image", phase="Pending")),
     }.items():
         assert findings(snapshot) == [], why
@@ -284,5 +262,3 @@ def test_disabled_sources_disable_the_check_after_what_is_certain() -> None:
     snapshot = detached(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
     (finding,), gap = findings_and_gap(DETECTOR, snapshot)
     assert (finding.confidence, gap.chosen) == (Confidence.CONFIRMED, True)
-    snapshot = detached(waiting_pod(), mounts=[Mount(DISK)], attachments=unavailable("attachments"))
-    assert the(snapshot).confidence is Confidence.MOUNTED
