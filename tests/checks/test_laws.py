@@ -2,12 +2,11 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agent.checks import engine
@@ -16,15 +15,32 @@ from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
 from agent.model.anonymize import anonymous
 from agent.model.assessment import State
-from agent.model.documents import Recording, dumps, loads
+from agent.model.devices import TransitionKind
+from agent.model.documents import Recording, dump_history, dumps, load_history, loads
+from agent.model.finding import Severity
+from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Address, Checkpoint, Known, Reservation, Snapshot
-from tests.builders import GRACE, dark_node, node, pod, reservation, sandbox, scanned, without
+from agent.model.snapshot import SOURCES, Address, Checkpoint, Known, NotRequested, Reservation, Snapshot
+from agent.model.volumes import Confidence
+from tests.builders import (
+    GRACE,
+    NOW,
+    dark_node,
+    findings_of,
+    node,
+    pod,
+    reservation,
+    sandbox,
+    scanned,
+    the_node,
+    without,
+)
+from tests.checks.reported import history_of, rejected_pods
 from tests.checks.strategies import device_nodes, volume_nodes
-from tests.strategies import nodes, read_nodes, recordings
+from tests.strategies import moments, nodes, read_nodes, recordings
 
 EXAMPLES = settings.get_profile(settings.get_current_profile_name()).max_examples
-_LONGEST, _OF_EACH_KIND = settings(max_examples=EXAMPLES * 4), settings(max_examples=EXAMPLES * 8)
+_LONGER, _LONGEST, _OF_EACH_KIND = (settings(max_examples=EXAMPLES * times) for times in (2, 4, 8))
 any_nodes = st.one_of(nodes(), device_nodes(), volume_nodes())
 any_read_nodes = st.one_of(read_nodes(), device_nodes(), volume_nodes())
 
@@ -81,10 +97,9 @@ def _known(reading: Any) -> tuple[Any, ...]:
     return reading.value if isinstance(reading, Known) else ()
 
 
-def also(snapshot: Snapshot, field: str, thing: Any, same: Callable[[Any], bool] = lambda _: False) -> Snapshot:
-    """Add a thing to a source that was read, in the place of the same."""
-    kept = (record for record in _known(getattr(snapshot, field)) if not same(record))
-    changed: dict[str, Any] = {field: Known((*kept, thing))}
+def also(snapshot: Snapshot, source: str, record: Any) -> Snapshot:
+    """Add a record to a source, which then was read."""
+    changed: dict[str, Any] = {source: Known((*_known(getattr(snapshot, source)), record))}
     return replace(snapshot, **changed)
 
 
@@ -105,39 +120,27 @@ def the_state(snapshot: Snapshot, grace: timedelta) -> State:
     return it.state
 
 
-@_LONGEST
-@given(nodes(), files, patiences, st.sampled_from(["running", "paused", "created", "exited", "dead", "?"]))
-def test_a_reservation_whose_container_is_listed_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, grace: timedelta, word: str
+words = st.sampled_from(["running", "paused", "created", "exited", "dead", "?"])
+phases = st.sampled_from(["Running", "Pending", "Unknown", ""])
+owners = st.one_of(
+    words.map(lambda word: ("containers", sandbox(THE_ID, "shop/web", word))),
+    st.just(("checkpoints", Checkpoint(THE_ID, ""))),
+    st.just(("addresses", Address(THE_IP, 1, "java"))),
+    st.builds(
+        lambda phase, deleting: ("pods", pod("shop/claimant", "fd00::7", THE_IP, phase=phase, deleting=deleting)),
+        phases,
+        st.booleans(),
+    ),
+)
+
+
+@settings(max_examples=EXAMPLES * 16)
+@given(nodes(), files, patiences, owners)
+def test_a_reservation_with_an_owner_is_never_leaked(
+    snapshot: Snapshot, entry: Reservation, grace: timedelta, owner: tuple[str, Any]
 ) -> None:
-    listed = sandbox(THE_ID, "shop/web", word)
-    snapshot = also(with_it(snapshot, entry), "containers", listed, lambda container: container.id == THE_ID)
-    assert the_state(snapshot, grace) in {State.IN_USE, State.NOT_READY}
-
-
-@_LONGEST
-@given(nodes(), files, patiences)
-def test_a_reservation_whose_address_is_configured_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, grace: timedelta
-) -> None:
-    the_state(also(with_it(snapshot, entry), "addresses", Address(THE_IP, 1, "java")), grace)
-
-
-@_LONGEST
-@given(nodes(), files, patiences, st.sampled_from(["Running", "Pending", "Unknown", ""]), st.booleans())
-def test_a_reservation_of_a_live_pod_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, grace: timedelta, phase: str, deleting: bool
-) -> None:
-    claimant = pod("shop/claimant", "fd00::7", THE_IP, phase=phase, deleting=deleting)
-    the_state(also(with_it(snapshot, entry), "pods", claimant), grace)
-
-
-@_LONGEST
-@given(nodes(), files, patiences)
-def test_a_reservation_with_a_checkpoint_is_never_leaked(
-    snapshot: Snapshot, entry: Reservation, grace: timedelta
-) -> None:
-    the_state(also(with_it(snapshot, entry), "checkpoints", Checkpoint(THE_ID, "")), grace)
+    state = the_state(also(with_it(snapshot, entry), *owner), grace)
+    assert owner[0] != "containers" or state in {State.IN_USE, State.NOT_READY}
 
 
 @_LONGEST
@@ -248,6 +251,102 @@ def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None
     text = " ".join(scan_table(report, verbose=True).split())  # otherwise findings of one cause are one line
     assert all(" ".join(tracked.finding.message.split()) in text for tracked in report.findings)
     assert all(reading.why in text for reading in report.unavailable)
+
+
+# Volumes
+
+
+@_LONGEST
+@given(volume_nodes())
+def test_each_finding_is_a_volume_in_use_and_not_attached_and_as_certain_as_it_says(snapshot: Snapshot) -> None:
+    worker = the_node(snapshot)
+    lost = {f"volume {volume}" for volume in worker.volumes_in_use if volume not in worker.volumes_attached}
+    mounted = {f"volume {mount.volume}" for mount in snapshot.mounts.known()}
+    findings = findings_of("detached_volume", snapshot)
+    assert not findings or (worker.ready and worker.controller_attach)
+    for finding in findings:
+        assert finding.subject in lost
+        assert (finding.severity is Severity.WARNING) is (finding.confidence is Confidence.PROBABLE)
+        assert (finding.confidence is Confidence.MOUNTED) is (finding.subject in mounted)
+        if finding.confidence is not Confidence.MOUNTED:
+            assert finding.since is not None
+            assert NOW - finding.since >= timedelta(minutes=2 if finding.confidence is Confidence.CONFIRMED else 10)
+
+
+# Devices
+
+
+def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
+    """Return the next snapshot (by default the same) with the stored history of the first."""
+    later = later or snapshot
+    devices = later.device_plugins.known()
+    text = dump_history(history_of(snapshot))
+    stored = load_history(text)
+    assert stored.trouble == ""
+    return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
+
+
+@_LONGER
+@given(device_nodes())
+def test_the_same_snapshot_twice_has_the_same_rejections(snapshot: Snapshot) -> None:
+    first, again = scanned(snapshot), scanned(kept(snapshot))
+    assert again.findings == first.findings
+    assert scan_document(again) == scan_document(first)
+
+
+@_LONGER
+@given(device_nodes(), st.sampled_from([0.5, 3, 60, 3600, 10**6]), st.floats(-2, 2))
+def test_a_cause_stays_while_nothing_changes(snapshot: Snapshot, later: float, noise: float) -> None:
+    """Even if the clocks are compared again, with a slightly different result."""
+    passed = timedelta(seconds=later)
+    again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
+    if snapshot.api_skew == timedelta(0):
+        again = replace(again, api_skew=timedelta(seconds=noise))
+    assume(history_of(again) == history_of(snapshot))
+    causes = {pod.uid: pod.cause for pod in rejected_pods(again)}
+    assert all(pod.cause is causes[pod.uid] for pod in rejected_pods(snapshot))
+
+
+@_LONGER
+@given(device_nodes(), device_nodes())
+def test_known_transitions_stay_and_new_ones_are_appended(first: Snapshot, second: Snapshot) -> None:
+    before, after = history_of(first), history_of(kept(first, second))
+    assert after[: len(before)] == before
+
+
+@given(device_nodes(), st.lists(moments, min_size=256, max_size=256 + 20))
+def test_a_bounded_history_keeps_the_current_state(snapshot: Snapshot, past: list[Any]) -> None:
+    devices = snapshot.device_plugins.known()
+    full = replace(snapshot, device_plugins=Known(replace(devices, history=tuple(past))))
+    history = history_of(full)
+    subjects = {transition.resource or transition.socket for transition in past}
+    assert 256 <= len(history) <= 256 + len(subjects)
+    for resource in {transition.resource for transition in past if transition.resource}:
+        assert [transition for transition in history if transition.resource == resource]
+    if any(transition.what is TransitionKind.KUBELET_STARTED for transition in past):
+        assert [transition for transition in history if transition.what is TransitionKind.KUBELET_STARTED]
+    assert history_of(kept(full)) == history
+
+
+@_LONGER
+@given(device_nodes())
+def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> None:
+    rejected = rejected_pods(snapshot)
+    uids = [pod.uid for pod in rejected]
+    assert len(uids) == len(set(uids))
+    assert {pod.uid for pod in snapshot.pods.known() if pod.rejection and pod.deletion is None} <= set(uids)
+    for refused in rejected:
+        assert "--force" not in refused.do or "never use --force" in refused.do
+        assert refused.controller or refused.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
+        assert refused.resource or refused.cause is RejectionCause.UNVERIFIED
+
+
+@given(device_nodes())
+def test_disabled_device_plugins_leave_no_gap(snapshot: Snapshot) -> None:
+    alone = replace(snapshot, device_plugins=NotRequested("device_plugins", "there is no such directory"))
+    gaps = scanned(alone).gaps
+    assert {"late_device_plugin", "rejected_pod", "started_without_device"} <= {gap.detector for gap in gaps}
+    assert all(gap.chosen for gap in gaps if "device_plugins" in gap.why)
 
 
 # Names of pods

@@ -63,8 +63,8 @@ class Store:
 class Agent:
     """Exports reports, and says what became of the messages."""
 
-    def __init__(self, credentials: Path, timeout: float, retry_after: float) -> None:
-        self.credentials = credentials
+    def __init__(self, credentials: Path, timeout: float, retry_after: float, store: Store) -> None:
+        self.credentials, self.store = credentials, store
         self.registry = CollectorRegistry()
         self.warned: list[tuple[str, str, str]] = []
         self.delivery = DeliveryQueue(
@@ -78,23 +78,28 @@ class Agent:
         self.thread = threading.Thread(target=self.delivery.run)
 
     def export(self, *findings: Finding, later: timedelta = timedelta(0)) -> None:
+        """Export these confirmed findings, and wait for nothing."""
         self._events.export(confirmed(*findings, later=later), 0.1)
 
-    def deliver(self, *findings: Finding, later: timedelta = timedelta(0)) -> None:
-        self.export(*findings, later=later)
-        self.settle()
+    def deliver(self, *findings: Finding, later: timedelta = timedelta(0)) -> list[dict[str, Any]]:
+        """Export these confirmed findings, and return the Events that the store creates or patches for them."""
+        return self.events_of(confirmed(*findings, later=later))
 
-    def export_report(self, report: Report) -> None:
+    def events_of(self, report: Report) -> list[dict[str, Any]]:
+        before = len(self.store.sent)
         self._events.export(report, 0.1)
+        self._settle()
+        return self.store.sent[before:]
 
-    def sync(self, snapshot: Snapshot, after: timedelta = INTERVAL) -> None:
-        """Export what the next sync reports, Events and the condition."""
-        report = self._syncs.report(snapshot, after)
-        self._events.export(report, 0.1)
-        self._condition.export(report, 0.1)
-        self.settle()
+    def sync(self, *snapshots: Snapshot, after: timedelta = INTERVAL) -> list[dict[str, Any]]:
+        """Sync with each, and return the conditions that the store is sent."""
+        before = len(self.store.conditions)
+        for snapshot in snapshots:
+            self._condition.export(self._syncs.report(snapshot, after), 0.1)
+        self._settle()
+        return self.store.conditions[before:]
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Wait until everything was delivered."""
         delivered = threading.Event()
         self.delivery.put(Message(Kind.EVENT, "Settled", lambda _: delivered.set()))
@@ -117,9 +122,10 @@ class Agent:
 
 
 @contextmanager
-def started(url: str, timeout: float = 5.0, retry_after: float = 0.1) -> Iterator[Agent]:
+def started(url: str, timeout: float = 5.0, retry_after: float = 0.1, store: Store | None = None) -> Iterator[Agent]:
     with TemporaryDirectory() as directory:
-        agent = Agent(kubeconfig(Path(directory) / "kubeconfig", url), timeout, retry_after)
+        credentials = kubeconfig(Path(directory) / "kubeconfig", url)
+        agent = Agent(credentials, timeout, retry_after, store or Store())
         agent.thread.start()
         try:
             yield agent
@@ -129,32 +135,9 @@ def started(url: str, timeout: float = 5.0, retry_after: float = 0.1) -> Iterato
             assert not agent.thread.is_alive()
 
 
-class Stored:
-    """An agent and the server that it sends to."""
-
-    def __init__(self, agent: Agent, store: Store) -> None:
-        self.agent, self.store = agent, store
-
-    def events(self, *findings: Finding, later: timedelta = timedelta(0)) -> list[dict[str, Any]]:
-        """Export these confirmed findings, and return the Events that are created or patched for them."""
-        return self.events_of(confirmed(*findings, later=later))
-
-    def events_of(self, report: Report) -> list[dict[str, Any]]:
-        before = len(self.store.sent)
-        self.agent.export_report(report)
-        self.agent.settle()
-        return self.store.sent[before:]
-
-    def conditions(self, *snapshots: Snapshot) -> list[dict[str, Any]]:
-        """Sync with each, and return the conditions that are sent."""
-        before = len(self.store.conditions)
-        for snapshot in snapshots:
-            self.agent.sync(snapshot)
-        return self.store.conditions[before:]
-
-
 @contextmanager
-def stored() -> Iterator[Stored]:
+def stored() -> Iterator[Agent]:
+    """An agent that sends to a store."""
     store = Store()
-    with FakeServer(store) as server, started(server.url) as agent:
-        yield Stored(agent, store)
+    with FakeServer(store) as server, started(server.url, store=store) as agent:
+        yield agent

@@ -25,7 +25,7 @@ WIDE = Node("worker-1", ("10.244.1.0/24",), 110)
 def conditions(*snapshots: Snapshot) -> list[dict[str, Any]]:
     """Return what an agent sends in consecutive syncs."""
     with stored() as agent:
-        return agent.conditions(*snapshots)
+        return agent.sync(*snapshots)
 
 
 def reasons(*snapshots: Snapshot) -> list[str]:
@@ -81,12 +81,12 @@ def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None
 
 def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
     with stored() as agent:
-        (first,) = agent.conditions(node())
+        (first,) = agent.sync(node())
         assert first["lastTransitionTime"] == first["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
-        (scarce,) = agent.conditions(*[node(FULL[0], node=[replace(TINY, address_pressure="False")])] * 3)
+        (scarce,) = agent.sync(*[node(FULL[0], node=[replace(TINY, address_pressure="False")])] * 3)
         assert (scarce["status"], scarce["lastTransitionTime"]) == ("True", "2026-03-26T20:01:00Z")
         # Scarce becomes exhausted: patched at once, without a transition.
-        (exhausted,) = agent.conditions(node(*FULL, node=[replace(TINY, address_pressure="True")]))
+        (exhausted,) = agent.sync(node(*FULL, node=[replace(TINY, address_pressure="True")]))
         assert exhausted["reason"] == EXHAUSTED
         assert "lastTransitionTime" not in exhausted
 
@@ -100,6 +100,5 @@ def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
 def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:
     silent = without(node(), "node")
     with stored() as agent:
-        for after in (timedelta(0), timedelta(hours=1)):
-            agent.agent.sync(silent, after)
-        assert ["lastTransitionTime" in condition for condition in agent.store.conditions] == [True, False]
+        sent = [*agent.sync(silent), *agent.sync(silent, after=timedelta(hours=1))]
+    assert ["lastTransitionTime" in condition for condition in sent] == [True, False]

@@ -170,8 +170,8 @@ def messages(events: list[dict[str, Any]]) -> list[str]:
 
 def test_a_lasting_event_is_sent_at_once_and_again_after_five_minutes() -> None:
     with stored() as agent:
-        sent = [number for number in range(41) if agent.events(numbered(1), later=INTERVAL * number)]
-        assert agent.agent.dropped == {}
+        sent = [number for number in range(41) if agent.deliver(numbered(1), later=INTERVAL * number)]
+        assert agent.dropped == {}
     assert sent == [0, 20, 40]
 
 
@@ -179,7 +179,7 @@ def test_an_event_that_has_become_more_severe_does_not_wait() -> None:
     for before, worse in ((INFO, WARNING), (WARNING, CRITICAL), (INFO, CRITICAL)):
         with stored() as agent:
             sent = [
-                len(agent.events(numbered(1, severity), later=INTERVAL * n))
+                len(agent.deliver(numbered(1, severity), later=INTERVAL * n))
                 for n, severity in enumerate((before, worse, worse, before))
             ]
         assert sent == [1, 1, 0, 0]
@@ -188,7 +188,7 @@ def test_an_event_that_has_become_more_severe_does_not_wait() -> None:
         times = (*(INTERVAL * n for n in range(4)), EVERY, EVERY + INTERVAL)
         severities = (CRITICAL, WARNING, CRITICAL, WARNING, WARNING, CRITICAL)
         sent = [
-            len(agent.events(numbered(1, severity), later=later))
+            len(agent.deliver(numbered(1, severity), later=later))
             for severity, later in zip(severities, times, strict=True)
         ]
     assert sent == [1, 0, 0, 0, 1, 1]
@@ -197,27 +197,27 @@ def test_an_event_that_has_become_more_severe_does_not_wait() -> None:
 def test_what_is_critical_is_sent_first() -> None:
     warnings = [numbered(n) for n in range(25)]
     with stored() as agent:
-        agent.events(*warnings[1:])
-        agent.events(warnings[0], later=INTERVAL)
-        events = agent.events(*warnings[1:], numbered(0, CRITICAL), later=EVERY)
+        agent.deliver(*warnings[1:])
+        agent.deliver(warnings[0], later=INTERVAL)
+        events = agent.deliver(*warnings[1:], numbered(0, CRITICAL), later=EVERY)
         assert messages(events)[0] == "finding 0", "before those that were sent longer ago"
     with stored() as agent:
-        agent.events(*warnings)
+        agent.deliver(*warnings)
         both, token = (numbered(25), numbered(26, CRITICAL)), timedelta(seconds=12)
-        assert messages(agent.events(*both, later=token)) == ["finding 26"], "before those that were never sent"
-        assert messages(agent.events(*both, later=token * 2)) == ["finding 25"]
+        assert messages(agent.deliver(*both, later=token)) == ["finding 26"], "before those that were never sent"
+        assert messages(agent.deliver(*both, later=token * 2)) == ["finding 25"]
 
 
 def test_many_events_are_sent_over_time_each_once_before_any_is_repeated() -> None:
     findings = [numbered(n) for n in range(60)]
     with stored() as agent:
-        sent = messages(agent.events(*findings))
+        sent = messages(agent.deliver(*findings))
         assert len(sent) == 25
         for number in range(1, 60):
-            sent += messages(agent.events(*findings, later=INTERVAL * number))
+            sent += messages(agent.deliver(*findings, later=INTERVAL * number))
             if number == 4:
                 assert len(sent) == 30, "five in the first minute"
-                assert agent.agent.dropped == {"rate_limited": 35}, "they are counted once"
+                assert agent.dropped == {"rate_limited": 35}, "they are counted once"
     assert len(set(sent[:60])) == 60
 
 
@@ -229,7 +229,7 @@ def test_the_releases_of_every_sync_are_sent_and_come_first() -> None:
             assert event["reason"] == "ReleasedReservation"
         report = replace(confirmed(*(numbered(n) for n in range(29)), later=INTERVAL * 20), cleaning=gone)
         assert agent.events_of(report)[0]["reason"] == "ReleasedReservation"
-        assert agent.agent.dropped == {"rate_limited": 5}
+        assert agent.dropped == {"rate_limited": 5}
 
 
 def test_a_release_over_the_limit_is_counted_each_time() -> None:
@@ -237,7 +237,7 @@ def test_a_release_over_the_limit_is_counted_each_time() -> None:
     with stored() as agent:
         for dropped in (1, 27):
             agent.events_of(replace(confirmed(), cleaning=cleaning(*several)))
-            assert agent.agent.dropped == {"rate_limited": dropped}
+            assert agent.dropped == {"rate_limited": dropped}
 
 
 @given(
@@ -248,7 +248,7 @@ def test_the_limits_hold_for_any_events(syncs: list[tuple[timedelta, set[int]]])
     with stored() as agent:
         for after, present in syncs:
             now += after
-            events = messages(agent.events(*map(numbered, present), later=now))
+            events = messages(agent.deliver(*map(numbered, present), later=now))
             assert set(events) <= {f"finding {number}" for number in present}
             sent += [(now, message) for message in events]
     for index, (at, message) in enumerate(sent):

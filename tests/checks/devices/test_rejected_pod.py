@@ -1,123 +1,458 @@
-"""Pods that the kubelet rejected for a device, and that remain."""
+"""Pods that the kubelet rejected for a device: why, and whether they are replaced; and storms of them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
 
+from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
 from agent.model.finding import Finding
-from agent.model.rejections import PodOutcome, RejectionCause
+from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause, RejectionKind
 from agent.model.snapshot import NotRequested, Pod, Snapshot
 from tests.builders import (
     KVM,
+    KVM_SOCKET,
     NOW,
+    UPTIME,
+    allocation,
     device_plugins,
     findings_and_gap,
     findings_of,
     gap_of,
     node,
     plugin_socket,
+    pod,
     refused_pod,
     registered,
+    transition,
     unavailable,
 )
-from tests.checks.reported import seconds
+from tests.checks.reported import rejected_pods, seconds
+from tests.nodes import devices as lab
+
+STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
+REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
+KUBELET_RESTART, PLUGIN_RESTART = RejectionCause.KUBELET_RESTART, RejectionCause.PLUGIN_RESTART
+EXHAUSTED, UNVERIFIED = RejectionCause.EXHAUSTED, RejectionCause.UNVERIFIED
+NEW_WORDS = (
+    f"Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {KVM}"
+)
 
 DETECTOR = "rejected_pod"
+Things = PluginSocket | Registered | Allocation | DeviceTransition
 
 
-def snapshot_of(*pods: Pod, came: bool = True) -> Snapshot:
-    """The kubelet started 40 s ago, and the resource was registered 10 s later, or not yet."""
-    plugins = (
-        device_plugins(
-            plugin_socket(ago=seconds(30.5)),
-            registered(KVM, "d0"),
-            kubelet_socket=seconds(40),
-            checkpoint_written=seconds(30),
+THE_RACE: Sequence[DeviceTransition] = (
+    transition(STARTED, ago=seconds(1000)),
+    transition(APPEARED, socket=KVM_SOCKET, ago=seconds(990.5)),
+    transition(REGISTERED, KVM, ago=seconds(990)),
+)
+"""The kubelet started 1000 s ago, and 10 s later the resource was registered."""
+
+
+def snapshot_of(
+    pods: Sequence[Pod], *records: Things, kubelet: float = 1000, written: float = 990, **others: Any
+) -> Snapshot:
+    there = (*(records or THE_RACE), plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
+    devices = device_plugins(*there, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
+    return node(*pods, device_plugins=devices, **others)
+
+
+def rejection_of(pod: Pod, *records: Things, **others: Any) -> RejectedPod:
+    (rejected,) = rejected_pods(snapshot_of([pod], *records, **others))
+    return rejected
+
+
+def cause(pod: Pod, *records: Things, **others: Any) -> RejectionCause:
+    return rejection_of(pod, *records, **others).cause
+
+
+def vm(ago: float, **others: Any) -> Pod:
+    """A pod that was rejected `ago` seconds ago."""
+    return refused_pod("shop/vm", ago=seconds(ago), **others)
+
+
+def rejected(pod: Pod, **changes: Any) -> Pod:
+    assert pod.rejection is not None
+    return replace(pod, rejection=replace(pod.rejection, **changes))
+
+
+Case = tuple[RejectionCause, Pod, Sequence[Things]]
+
+
+def check(*cases: Case) -> None:
+    """Compare the cause of each rejection, given a history."""
+    for number, (expected, refused, history) in enumerate(cases):
+        assert cause(refused, *history) is expected, f"case {number}"
+
+
+SAY_SO = (RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE, RejectionKind.NO_CAPACITY)
+"""Messages that say that the kubelet did not have the plugin."""
+
+
+# The race
+
+
+def test_a_pod_rejected_between_kubelet_start_and_registration_lost_the_race() -> None:
+    rejected = rejection_of(vm(995))
+    assert (rejected.cause, rejected.resource, rejected.pod) == (KUBELET_RESTART, KVM, "shop/vm")
+    assert f"{KVM} was registered 10.0 s later" in rejected.why
+    for kind in SAY_SO:
+        assert cause(vm(995, refused=kind)) is KUBELET_RESTART
+    # A time covers its whole second: the plugin bound its socket 990.5 s ago, and was registered 990 s ago.
+    expected = {1001: UNVERIFIED, 1000: KUBELET_RESTART, 992: KUBELET_RESTART, 991: UNVERIFIED, 990: EXHAUSTED}
+    assert {ago: cause(vm(ago)) for ago in expected} == expected
+
+
+SLOW: Sequence[DeviceTransition] = (THE_RACE[0], transition(REGISTERED, KVM, ago=seconds(900)))
+
+
+def test_a_time_of_the_api_server_is_as_uncertain_as_the_clock_skew() -> None:
+    for skew, expected in (
+        (None, {996: UNVERIFIED, 995: KUBELET_RESTART, 906: KUBELET_RESTART, 905: UNVERIFIED, 895: EXHAUSTED}),
+        (2.4, {895: EXHAUSTED}),
+        (-30, {966: UNVERIFIED, 965: KUBELET_RESTART}),
+        (30, {936: KUBELET_RESTART, 935: UNVERIFIED, 866: UNVERIFIED, 865: EXHAUSTED}),
+    ):
+        for ago, verdict in expected.items():
+            snapshot = snapshot_of([rejected(vm(ago), by_api=True)], *SLOW)
+            (refused,) = rejected_pods(replace(snapshot, api_skew=None if skew is None else seconds(skew)))
+            assert (skew, ago, refused.cause) == (skew, ago, verdict)
+    # If times are ambiguous, the kubelet's message decides.
+    check(
+        *(
+            (KUBELET_RESTART, rejected(vm(ago, refused=kind), by_api=True), SLOW)
+            for kind in SAY_SO
+            for ago in (1003, 996, 905, 896)
         )
-        if came
-        else device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(40))
     )
-    return node(*pods, device_plugins=plugins)
 
 
-def vm(name: str = "shop/vm", ago: float = 35, controller: str = "ReplicaSet/vm") -> Pod:
-    return refused_pod(name, ago=seconds(ago), controller=controller)
+def test_the_last_kubelet_start_before_the_rejection_counts() -> None:
+    before = (transition(STARTED, ago=seconds(5000)), transition(REGISTERED, KVM, ago=seconds(4990)))
+    verdicts = ((5001, UNVERIFIED), (4995, KUBELET_RESTART), (3000, EXHAUSTED), (995, KUBELET_RESTART))
+    check(
+        *((expected, vm(ago), (*before, *THE_RACE)) for ago, expected in verdicts),
+        (UNVERIFIED, rejected(vm(998), by_api=True), (*before, *SLOW)),  # it may have been either run
+    )
+    refused = rejection_of(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
+    assert refused.cause is KUBELET_RESTART
+    assert f"{KVM} was not registered before the kubelet started again" in refused.why
 
 
-def many_pods(several: int, apart: float = 0, controller: str = "ReplicaSet/vm") -> list[Pod]:
-    return [vm(f"shop/vm-{n}", 35 - n * apart, controller) for n in range(several)]
+def test_a_boot_is_the_cause_of_the_kubelet_start() -> None:
+    snapshot = snapshot_of([vm(995)], transition(GONE, socket="x", ago=UPTIME))
+    for uptime, expected in ((1060, RejectionCause.NODE_REBOOT), (1000 + 16 * 60, KUBELET_RESTART)):
+        assert [rejected.cause for rejected in rejected_pods(replace(snapshot, uptime=seconds(uptime)))] == [expected]
+    earlier = (
+        replace(transition(STARTED, ago=seconds(90_000), boot_id="before"), uptime=seconds(50)),
+        replace(transition(REGISTERED, KVM, ago=seconds(89_990), boot_id="before"), uptime=seconds(60)),
+        transition(LOST, KVM, ago=seconds(50_000), boot_id="before"),
+    )
+    assert cause(vm(89_995), *earlier, *THE_RACE) is RejectionCause.NODE_REBOOT
 
 
-def only(findings: Sequence[Finding]) -> Finding:
-    (finding,) = findings
+def test_a_resource_not_registered_yet_is_still_in_the_race() -> None:
+    (rejected,) = rejected_pods(WAITING)
+    assert rejected.cause is KUBELET_RESTART
+    assert "has not been registered since" in rejected.why
+
+
+WAITING = node(vm(995), device_plugins=device_plugins(registered(KVM), kubelet_socket=seconds(1000)))
+
+
+def test_without_a_time_or_a_resource_or_after_a_clock_step_a_rejection_is_unverified() -> None:
+    for changes in ({"at": None}, {"resource": ""}, {"refused": RejectionKind.OTHER}):
+        assert cause(rejected(vm(995), **changes)) is UNVERIFIED
+    stepped = replace(snapshot_of([vm(995)], *THE_RACE), uptime=seconds(500))
+    no_kubelet = node(vm(500), device_plugins=device_plugins(registered(KVM, "d0"), kubelet_socket=None))
+    for snapshot in (stepped, no_kubelet):
+        assert [rejected.cause for rejected in rejected_pods(snapshot)] == [UNVERIFIED]
+
+
+def test_a_resource_named_like_a_socket_belongs_to_that_socket() -> None:
+    plugin_gone = vm(995, refused=RejectionKind.PLUGIN_GONE)
+    refused = rejection_of(rejected(plugin_gone, resource="guessed/one", socket=KVM_SOCKET))
+    assert (refused.resource, refused.cause) == (KVM, KUBELET_RESTART)
+
+
+# A registration that was not observed in time: the agent started later
+
+
+def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
+    started = THE_RACE[0]
+    assert cause(vm(995), started, written=100) is KUBELET_RESTART
+    assert cause(vm(500), started, written=100) is EXHAUSTED
+    assert cause(vm(500), started, transition(REGISTERED, KVM, ago=seconds(100), exact=False)) is UNVERIFIED
+    # Without a socket, only the message decides.
+    devices = device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(100))
+    for kind, ago, expected in (
+        (RejectionKind.INSUFFICIENT, 950, UNVERIFIED),
+        (RejectionKind.NO_HEALTHY, 950, KUBELET_RESTART),
+        (RejectionKind.NO_HEALTHY, 600, UNVERIFIED),
+    ):
+        (rejected,) = rejected_pods(node(vm(ago, refused=kind), device_plugins=devices))
+        assert rejected.cause is expected
+
+
+def test_the_message_of_a_kubelet_that_still_knows_the_resource_is_no_race_later() -> None:
+    """The agent came later than all that, and the plugin has bound its socket once more."""
+    recreated = (
+        THE_RACE[0],
+        transition(APPEARED, socket=KVM_SOCKET, ago=seconds(500)),
+        transition(REGISTERED, KVM, ago=seconds(500)),
+    )
+    check(
+        (KUBELET_RESTART, vm(641), recreated),
+        (UNVERIFIED, vm(640), recreated),
+        (KUBELET_RESTART, vm(640, refused=RejectionKind.UNREGISTERED), recreated),
+    )
+    assert cause(vm(640), THE_RACE[0], written=2000) is UNVERIFIED
+
+
+# No race
+
+
+def lost(ago: float, *, exact: bool = False, observed: float | None = None) -> DeviceTransition:
+    change = transition(LOST, KVM, ago=seconds(ago), exact=exact)
+    return replace(change, uptime=UPTIME - seconds(ago if observed is None else observed))
+
+
+def test_no_free_device_is_exhausted_only_while_the_resource_is_registered() -> None:
+    together = (*THE_RACE[:-1], replace(THE_RACE[-1], uptime=UPTIME), lost(0, observed=0))
+    in_that_second = (*THE_RACE, lost(499.5, exact=True))
+    message = "Pod Node didn't have enough resource: example.org/dongle, requested: 1, used: 4, capacity: 4"
+    check(
+        (EXHAUSTED, vm(500), THE_RACE),
+        (UNVERIFIED, rejected(vm(500), available=None), THE_RACE),
+        # What a snapshot saw first may have happened up to a minute earlier.
+        (UNVERIFIED, vm(500), (*THE_RACE, lost(498.2))),
+        (UNVERIFIED, vm(500), (*THE_RACE, lost(470))),
+        (EXHAUSTED, vm(500), (*THE_RACE, lost(439))),
+        # One snapshot saw both: the loss may be much older.
+        (UNVERIFIED, vm(500), together),
+        # In the second of a loss, only the message can say it.
+        (UNVERIFIED, vm(500), in_that_second),
+        (PLUGIN_RESTART, vm(500, refused=RejectionKind.UNREGISTERED), in_that_second),
+        (EXHAUSTED, vm(500), (*THE_RACE, lost(499, exact=True))),
+        # Too few free devices, and a full node, are no loss.
+        (EXHAUSTED, vm(995, available=1), THE_RACE),
+        (EXHAUSTED, vm(500, available=1), THE_RACE),
+        (EXHAUSTED, rejected(vm(995), resource="example.org/dongle", message=message), THE_RACE),
+    )
+
+
+def test_a_plugin_absent_at_the_rejection_was_restarted() -> None:
+    appeared = transition(APPEARED, socket=KVM_SOCKET, ago=seconds(495))
+    away = (*THE_RACE, lost(505, exact=True), appeared, transition(REGISTERED, KVM, ago=seconds(494)))
+    gone = (*THE_RACE, lost(505), transition(GONE, socket=KVM_SOCKET, ago=seconds(504)))
+    back = (transition(APPEARED, socket=KVM_SOCKET, ago=seconds(20)), transition(REGISTERED, KVM, ago=seconds(19.9)))
+    check(
+        (PLUGIN_RESTART, vm(500), away),
+        (EXHAUSTED, vm(400), away),
+        (PLUGIN_RESTART, vm(500, refused=RejectionKind.NO_HEALTHY), (*THE_RACE, appeared)),
+        (PLUGIN_RESTART, vm(500, refused=RejectionKind.PLUGIN_GONE), THE_RACE),
+        (UNVERIFIED, vm(500, refused=RejectionKind.UNREGISTERED), THE_RACE),
+        # Snapshots show that it was absent; its later return does not change that.
+        (PLUGIN_RESTART, vm(500), (*gone, *back)),
+    )
+    dropped = (*THE_RACE, transition(DROPPED, KVM, ago=seconds(505)))
+    for history, refused in ((gone, RejectionKind.INSUFFICIENT), (dropped, RejectionKind.UNREGISTERED)):
+        devices = device_plugins(*history, kubelet_socket=seconds(1000), checkpoint_written=seconds(990))
+        (absent,) = rejected_pods(node(vm(500, refused=refused), device_plugins=devices))
+        assert absent.cause is PLUGIN_RESTART
+
+
+def test_unhealthy_devices_of_a_present_plugin_are_the_cause() -> None:
+    there = (*THE_RACE, lost(505, exact=True), plugin_socket(ago=seconds(990.5)), registered(KVM))
+    devices = device_plugins(*there, kubelet_socket=seconds(1000), checkpoint_written=seconds(505))
+    (rejected,) = rejected_pods(node(vm(500), device_plugins=devices))
+    assert rejected.cause is RejectionCause.UNHEALTHY
+    assert cause(vm(500, refused=RejectionKind.NO_HEALTHY)) is RejectionCause.UNHEALTHY
+
+
+def test_newer_kubelets_reject_pods_that_ran() -> None:
+    ran = replace(rejected(vm(995, refused=RejectionKind.NO_HEALTHY), message=NEW_WORDS), started=NOW - seconds(9000))
+    again, job = replace(ran, wants_in_init=(KVM,)), replace(ran, controller="Job/once")
+    given = (*THE_RACE, allocation("shop/vm", KVM, "d0"))
+    old_words = "Pod Allocate failed due to can't allocate unregistered device"
+    check(
+        (RejectionCause.INIT_CONTAINER, again, THE_RACE),
+        (RejectionCause.INIT_CONTAINER, replace(again, started=None), given),
+        (RejectionCause.READMITTED_AFTER_COMPLETION, job, THE_RACE),
+        (KUBELET_RESTART, ran, THE_RACE),
+        (KUBELET_RESTART, replace(again, started=None), THE_RACE),
+        (KUBELET_RESTART, rejected(again, message=old_words), THE_RACE),
+        (KUBELET_RESTART, replace(job, started=None), THE_RACE),
+    )
+
+
+# By the times of a real node (kubelet 1.20)
+
+
+def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int = 0) -> Snapshot:
+    """The first snapshot, two minutes later; every allocated device belongs to the pod listed first."""
+
+    def at(text: str) -> datetime:
+        return datetime.fromisoformat(f"2026-11-21T{text}+00:00")
+
+    allocations = [Allocation("uid of shop/first", "main", lab.KVM, tuple(f"d{n}" for n in range(given)))]
+    first = replace(pod("shop/first"), started=at(written).replace(microsecond=0) + seconds(1))
+    return lab.lab(
+        *pods,
+        *([first] if given else []),
+        bound=at(bound),
+        socket=at(socket),
+        written=at(written),
+        allocations=allocations,
+        at=at(written) + timedelta(minutes=2),
+    )
+
+
+REAL_WORDS = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected"
+
+
+def test_a_late_plugin() -> None:
+    """Of 30 pods the first was rejected in the second of kubelet.sock, the last in that of the registration."""
+    expected = {
+        "11:30:02": UNVERIFIED,
+        "11:30:03": KUBELET_RESTART,
+        "11:30:16": KUBELET_RESTART,
+        "11:30:17": UNVERIFIED,
+        "11:30:18": EXHAUSTED,
+    }
+    for at, verdict in expected.items():
+        refused = lab.refused("vm", REAL_WORDS, f"2026-11-21T{at}Z")
+        (rejected,) = rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
+        assert rejected.cause is verdict
+        assert verdict is not KUBELET_RESTART or "was registered 14.0 s later" in rejected.why
+
+
+def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:
+    """The plugin came 4.3 s late, another pod took all at 11:41:12.114, and this one was rejected at 11:41:14Z."""
+    at = "2026-11-21T11:41:14Z"
+    for refused in (
+        lab.refused("c-2", REAL_WORDS, at),
+        lab.refused("c-2", REAL_WORDS, "", **lab.written_by_kubelet(at)),
+    ):
+        snapshot = real([refused], "11:41:02.422", "11:41:06.759", "11:41:12.114", given=3)
+        assert [rejected.cause for rejected in rejected_pods(snapshot)] == [EXHAUSTED]
+
+
+# Which pods, and their outcome
+
+
+def deleted(ago: float, *finalizers: str) -> Pod:
+    gone = vm(995, controller="ReplicaSet/web", deleting=True)
+    return replace(gone, deletion=NOW - seconds(ago), finalizers=finalizers)
+
+
+def test_only_rejected_pods_that_remain_are_reported() -> None:
+    pods = [
+        vm(995),
+        replace(vm(995), name="shop/pending", phase="Pending"),
+        replace(vm(995), name="shop/broken", rejection=None),
+        replace(deleted(30), name="shop/going"),
+    ]
+    assert [rejected.pod for rejected in rejected_pods(snapshot_of(pods))] == ["shop/vm"]
+
+
+def test_a_pod_is_replaced_only_by_its_controller() -> None:
+    replaced = PodOutcome.REPLACED_BY_CONTROLLER
+    for controller, ago, outcome in (
+        ("", 995, PodOutcome.STUCK),
+        ("VirtualMachineInstance/vm", 995, PodOutcome.STUCK),
+        ("ReplicaSet/web-5d8f", 995, replaced),
+        ("Job/once", 995, replaced),
+        ("StatefulSet/db", 119, replaced),
+        ("StatefulSet/db", 121, PodOutcome.STUCK),
+        ("DaemonSet/logs", 959, replaced),
+        ("DaemonSet/logs", 961, PodOutcome.STUCK),
+    ):
+        rejected = rejection_of(vm(ago, controller=controller))
+        assert rejected.pod_outcome is outcome
+        assert "never use --force" in rejected.do
+    assert "its devices are healthy again)" in rejection_of(vm(995)).do
+    assert "once its devices are healthy again" in rejected_pods(WAITING)[0].do
+    assert "once a device is free" in rejection_of(vm(500)).do
+
+
+def test_a_deleted_pod_that_remains_is_stuck_by_the_clock_of_the_api_server() -> None:
+    for ago, skew, stuck in ((60, 0, False), (61, 0, True), (50, 30, True), (70, -30, False)):
+        rejected = rejected_pods(replace(snapshot_of([deleted(ago)]), api_skew=seconds(skew)))
+        assert [pod.pod_outcome for pod in rejected] == [PodOutcome.TERMINATING_STUCK] * stuck
+    for finalizers, why in (
+        ((), "the kubelet has not finished deleting it"),
+        (("example.org/lock",), "its finalizers remain: example.org/lock"),
+    ):
+        do = rejection_of(deleted(61, *finalizers)).do
+        assert why in do
+        assert finalizers or "never use --force" in do
+
+
+# Findings
+
+
+def only(*snapshots: Snapshot) -> Finding:
+    (finding,) = findings_of(DETECTOR, *snapshots)
     return finding
 
 
+def storm(several: int, apart: float = 0, controller: str = "ReplicaSet/vm", first: float = 999) -> list[Pod]:
+    """Pods of a controller that were rejected some seconds apart."""
+    return [refused_pod(f"shop/vm-{n}", ago=seconds(first - n * apart), controller=controller) for n in range(several)]
+
+
 def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() -> None:
-    finding = only(findings_of(DETECTOR, snapshot_of(vm(controller=""))))
-    assert (finding.pod, finding.resource, finding.cause, finding.pod_outcome) == (
-        "shop/vm",
-        KVM,
-        RejectionCause.KUBELET_RESTART,
-        PodOutcome.STUCK,
-    )
-    assert finding.since == NOW - seconds(35)
+    finding = only(snapshot_of([vm(995)]))
+    assert (finding.pod, finding.resource, finding.since) == ("shop/vm", KVM, NOW - seconds(995))
+    assert (finding.cause, finding.pod_outcome) == (KUBELET_RESTART, PodOutcome.STUCK)
     assert finding.message == (
-        f"pod shop/vm was rejected for {KVM}: the kubelet started at 2026-03-26 19:59:20Z "
-        f"and {KVM} was registered 10.0 s later; the pod was rejected before that, at 2026-03-26 19:59:25Z; "
+        f"pod shop/vm was rejected for {KVM}: the kubelet started at 2026-03-26 19:43:20Z "
+        f"and {KVM} was registered 10.0 s later; the pod was rejected before that, at 2026-03-26 19:43:25Z; "
         "it has no controller, so it stays Failed: delete it (its devices are healthy again); "
         "never use --force, which can leak the address of a pod that had run"
     )
-
-
-def test_a_pod_is_the_same_finding_when_more_details_become_known() -> None:
-    before, after = snapshot_of(vm(), came=False), snapshot_of(vm())
-    first, second = only(findings_of(DETECTOR, before)), only(findings_of(DETECTOR, after))
-    assert first.key == second.key == (DETECTOR, "pod shop/vm", "uid of shop/vm")
-    again = replace(after, uptime=before.uptime + seconds(15), taken_at=before.taken_at + seconds(15))
-    assert "was registered 10.0 s later" in only(findings_of(DETECTOR, before, again)).message
-    # Two pods with one name are two findings.
-    pods = (replace(vm(), uid="one"), replace(vm(), uid="two"))
-    assert len({finding.key for finding in findings_of(DETECTOR, snapshot_of(*pods))}) == 2
-    assert {only(findings_of(DETECTOR, snapshot_of(*many_pods(n)))).key for n in (5, 6, 1181)} == {
-        (DETECTOR, "pods of ReplicaSet/vm in shop")
-    }
+    # It is the same finding when more details become known.
+    assert only(WAITING).key == finding.key == (DETECTOR, "pod shop/vm", "uid of shop/vm")
+    later = replace(snapshot_of([vm(995)]), uptime=UPTIME + seconds(15), taken_at=NOW + seconds(15))
+    assert "was registered 10.0 s later" in only(WAITING, later).message
+    pods = (replace(vm(995), uid="one"), replace(vm(995), uid="two"))
+    assert len({finding.key for finding in findings_of(DETECTOR, snapshot_of(pods))}) == 2
 
 
 def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
-    group = only(findings_of(DETECTOR, snapshot_of(*many_pods(5, apart=1))))
+    group = only(snapshot_of(storm(5, apart=2)))
     assert group.subject == "pods of ReplicaSet/vm in shop"
     assert group.message.startswith(f"5 pods of ReplicaSet/vm in shop were rejected for {KVM} (shop/vm-0, shop/vm-1,")
     assert " and 2 more)" in group.message
-    in_that_second = RejectionCause.UNVERIFIED
-    assert [rejected.cause for rejected in group.rejected_pods] == [
-        *[RejectionCause.KUBELET_RESTART] * 4,
-        in_that_second,
-    ]
+    causes = [rejected.cause for rejected in group.rejected_pods]
+    assert causes == [*[KUBELET_RESTART] * 4, UNVERIFIED], "the last was rejected in the second of the registration"
     assert group.pods == tuple(f"shop/vm-{n}" for n in range(5))
-    assert (group.cause, group.pod_outcome, group.since) == (
-        RejectionCause.KUBELET_RESTART,
-        PodOutcome.REPLACED_BY_CONTROLLER,
-        NOW - seconds(35),
-    )
+    assert (group.cause, group.pod_outcome) == (KUBELET_RESTART, PodOutcome.REPLACED_BY_CONTROLLER)
+    assert group.since == NOW - seconds(999)
+    keys = {only(snapshot_of(storm(n))).key for n in (5, 6, 1181)}
+    assert keys == {(DETECTOR, "pods of ReplicaSet/vm in shop")}, "it grows"
 
 
 def test_few_pods_of_different_controllers_or_over_a_longer_time_are_not_grouped() -> None:
     for pods, findings in (
-        (many_pods(4), 4),
-        ([*many_pods(4), vm("shop/other", controller="ReplicaSet/other")], 5),
-        ([*many_pods(4), vm("bank/vm")], 5),
-        (many_pods(5, controller=""), 5),
-        (many_pods(5, apart=-150), 1),
-        (many_pods(5, apart=-151), 5),
+        (storm(4), 4),
+        ([*storm(4), refused_pod("shop/other", controller="ReplicaSet/other")], 5),
+        ([*storm(4), refused_pod("bank/vm", controller="ReplicaSet/vm")], 5),
+        (storm(5, controller=""), 5),
+        (storm(5, apart=-150), 1),
+        (storm(5, apart=-151), 5),
     ):
-        assert len(findings_of(DETECTOR, snapshot_of(*pods))) == findings
-    older = findings_of(DETECTOR, snapshot_of(*many_pods(5), vm("shop/older", ago=9000)))
-    assert sorted(finding.subject for finding in older) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
+        assert len(findings_of(DETECTOR, snapshot_of(pods))) == findings
+    older = refused_pod("shop/older", ago=seconds(9000), controller="ReplicaSet/vm")
+    subjects = [finding.subject for finding in findings_of(DETECTOR, snapshot_of([*storm(5), older]))]
+    assert sorted(subjects) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
 def test_without_device_plugins_rejected_pods_are_reported_without_a_cause() -> None:
     for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "none")):
-        findings, gap = findings_and_gap(DETECTOR, replace(snapshot_of(vm()), device_plugins=reading))
-        assert only(findings).cause is RejectionCause.UNVERIFIED
+        (finding,), gap = findings_and_gap(DETECTOR, node(vm(995), device_plugins=reading))
+        assert (finding.cause, finding.pod_outcome) == (UNVERIFIED, PodOutcome.STUCK)
         assert gap.chosen is isinstance(reading, NotRequested)
     assert gap_of(DETECTOR, node(pods=unavailable("pods"))).startswith("pods")
