@@ -144,16 +144,11 @@ started = st.builds(
     st.one_of(st.none(), st.sampled_from(SPANS)),
 )
 taints = st.builds(
-    Taint,
-    st.sampled_from([UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE]),
-    st.sampled_from([None, NOW - OLD]),
+    Taint, st.sampled_from([UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE]), st.sampled_from([None, NOW - OLD])
 )
 nodes_objects = st.builds(
     lambda cidrs, most, age, provider_id, tainted, pressure: replace(
-        worker(*tainted, provider_id=provider_id, age=age),
-        pod_cidrs=cidrs,
-        max_pods=most,
-        address_pressure=pressure,
+        worker(*tainted, provider_id=provider_id, age=age), pod_cidrs=cidrs, max_pods=most, address_pressure=pressure
     ),
     st.sampled_from([RANGES["kubenet"], RANGES["kubenet"], ()]),
     st.sampled_from([110, 4, 2, None]),

@@ -20,7 +20,7 @@ from agent.model.documents import Recording, dump_history, dumps, load_history, 
 from agent.model.finding import Severity
 from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Address, Checkpoint, Known, NotRequested, Reservation, Snapshot
+from agent.model.snapshot import SOURCES, Address, Checkpoint, Known, Reservation, Snapshot
 from agent.model.volumes import Confidence
 from tests.builders import (
     GRACE,
@@ -339,14 +339,6 @@ def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> N
         assert "--force" not in refused.do or "never use --force" in refused.do
         assert refused.controller or refused.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
         assert refused.resource or refused.cause is RejectionCause.UNVERIFIED
-
-
-@given(device_nodes())
-def test_disabled_device_plugins_leave_no_gap(snapshot: Snapshot) -> None:
-    alone = replace(snapshot, device_plugins=NotRequested("device_plugins", "there is no such directory"))
-    gaps = scanned(alone).gaps
-    assert {"late_device_plugin", "rejected_pod", "started_without_device"} <= {gap.detector for gap in gaps}
-    assert all(gap.chosen for gap in gaps if "device_plugins" in gap.why)
 
 
 # Names of pods

@@ -1,9 +1,6 @@
 """Which runtimes are known to record a sandbox before they request its address."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from agent.model.runtime import record_before_address, version_numbers
+from agent.model.runtime import record_before_address
 
 
 def test_only_versions_with_the_order_are_known_to_keep_it() -> None:
@@ -18,10 +15,3 @@ def test_only_versions_with_the_order_are_known_to_keep_it() -> None:
         assert record_before_address("cri-o", version) is expected
     for name, version in (("docker", "28.0.1"), ("Containerd", "1.7.24"), ("", "1.7.24")):
         assert not record_before_address(name, version)
-
-
-@given(
-    st.integers(0, 99_999), st.integers(0, 99_999), st.integers(0, 99_999), st.sampled_from(["", "-rc.1", "+x", "~ds1"])
-)
-def test_the_numbers_of_a_version_are_parsed(major: int, minor: int, patch: int, rest: str) -> None:
-    assert version_numbers(f"{major}.{minor}.{patch}{rest}") == (major, minor, patch)

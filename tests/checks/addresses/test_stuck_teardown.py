@@ -9,15 +9,7 @@ from agent.checks import engine
 from agent.model.finding import Finding, Severity
 from agent.model.report import Report
 from agent.model.runtime import CONTAINERD, ContainerRuntime
-from agent.model.snapshot import (
-    SANDBOX_NOT_READY,
-    Checkpoint,
-    Container,
-    Damage,
-    DamagedResult,
-    NotRequested,
-    Snapshot,
-)
+from agent.model.snapshot import SANDBOX_NOT_READY, Checkpoint, Container, Damage, DamagedResult, NotRequested, Snapshot
 from tests.builders import GONE, GRACE, NOW, UPTIME, gap_of, node, processes, reservation, sandbox, without
 
 DETECTOR = "stuck_teardown"

@@ -12,7 +12,6 @@ from tests.builders import (
     KVM,
     KVM_SOCKET,
     NOW,
-    UPTIME,
     WORKER,
     allocation,
     device_plugins,
@@ -79,126 +78,122 @@ def is_registered(snapshot: Snapshot, resource: str = KVM) -> Any:
     return resources_of(snapshot)[resource]["registered"]
 
 
-def delay(snapshot: Snapshot, resource: str = KVM) -> Any:
-    return resources_of(snapshot)[resource]["registration_delay_seconds"]
+def delay(snapshot: Snapshot) -> Any:
+    return resources_of(snapshot)[KVM]["registration_delay_seconds"]
 
 
 # Transitions of a snapshot
 
 
 def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
-    """As on a real node: the plugin bound its socket 9.5 s after the kubelet, and registered 12 ms later."""
-    snapshot = with_kvm(20.476, written=20.464)
-    assert transitions_of(snapshot) == [
-        ("kubelet_started", "", 30, True),
-        ("socket_appeared", KVM_SOCKET, 20.476, True),
-        ("registered", KVM, 20.464, True),
-    ]
-    assert {transition.boot_id for transition in history_of(snapshot)} == {BOOT_ID}
+    sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
+    two = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
+    gpu, tpu = registered(GPU, "g0"), registered(TPU, "t0")
+    started, appeared = ("kubelet_started", "", 30, True), ("socket_appeared", KVM_SOCKET, 20, True)
+    for snapshot, expected in (
+        # As on a real node: the plugin bound its socket 9.5 s after the kubelet, and registered 12 ms later.
+        (
+            with_kvm(20.476, written=20.464),
+            [started, ("socket_appeared", KVM_SOCKET, 20.476, True), ("registered", KVM, 20.464, True)],
+        ),
+        # The checkpoint is not written when the kubelet starts: one that is older shows no registration.
+        (snapshot_of(registered(KVM, "d0"), written=7200), [started]),
+        (with_kvm(written=7200), [started, appeared]),
+        # A checkpoint seen late may not be the first with the resource.
+        (snapshot_of(registered(KVM, "d0"), kubelet=9000, written=500), [("registered", KVM, 500, False)]),
+        # As on a real node: the plugin's socket of 11:59:07.002, and a pod that was given a device at 11:59:14.450.
+        (with_kvm(12.998, kubelet=18, written=5.55), [("registered", KVM, 12.998, True)]),
+        # With an unassigned socket, the first registration is approximate.
+        (snapshot_of(*sockets, tpu, written=14), [("registered", TPU, 14, False)]),
+        # Two plugins with known sockets have their own times.
+        (
+            snapshot_of(*two, registered(KVM, "d0"), gpu, written=9.9),
+            [
+                ("registered", KVM, 20, True),
+                ("socket_appeared", "nvidia-gpu.sock", 10, True),
+                ("registered", GPU, 9.9, True),
+            ],
+        ),
+    ):
+        assert transitions_of(snapshot)[-len(expected) :] == expected
+        assert {transition.boot_id for transition in history_of(snapshot)} == {BOOT_ID}
+    stale = snapshot_of(registered(KVM, "d0"), written=7200)
+    assert (is_registered(stale), resources_of(stale)[KVM]["devices"]) == (False, 0)
 
 
-def test_what_shows_no_transition() -> None:
+def test_a_snapshot_adds_what_has_changed() -> None:
     healthy = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU))
     kept = snapshot_of(registered(KVM, "d0"), kubelet=9000, written=8000)
-    for why, before, now in (
-        ("time passes", snapshot_of(*healthy, written=20), snapshot_of(*healthy, written=20, at=7200)),
-        ("it is not known who is connected", with_kvm(written=20), with_kvm(connected=None, written=20)),
-        ("the checkpoint was removed", kept, snapshot_of(kubelet=9000, at=15)),
-    ):
-        assert added(before, now) == [], why
-    assert is_registered(following(kept, snapshot_of(kubelet=9000, at=15))) is True
-
-
-def test_devices_in_a_checkpoint_older_than_the_kubelet_are_not_registered() -> None:
-    """The checkpoint is not written when the kubelet starts."""
-    snapshot = snapshot_of(registered(KVM, "d0"), written=7200)
-    assert transitions_of(snapshot) == [("kubelet_started", "", 30, True)]
-    assert (is_registered(snapshot), resources_of(snapshot)[KVM]["devices"]) == (False, 0)
-    # After a restart of the kubelet, each plugin must register again.
-    before = with_kvm(8000, kubelet=9000, written=8000)
-    restarted = snapshot_of(registered(KVM, "d0"), kubelet=5, written=8000)
-    assert added(before, restarted) == [("kubelet_started", "", 5, True), ("socket_gone", KVM_SOCKET, 0, False)]
-    assert is_registered(following(before, restarted)) is False
-
-
-def test_a_registration_between_two_snapshots_has_the_time_of_the_file() -> None:
-    before = snapshot_of(registered(KVM, "d0"), written=8000)
-    later = with_kvm(-9, written=-10, at=15)
-    assert added(before, later) == [("socket_appeared", KVM_SOCKET, -9, True), ("registered", KVM, -10, True)]
-    # Of two, nobody knows which the file is of.
-    both = snapshot_of(registered(KVM, "d0"), registered(GPU, "g0"), written=-10, at=15)
-    assert added(snapshot_of(), both) == [("registered", KVM, -10, False), ("registered", GPU, -10, False)]
-
-
-def test_a_checkpoint_seen_late_may_not_be_the_first_with_the_resource() -> None:
-    late = snapshot_of(registered(KVM, "d0"), kubelet=9000, written=500)
-    assert transitions_of(late)[-1] == ("registered", KVM, 500, False)
-    assert delay(late) is None
-    assert delay(with_kvm(8990, kubelet=9000, written=500)) == 10, "the socket has the time"
-
-
-def test_a_checkpoint_written_for_a_pod_shows_no_registration() -> None:
-    """As on a real node: the plugin's socket of 11:59:07.002, and a pod that was given a device at 11:59:14.450."""
-    snapshot = with_kvm(12.998, kubelet=18, written=5.55)
-    assert transitions_of(snapshot)[-1] == ("registered", KVM, 12.998, True)
-    assert delay(snapshot) == 5.002
-    kept = following(snapshot_of(kubelet=18, at=-14), snapshot)
-    assert transitions_of(kept)[-1] == ("registered", KVM, 12.998, True)
-
-
-def test_a_socket_seen_without_its_resource_registered_later() -> None:
-    before = with_kvm(written=7200)
-    assert transitions_of(before)[-1] == ("socket_appeared", KVM_SOCKET, 20, True)
-    assert added(before, with_kvm(written=-10, at=15)) == [("registered", KVM, -10, True)]
-    # Of an unassigned socket, the first registration is approximate.
-    sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
-    snapshot = snapshot_of(*sockets, registered(TPU, "t0"), written=14)
-    assert transitions_of(snapshot)[-1] == ("registered", TPU, 14, False)
-    assert delay(snapshot, TPU) is None
-    assert added(snapshot_of(at=-25), snapshot)[-1] == ("registered", TPU, 14, True)
-
-
-def test_a_returning_plugin_registers_when_it_recreates_its_socket() -> None:
-    dead = following(with_kvm(written=20), with_kvm(connected=False, written=20))
-    assert added(dead, with_kvm(-20, written=-27, at=30))[-1] == ("registered", KVM, -20, True)
-    before = snapshot_of(plugin_socket(ago=seconds(20)))
-    recreated = snapshot_of(plugin_socket(ago=seconds(-5)), at=15)
-    assert added(before, recreated) == [("socket_appeared", KVM_SOCKET, -5, True)]
-
-
-def test_two_plugins_with_known_sockets_have_their_own_times() -> None:
-    records = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
-    snapshot = snapshot_of(*records, registered(KVM, "d0"), registered(GPU, "g0"), written=9.9)
-    assert transitions_of(snapshot)[2:] == [
-        ("registered", KVM, 20, True),
-        ("socket_appeared", "nvidia-gpu.sock", 10, True),
-        ("registered", GPU, 9.9, True),
-    ]
-
-
-def test_a_plugin_that_sends_an_empty_list_or_is_dead_is_lost() -> None:
+    connected, dead = with_kvm(written=20), with_kvm(connected=False, written=20, at=15)
+    both = (registered(KVM, "d0"), registered(GPU, "g0"))
     empty = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15)
-    assert added(with_kvm(written=20), empty) == [("lost", KVM, -10, True)]
-    # A dead one is lost without a new checkpoint.
-    before, dead = with_kvm(written=20), with_kvm(connected=False, written=20, at=15)
-    assert added(before, dead) == [("lost", KVM, -15, False)]
-    assert is_registered(following(before, dead)) is False
-    again = with_kvm(-20, written=-21, at=30)
-    assert added(following(before, dead), again) == [
-        ("socket_appeared", KVM_SOCKET, -20, True),
-        ("registered", KVM, -21, True),
-    ]
-
-
-def test_a_resource_that_disappears_from_the_checkpoint_was_dropped_after_five_minutes() -> None:
-    before = snapshot_of(registered(KVM, "d0"), registered(GPU, "g0"), kubelet=9000, written=8000)
-    restarted = following(before, snapshot_of(registered(KVM), registered(GPU, "g0"), kubelet=5, written=2))
+    sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
+    restarted = following(
+        snapshot_of(*both, kubelet=9000, written=8000),
+        snapshot_of(registered(KVM), registered(GPU, "g0"), kubelet=5, written=2),
+    )
     gone = snapshot_of(registered(GPU, "g0"), kubelet=5, written=-297, at=310)
-    assert added(restarted, gone) == [("dropped", KVM, -297, True)]
-    assert added(following(restarted, gone), gone) == []
-    # Somebody removed the checkpoint: this kubelet never knew it.
-    sooner = snapshot_of(registered(GPU, "g0"), kubelet=50, written=40)
-    assert [what for what, *_ in added(before, sooner)] == ["kubelet_started", "registered"]
+    for why, before, now, expected in (
+        ("time passes", snapshot_of(*healthy, written=20), snapshot_of(*healthy, written=20, at=7200), []),
+        ("it is not known who is connected", connected, with_kvm(connected=None, written=20), []),
+        ("the checkpoint was removed", kept, snapshot_of(kubelet=9000, at=15), []),
+        (
+            "after a restart each plugin must register again",
+            with_kvm(8000, kubelet=9000, written=8000),
+            snapshot_of(registered(KVM, "d0"), kubelet=5, written=8000),
+            [("kubelet_started", "", 5, True), ("socket_gone", KVM_SOCKET, 0, False)],
+        ),
+        (
+            "a registration has the time of the file",
+            snapshot_of(registered(KVM, "d0"), written=8000),
+            with_kvm(-9, written=-10, at=15),
+            [("socket_appeared", KVM_SOCKET, -9, True), ("registered", KVM, -10, True)],
+        ),
+        (
+            "of two, nobody knows which the file is of",
+            snapshot_of(),
+            snapshot_of(*both, written=-10, at=15),
+            [("registered", KVM, -10, False), ("registered", GPU, -10, False)],
+        ),
+        ("later", with_kvm(written=7200), with_kvm(written=-10, at=15), [("registered", KVM, -10, True)]),
+        (
+            "of an unassigned socket",
+            snapshot_of(at=-25),
+            snapshot_of(*sockets, registered(TPU, "t0"), written=14),
+            [*(("socket_appeared", name, 21, True) for name in ("a.sock", "b.sock")), ("registered", TPU, 14, True)],
+        ),
+        ("it sent an empty list", connected, empty, [("lost", KVM, -10, True)]),
+        ("it is dead, without a new checkpoint", connected, dead, [("lost", KVM, -15, False)]),
+        (
+            "it is back",
+            following(connected, dead),
+            with_kvm(-20, written=-21, at=30),
+            [("socket_appeared", KVM_SOCKET, -20, True), ("registered", KVM, -21, True)],
+        ),
+        (
+            "the checkpoint was written for a pod later",
+            following(connected, dead),
+            with_kvm(-20, written=-27, at=30),
+            [("socket_appeared", KVM_SOCKET, -20, True), ("registered", KVM, -20, True)],
+        ),
+        (
+            "a socket was made again",
+            snapshot_of(plugin_socket(ago=seconds(20))),
+            snapshot_of(plugin_socket(ago=seconds(-5)), at=15),
+            [("socket_appeared", KVM_SOCKET, -5, True)],
+        ),
+        ("it left the checkpoint after five minutes", restarted, gone, [("dropped", KVM, -297, True)]),
+        ("and stays away", following(restarted, gone), gone, []),
+        (
+            "sooner, somebody removed the checkpoint: this kubelet never knew it",
+            snapshot_of(*both, kubelet=9000, written=8000),
+            snapshot_of(registered(GPU, "g0"), kubelet=50, written=40),
+            [("kubelet_started", "", 50, True), ("registered", GPU, 40, False)],
+        ),
+    ):
+        assert added(before, now) == expected, why
+    assert is_registered(following(kept, snapshot_of(kubelet=9000, at=15))) is True
+    assert is_registered(following(connected, dead)) is False
 
 
 # Clocks and boots
@@ -251,24 +246,6 @@ def test_a_clock_that_is_set_removes_no_registration() -> None:
     assert (up_for(following(first, stepped)), up_for(later)) == ("1m30s", "2m")
 
 
-# Bounds
-
-
-def test_the_history_is_bounded_and_keeps_the_current_state() -> None:
-    first = (
-        transition(STARTED, ago=UPTIME),
-        transition(REGISTERED, GPU, ago=UPTIME),
-        transition(APPEARED, socket="nvidia-gpu.sock", ago=UPTIME),
-    )
-    noise = [transition(what, socket=f"{n}.sock", ago=OLDER) for n in range(256) for what in (APPEARED, GONE)]
-    present, kubelet = plugin_socket("nvidia-gpu.sock", ago=UPTIME), UPTIME.total_seconds()
-    snapshot = snapshot_of(*first, *noise, present, kubelet=kubelet)
-    history = history_of(snapshot)
-    assert len(history) == len(first) + 256
-    assert (history[:3], history[-1]) == (first, noise[-1])
-    assert added(snapshot, snapshot_of(present, kubelet=kubelet)) == []
-
-
 # How a resource stands
 
 
@@ -309,16 +286,17 @@ def test_a_resource_has_its_delay_and_allocations() -> None:
     assert resources_of(without(snapshot, "pods"))[KVM]["allocated"] is None
     for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
         assert scan_document(scanned(node(device_plugins=reading)))["device_plugins"] is None
-
-
-def test_the_delay_stays_when_the_plugin_restarts_and_is_unknown_before_the_checkpoint_lists_it() -> None:
+    # A late checkpoint has no delay, and the socket has one; it stays when the plugin restarts later.
+    assert delay(with_kvm(12.998, kubelet=18, written=5.55)) == 5.002
+    assert delay(snapshot_of(registered(KVM, "d0"), kubelet=9000, written=500)) is None
+    assert delay(with_kvm(8990, kubelet=9000, written=500)) == 10
     lost = following(with_kvm(written=20), snapshot_of(registered(KVM), written=-100, at=101))
     back = following(lost, with_kvm(-200, written=-201, at=202))
     assert delay(back) == 10
     assert resources_of(back)[KVM]["registered_since"] == "2026-03-26T20:03:21Z"
     # A connected plugin is registered before the checkpoint lists it.
-    snapshot = with_kvm(2, written=7200)
-    assert (is_registered(snapshot), resources_of(snapshot)[KVM]["registered_since"]) == (True, None)
+    early = with_kvm(2, written=7200)
+    assert (is_registered(early), resources_of(early)[KVM]["registered_since"]) == (True, None)
 
 
 def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and_requested() -> None:

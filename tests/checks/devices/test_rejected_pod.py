@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import Any
 
 from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
@@ -21,14 +20,12 @@ from tests.builders import (
     gap_of,
     node,
     plugin_socket,
-    pod,
     refused_pod,
     registered,
     transition,
     unavailable,
 )
 from tests.checks.reported import rejected_pods, seconds
-from tests.nodes import devices as lab
 
 STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
@@ -264,7 +261,7 @@ def test_a_plugin_absent_at_the_rejection_was_restarted() -> None:
 
 
 def test_unhealthy_devices_of_a_present_plugin_are_the_cause() -> None:
-    there = (*THE_RACE, lost(505, exact=True), plugin_socket(ago=seconds(990.5)), registered(KVM))
+    there: tuple[Things, ...] = (*THE_RACE, lost(505, exact=True), plugin_socket(ago=seconds(990.5)), registered(KVM))
     devices = device_plugins(*there, kubelet_socket=seconds(1000), checkpoint_written=seconds(505))
     (rejected,) = rejected_pods(node(vm(500), device_plugins=devices))
     assert rejected.cause is RejectionCause.UNHEALTHY
@@ -274,7 +271,7 @@ def test_unhealthy_devices_of_a_present_plugin_are_the_cause() -> None:
 def test_newer_kubelets_reject_pods_that_ran() -> None:
     ran = replace(rejected(vm(995, refused=RejectionKind.NO_HEALTHY), message=NEW_WORDS), started=NOW - seconds(9000))
     again, job = replace(ran, wants_in_init=(KVM,)), replace(ran, controller="Job/once")
-    given = (*THE_RACE, allocation("shop/vm", KVM, "d0"))
+    given: tuple[Things, ...] = (*THE_RACE, allocation("shop/vm", KVM, "d0"))
     old_words = "Pod Allocate failed due to can't allocate unregistered device"
     check(
         (RejectionCause.INIT_CONTAINER, again, THE_RACE),
@@ -285,58 +282,6 @@ def test_newer_kubelets_reject_pods_that_ran() -> None:
         (KUBELET_RESTART, rejected(again, message=old_words), THE_RACE),
         (KUBELET_RESTART, replace(job, started=None), THE_RACE),
     )
-
-
-# By the times of a real node (kubelet 1.20)
-
-
-def real(pods: Sequence[Pod], bound: str, socket: str, written: str, given: int = 0) -> Snapshot:
-    """The first snapshot, two minutes later; every allocated device belongs to the pod listed first."""
-
-    def at(text: str) -> datetime:
-        return datetime.fromisoformat(f"2026-11-21T{text}+00:00")
-
-    allocations = [Allocation("uid of shop/first", "main", lab.KVM, tuple(f"d{n}" for n in range(given)))]
-    first = replace(pod("shop/first"), started=at(written).replace(microsecond=0) + seconds(1))
-    return lab.lab(
-        *pods,
-        *([first] if given else []),
-        bound=at(bound),
-        socket=at(socket),
-        written=at(written),
-        allocations=allocations,
-        at=at(written) + timedelta(minutes=2),
-    )
-
-
-REAL_WORDS = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected"
-
-
-def test_a_late_plugin() -> None:
-    """Of 30 pods the first was rejected in the second of kubelet.sock, the last in that of the registration."""
-    expected = {
-        "11:30:02": UNVERIFIED,
-        "11:30:03": KUBELET_RESTART,
-        "11:30:16": KUBELET_RESTART,
-        "11:30:17": UNVERIFIED,
-        "11:30:18": EXHAUSTED,
-    }
-    for at, verdict in expected.items():
-        refused = lab.refused("vm", REAL_WORDS, f"2026-11-21T{at}Z")
-        (rejected,) = rejected_pods(real([refused], "11:30:03.775", "11:30:17.518", "11:30:17.729", given=2))
-        assert rejected.cause is verdict
-        assert verdict is not KUBELET_RESTART or "was registered 14.0 s later" in rejected.why
-
-
-def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:
-    """The plugin came 4.3 s late, another pod took all at 11:41:12.114, and this one was rejected at 11:41:14Z."""
-    at = "2026-11-21T11:41:14Z"
-    for refused in (
-        lab.refused("c-2", REAL_WORDS, at),
-        lab.refused("c-2", REAL_WORDS, "", **lab.written_by_kubelet(at)),
-    ):
-        snapshot = real([refused], "11:41:02.422", "11:41:06.759", "11:41:12.114", given=3)
-        assert [rejected.cause for rejected in rejected_pods(snapshot)] == [EXHAUSTED]
 
 
 # Which pods, and their outcome

@@ -151,8 +151,8 @@ def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
     assert verdict(finding) == (Confidence.MOUNTED, Severity.CRITICAL, "shop/web")
     assert finding.since is None
     assert f"mounted: {DISK} is mounted (by shop/web) but missing from the node's volumesAttached" in finding.message
-    for given in ({"words": []}, {"attachments": unavailable("attachments")}):  # no waiting, and no known pod
-        found = the(detached(waiting_pod(), mounts=[Mount(DISK)], **given))
+    for attached in (attachments(), unavailable("attachments")):  # no waiting, and no known pod
+        found = the(detached(waiting_pod(), mounts=[Mount(DISK)], attachments=attached))
         assert verdict(found) == (Confidence.MOUNTED, Severity.CRITICAL, "")
     assert first(without(detached(mounts=[Mount(DISK)]), "pods")).confidence is Confidence.MOUNTED
 
