@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
@@ -20,12 +21,14 @@ from tests.builders import (
     gap_of,
     node,
     plugin_socket,
+    pod,
     refused_pod,
     registered,
     transition,
     unavailable,
 )
 from tests.checks.reported import rejected_pods, seconds
+from tests.nodes import devices as lab
 
 STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
@@ -282,6 +285,27 @@ def test_newer_kubelets_reject_pods_that_ran() -> None:
         (KUBELET_RESTART, rejected(again, message=old_words), THE_RACE),
         (KUBELET_RESTART, replace(job, started=None), THE_RACE),
     )
+
+
+def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:
+    """As on a real node: the plugin came 4.3 s late, and another pod took all devices at 11:41:12.114."""
+
+    def at(time: str) -> datetime:
+        return datetime.fromisoformat(f"2026-11-21T{time}+00:00")
+
+    words, time = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", "2026-11-21T11:41:14Z"
+    first = replace(pod("shop/first"), started=at("11:41:13"))
+    for refused in (lab.refused("c-2", words, time), lab.refused("c-2", words, "", **lab.written_by_kubelet(time))):
+        snapshot = lab.lab(
+            refused,
+            first,
+            bound=at("11:41:02.422"),
+            socket=at("11:41:06.759"),
+            written=at("11:41:12.114"),
+            allocations=[Allocation(first.uid, "main", lab.KVM, ("d0", "d1", "d2"))],
+            at=at("11:43:12.114"),
+        )
+        assert [rejected.cause for rejected in rejected_pods(snapshot)] == [EXHAUSTED]
 
 
 # Which pods, and their outcome
