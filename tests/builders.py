@@ -19,7 +19,7 @@ from agent.model.finding import Finding, SkippedCheck
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Removal, Taint
 from agent.model.rejections import Rejection, RejectionKind
-from agent.model.release import Limits, Refusal, ReleaseRequest
+from agent.model.release import Limits, Refusal
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
@@ -435,20 +435,17 @@ def _stores(
 ) -> tuple[NetworkStore, ...]:
     if not isinstance(promised, Known):
         return (NetworkStore("kubenet", promised),)
-    entries: list[Reservation | UnrecognizedEntry] = [*promised.value, *strange]
-    networks = dict.fromkeys(["kubenet", *(entry.network for entry in entries)])
-    return (
-        *(
-            NetworkStore(
-                network,
-                Known(tuple(entry for entry in promised.value if entry.network == network)),
-                tuple(entry for entry in strange if entry.network == network),
-            )
-            for network in networks
-            if network not in unread_networks
-        ),
-        *(NetworkStore(network, unavailable("reservations")) for network in unread_networks),
+    found = [entry.network for entry in (*promised.value, *strange)]
+    stores = (
+        NetworkStore(
+            network,
+            Known(tuple(entry for entry in promised.value if entry.network == network)),
+            tuple(entry for entry in strange if entry.network == network),
+        )
+        for network in dict.fromkeys(["kubenet", *found])
+        if network not in unread_networks
     )
+    return (*stores, *(NetworkStore(network, unavailable("reservations")) for network in unread_networks))
 
 
 def unavailable(source: str) -> Unavailable:
@@ -541,11 +538,8 @@ def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: A
 
 def verdicts(context: GuardContext) -> dict[str, tuple[Refusal, ...]]:
     """Return the refusals of each release request by its addresses, in order."""
-    return {_addresses(candidate): refusals for candidate, refusals in guards.decide(context)}
-
-
-def _addresses(candidate: ReleaseRequest) -> str:
-    return " ".join(reservation.ip for reservation in candidate.reservations)
+    decided = guards.decide(context)
+    return {" ".join(file.ip for file in request.reservations): refusals for request, refusals in decided}
 
 
 def with_waiting_pod(snapshot: Snapshot) -> Snapshot:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.model.finding import Finding, Severity
@@ -127,6 +127,7 @@ def test_releases_of_a_network_are_one_event_with_their_number() -> None:
 
 
 @given(st.text(st.sampled_from("abz09-."), min_size=1, max_size=253))
+@example("-" * 251)
 def test_an_events_name_is_valid(name: str) -> None:
     affected = pod(f"shop/a{name[:251]}z")
     _, on_pod = events_of(Finding("shared_ip", "s", "m", identity=(affected.uid,)), pods=(affected,))

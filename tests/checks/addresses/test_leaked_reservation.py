@@ -112,6 +112,9 @@ def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
     for ago, cause in ((ten_minutes * 2, LeakCause.UNKNOWN), (ten_minutes, KUBELET_RESTART)):
         tracked = leak(*(restarted(ago, *owner[: 2 - 2 * later], later=min(later, 2) * minute) for later in (0, 1, 2)))
         assert (tracked.finding.cause, tracked.began) == (cause, NOW)
+    # A snapshot from before the clock was set dates nothing.
+    tracked = leak(owned, *(node(old, later=n * minute, clock_set_by=timedelta(days=1)) for n in (1, 2, 3)))
+    assert tracked.began == NOW - timedelta(days=9)
     # A later restart did not cause it.
     tracked = leak(node(old), node(old, later=minute), restarted(-minute, later=2 * minute))
     assert (tracked.finding.cause, tracked.began) == (LeakCause.UNKNOWN, NOW - timedelta(days=9))
