@@ -435,7 +435,7 @@ def _stores(
 ) -> tuple[NetworkStore, ...]:
     if not isinstance(promised, Known):
         return (NetworkStore("kubenet", promised),)
-    found = [entry.network for entry in (*promised.value, *strange)]
+    found = (*(entry.network for entry in promised.value), *(entry.network for entry in strange))
     stores = (
         NetworkStore(
             network,
