@@ -115,6 +115,9 @@ class FakeKubectl:
         (self.home / f"nodeleak-{name}").write_text(json.dumps(answer))
         self._save()
 
+    def daemon_sets(self, *objects: dict[str, Any]) -> None:
+        (self.home / "daemonsets").write_text(json.dumps({"items": objects}))
+
     def calls(self, verb: str) -> list[list[str]]:
         lines = (self.home / "calls").read_text().splitlines() if (self.home / "calls").exists() else []
         return [call for call in map(json.loads, lines) if call[0] == verb]
@@ -206,10 +209,6 @@ def status(node: str = "worker-1", **changes: Any) -> dict[str, Any]:
         "findings": [],
         "unavailable": [],
     } | changes
-
-
-HOSTILE = (f'"x": {"[" * 970}{"]" * 970}', '"x": NaN', '"x": 1e999')
-"""Parts of documents that Python reads, and cannot write again as JSON."""
 
 
 def finding(severity: str, detector: str, count: int = 1) -> dict[str, Any]:

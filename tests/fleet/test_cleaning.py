@@ -6,10 +6,6 @@ import pty
 import signal
 from typing import Any
 
-import pytest
-
-from agent.fleet.answers import Answer
-from agent.fleet.cleaning import Result, judge
 from tests.fleet.kubectl import FakeKubectl, agent_pod, clean
 from tests.wire import until
 
@@ -51,29 +47,23 @@ def test_it_stops_after_the_wave_with_the_first_unexpected_result_and_says_how_t
     assert sorted(kubectl.asked()) == ["worker-1", "worker-2"]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"output": json.dumps(clean(halted="a container reappeared"))},
-        {"error": "nodeleak: --cleanup-network: missing\nrun ...\n", "code": 2},
+def test_a_node_whose_result_is_not_known_stops_and_is_not_asked_again(kubectl: FakeKubectl) -> None:
+    released = json.dumps(clean("released"))
+    answers: list[dict[str, Any]] = [
         {"error": "Error from server: pod is gone\n", "own_code": 1},
-        {"output": json.dumps(clean("released")), "lost": 1},
-        {"output": json.dumps(clean("released")), "lost": 1, "kept": 30},
+        {"output": released, "lost": 1},
+        {"output": released, "lost": 1, "kept": 30},
         {"until": "/nonexistent"},
-    ],
-)
-def test_every_unexpected_result_stops_and_nothing_is_requested_again(
-    answer: dict[str, Any], kubectl: FakeKubectl
-) -> None:
-    kubectl.node("worker-1", **answer)
-    add(kubectl, clean("released"))
-    timeout = "1s" if "until" in answer else "1m"
-    done = kubectl.run("clean", "--all", "--apply", "--yes", "--max-nodes=1", f"--timeout={timeout}")
-    assert done.code == 4
-    assert kubectl.asked() == ["worker-1"]
-    assert "1 unexpected, 1 not asked" in done.err
-    if "lost" in answer:
-        assert "it is not known what it released: kubectl nodeleak journal worker-1" in done.out
+    ]
+    for number, answer in enumerate(answers, 1):
+        node, following = f"worker-{number}", f"worker-{number}-b"
+        kubectl.node(node, **answer)
+        kubectl.node(following, output=released)
+        timeout = "1s" if "until" in answer else "1m"
+        done = kubectl.run("clean", node, following, "--apply", "--yes", "--max-nodes=1", f"--timeout={timeout}")
+        assert (done.code, kubectl.asked()[number - 1 :]) == (4, [node])
+        assert "1 unexpected, 1 not asked" in done.err
+        assert f"it is not known what it released: kubectl nodeleak journal {node}" in done.out
 
 
 def test_a_node_without_agent_is_skipped(kubectl: FakeKubectl) -> None:
@@ -108,58 +98,48 @@ def test_what_comes_before_an_incomplete_result_hides_no_node(kubectl: FakeKubec
     ]
 
 
-# Which results are expected
-
-
-def of(document: Any, code: int | None = 0, error: str = "") -> Result:
-    return judge(Answer("worker-1", code, json.dumps(document), error))
-
-
-def test_every_other_verdict_stops() -> None:
-    for verdict in ("changed", "gone", "busy", "interrupted", "failed", "would_release", "something"):
-        result = of(clean("released", verdict))
-        assert (result.unexpected, result.text) == (True, f"10.244.1.3 in cbr0: {verdict}: why {verdict}")
-        assert result.released == 1
-
-
-def test_a_result_that_is_not_understood_stops() -> None:
-    error = "nodeleak: --cleanup-network: not set"
+def test_only_a_release_a_refusal_and_nothing_to_release_are_expected(kubectl: FakeKubectl) -> None:
     odd = [{"network": "cbr0", "free_before": "x", "free_after": 0}]
-    cases: list[tuple[Any, int | None, str]] = [
-        (clean(halted="container 950b9e02 reappeared"), 0, "cleanup halted: container 950b9e02 reappeared"),
-        (clean(unavailable=[{"source": "pods", "why": "timed out"}]), 3, "pods unavailable: timed out"),
-        (clean("refused", applied=False), 0, "it was a dry run"),
-        (clean("released"), 74, "exit code 74"),
-        ({"schema": "nodeleak.clean/v2"}, 0, "answered with schema nodeleak.clean/v2, and this command reads"),
-        ({"schema": "nodeleak.clean/v1"}, 0, "cannot read its nodeleak.clean/v1"),
-        (clean("released", networks=odd), 0, "cannot read"),
-        (clean("released", addresses=1), 0, "cannot read"),
-        ([], 2, error),
-        (clean("released"), None, f"{error}; it is not known what it released"),
-    ]
-    for document, code, shown in cases:
-        result = of(document, code, error)
-        assert (result.unexpected, shown in result.text) == (True, True), shown
+    documents: dict[str, tuple[Any, str]] = {
+        "halted": (clean(halted="container 950b9e02 reappeared"), "cleanup halted: container 950b9e02 reappeared"),
+        "source": (clean(unavailable=[{"source": "pods", "why": "timed out"}]), "pods unavailable: timed out"),
+        "dry": (clean("refused", applied=False), "it was a dry run"),
+        "newer": ({"schema": "nodeleak.clean/v2"}, "answered with schema nodeleak.clean/v2, and this command reads"),
+        "empty": ({"schema": "nodeleak.clean/v1"}, "cannot read its nodeleak.clean/v1"),
+        "odd-network": (clean("released", networks=odd), "cannot read"),
+        "odd-addresses": (clean("released", addresses=1), "cannot read"),
+    }
+    for verdict in ("changed", "gone", "busy", "interrupted", "failed", "would_release", "something"):
+        documents[verdict] = clean("released", verdict), f"10.244.1.3 in cbr0: {verdict}: why {verdict}"
+    for node, (document, _) in documents.items():
+        kubectl.node(node, output=json.dumps(document))
+    usage = "nodeleak: --cleanup-network: not set"
+    kubectl.node("usage", output="[]", code=2, error=f"{usage}\nrun ...\n")
+    kubectl.node("disk", output=json.dumps(clean("released")), code=74)
+    done = kubectl.run(*APPLY[:-1], "--max-nodes=50")
+    lines = dict(line.split(": UNEXPECTED: ") for line in done.out.splitlines())
+    shown = {node: why for node, (_, why) in documents.items()} | {"usage": usage, "disk": "exit code 74"}
+    assert (lines.keys(), [why for node, why in shown.items() if why not in lines[node]]) == (shown.keys(), [])
+    assert f"9 addresses released, 0 nodes done, {len(shown)} unexpected" in done.err
 
 
 # The question, and interruptions
 
 
-@pytest.mark.parametrize("line", [b"yes\n", b"y\n", b"\n", b"\x04"])
-def test_it_asks_once_and_begins_after_yes(line: bytes, kubectl: FakeKubectl) -> None:
+def test_it_asks_once_and_begins_after_yes(kubectl: FakeKubectl) -> None:
     add(kubectl, clean("released"))
-    ours, theirs = pty.openpty()
-    try:
-        child = kubectl.start("clean", "--all", "--apply", stdin=theirs)
-        os.write(ours, line)
-        out, _ = child.communicate(timeout=60)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    if line == b"yes\n":
-        assert (child.returncode, kubectl.asked()) == (0, ["worker-1"])
-    else:
-        assert (child.returncode, out, kubectl.asked()) == (2, "", [])
+    for line in (b"y\n", b"\n", b"\x04", b"yes\n"):
+        assert kubectl.asked() == []
+        ours, theirs = pty.openpty()
+        try:
+            child = kubectl.start("clean", "--all", "--apply", stdin=theirs)
+            os.write(ours, line)
+            out, _ = child.communicate(timeout=60)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert (child.returncode, bool(out)) == ((0, True) if line == b"yes\n" else (2, False))
+    assert kubectl.asked() == ["worker-1"]
 
 
 def test_without_a_terminal_it_needs_a_yes(kubectl: FakeKubectl) -> None:

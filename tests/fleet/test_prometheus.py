@@ -8,17 +8,12 @@ from urllib.parse import SplitResult, unquote_plus
 
 import pytest
 
-from agent.config import UsageError
-from agent.fleet.inventory import Target
-from agent.fleet.kubectl import KubectlError
-from agent.fleet.prometheus import read
-from agent.fleet.status import NodeStatus, Rank
 from tests.builders import GONE, node, reservation, without
 from tests.e2e.prometheus import running_prometheus
 from tests.exporters.daemon import Daemon
 from tests.fakes.serving import Handler, Threads, serving
-from tests.fleet.kubectl import FakeKubectl, finding, status
-from tests.wire import FakeServer, hang, http, refusing_port, until
+from tests.fleet.kubectl import Done, FakeKubectl, finding, status
+from tests.wire import FakeServer, Request, hang, http, refusing_port, until
 
 LEAKED = [reservation(f"10.244.1.{n}", f"{n}{GONE[2:]}") for n in range(30, 33)]
 PAGES = {
@@ -35,6 +30,7 @@ AGENTS = (
     ("first", "10.0.0.4:9747", "worker-4"),
     ("healthy", "10.0.0.5:9747", "worker-5"),
     ("healthy", "10.0.0.55:9747", "worker-5"),
+    ("healthy", "10.0.0.7:9747", ""),
     ("leaking", "10.9.9.9:9747", "worker-of-others"),
 )
 """The page, the label `instance` and the label `node` of each target."""
@@ -66,6 +62,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def cluster(kubectl: FakeKubectl) -> FakeKubectl:
     for number in range(1, 7):
         kubectl.node(f"worker-{number}", address=f"10.0.0.{number}")
+    # A node that was replaced may still have its object: an address of two nodes is of neither.
+    kubectl.node("worker-7", address="10.0.0.7")
+    kubectl.node("worker-8", address="10.0.0.7")
     return kubectl
 
 
@@ -77,18 +76,18 @@ def test_a_selector_that_matches_no_node_does_not_mean_all(cluster: FakeKubectl,
 
 def test_the_table_is_that_of_the_agents(cluster: FakeKubectl, prometheus: str) -> None:
     done = cluster.run("status", f"--prometheus={prometheus}/")
+    no_metrics = "Prometheus has no metrics of its agent; to ask the agent itself: kubectl nodeleak status"
     why = {
         "worker-4": "no report: the agent has not finished its first sync",
         "worker-5": "Prometheus has several agents of this node: nodeleak 10.0.0.55:9747, nodeleak 10.0.0.5:9747",
-        "worker-6": "Prometheus has no metrics of its agent; to ask the agent itself: kubectl nodeleak status worker-6",
     }
     unread = "worker-3 0.1.0 kubenet 251/253 0 AGE incomplete: containers unavailable: kubectl nodeleak scan says why"
     assert [" ".join(re.sub(r" +\d+d ", " AGE ", line).split()) for line in done.out.splitlines()] == [
-        *("6 nodes: 4 unknown, 1 warning, 1 ok", "", "NODE AGENT NETWORK FREE LEAKED AGE FINDINGS"),
+        *("8 nodes: 6 unknown, 1 warning, 1 ok", "", "NODE AGENT NETWORK FREE LEAKED AGE FINDINGS"),
         unread,
         f"worker-4 no report - - - - {why['worker-4']}",
         f"worker-5 ambiguous - - - - {why['worker-5']}",
-        f"worker-6 no metrics - - - - {why['worker-6']}",
+        *(f"{node} no metrics - - - - {no_metrics} {node}" for node in ("worker-6", "worker-7", "worker-8")),
         "worker-2 0.1.0 kubenet 248/253 3 AGE warning: 3 leaked_reservation",
         "worker-1 0.1.0 kubenet 251/253 0 AGE none",
     ]
@@ -109,7 +108,7 @@ def test_as_json_a_node_has_the_document_of_its_agent(cluster: FakeKubectl, prom
 
 def test_other_clusters_are_left_out_on_request(cluster: FakeKubectl, prometheus: str) -> None:
     done = cluster.run("status", f"--prometheus={prometheus}", '--prometheus-cluster=a"b')
-    assert done.out.splitlines()[0] == "6 nodes: 6 unknown"
+    assert done.out.splitlines()[0] == "8 nodes: 8 unknown"
 
 
 def test_what_is_no_prometheus_is_an_error(cluster: FakeKubectl) -> None:
@@ -155,70 +154,90 @@ def test_the_text_of_an_error_is_read(cluster: FakeKubectl) -> None:
 
 # What no real Prometheus shows within seconds
 
-TARGET = Target("worker-1", "Ready", None)
-KNOWN = {"worker-1": "worker-1", "worker-2": "worker-2", "10.0.0.1": "worker-1"}
-AGENT = {"job": "nodeleak", "instance": "10.0.0.1:9747"}
+QUERIES = {
+    "value": "nodeleak_(build_info|",
+    "finding": "nodeleak_findings",
+    "sources": "count without (source)",
+    "unavailable": "nodeleak_source_up{} == 0",
+    "failed": "nodeleak_sync_failures_total",
+    "stalled": "changes(",
+}
+"""A part of each query that no other has."""
+Sample = tuple[dict[str, str], float]
 
 
-def answer(*results: tuple[dict[str, str], float], **more: object) -> str:
-    result = [{"metric": labels, "value": [1000.0, str(value)]} for labels, value in results]
+def answer(*samples: Sample, **more: object) -> str:
+    result = [{"metric": labels, "value": [1000.0, str(value)]} for labels, value in samples]
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **more})
 
 
-def value(metric: str, number: float, **labels: str) -> tuple[dict[str, str], float]:
-    return {"__name__": f"nodeleak_{metric}", **AGENT, **labels}, number
+def agent(name: str = "worker-1", **labels: str) -> dict[str, str]:
+    """Return the labels of an agent's series."""
+    return {"job": "nodeleak", "instance": f"{name}:9747", **labels}
 
 
-HEALTHY = (value("build_info", 1), value("last_sync_timestamp_seconds", 990))
+def of_agents(*agents: dict[str, str]) -> dict[str, list[Sample]]:
+    """Return the samples of agents without findings, by query."""
+    values = {"nodeleak_build_info": 1.0, "nodeleak_last_sync_timestamp_seconds": 990.0}
+    samples = [({**labels, "__name__": name}, value) for labels in agents for name, value in values.items()]
+    return {"value": samples, "sources": [(labels, 11.0) for labels in agents]}
 
 
-def status_of(query: str = "", labels: dict[str, str] | None = None, *, sources: bool = True) -> NodeStatus:
-    """Return the status of a node that is healthy but for one query, which has one result more."""
-    answers = {"value": [*HEALTHY], "sources": [(AGENT, 11.0)] if sources else []}
-    if query:
-        answers.setdefault(query, []).append(({**AGENT, **(labels or {})}, 1.0))
-    (found,) = read([TARGET], KNOWN, ((name, answer(*results)) for name, results in answers.items()))
-    return found
+def asked(kubectl: FakeKubectl, samples: dict[str, list[Sample]], *options: str, **more: object) -> Done:
+    """Ask a Prometheus that has these samples for each query. `more`: in every answer."""
+
+    def answers(request: Request) -> Iterable[bytes]:
+        (query,) = (name for name, part in QUERIES.items() if part in unquote_plus(request.target))
+        return [http(answer(*samples.get(query, ()), **more))]
+
+    with FakeServer(answers) as server:
+        return kubectl.run("status", f"--prometheus={server.url}", *options)
 
 
-def test_the_state_of_a_node() -> None:
-    cases: list[tuple[str, dict[str, str], str, Rank, str]] = [
-        ("", {}, "ok", Rank.OK, ""),
-        ("stalled", {}, "stalled", Rank.UNKNOWN, "stalled: the last report is 10s old"),
-        ("failed", {"stage": "check"}, "incomplete", Rank.UNKNOWN, "a check unavailable"),
-        ("unavailable", {"source": "pods"}, "incomplete", Rank.UNKNOWN, "pods unavailable"),
-        ("value", {"__name__": "nodeleak_cleanup_halted"}, "findings", Rank.CRITICAL, "cleanup halted"),
-        ("finding", {"severity": "critical", "detector": "shared_ip"}, "findings", Rank.CRITICAL, "shared_ip"),
-        ("finding", {"severity": "info", "detector": "exhausted_range"}, "ok", Rank.INFO, "exhausted_range"),
-    ]
-    for query, labels, state, rank, shown in cases:
-        found = status_of(query, labels)
-        assert (found.entry["document"]["state"], found.rank, shown in found.text) == (state, rank, True)
+def test_the_state_of_a_node(kubectl: FakeKubectl) -> None:
+    cases: dict[str, tuple[str, dict[str, str], str, str]] = {
+        "cleanup": ("value", {"__name__": "nodeleak_cleanup_halted"}, "findings", "critical: cleanup halted"),
+        "shared": ("finding", {"severity": "critical", "detector": "shared_ip"}, "findings", "critical: shared_ip"),
+        "failed": ("failed", {"stage": "check"}, "incomplete", "incomplete: a check unavailable"),
+        "no-pods": ("unavailable", {"source": "pods"}, "incomplete", "incomplete: pods unavailable"),
+        "severity": ("finding", {"severity": "disaster", "detector": "x"}, "", "cannot read its metrics: "),
+        "stalled": ("stalled", {}, "stalled", "stalled: the last report is 10s old"),
+        "version": ("", {}, "", "Prometheus stores no nodeleak_source_up"),
+        "note": ("finding", {"severity": "info", "detector": "exhausted_range"}, "ok", "info: exhausted_range"),
+        "healthy": ("", {}, "ok", "none"),
+    }
+    samples = of_agents(*map(agent, cases))
+    samples["sources"] = [sample for sample in samples["sources"] if sample[0] != agent("version")]
+    for name, (query, labels, _, _) in cases.items():
+        kubectl.node(name)
+        samples.setdefault(query, []).append((agent(name, **labels), 1.0))
+    table = asked(kubectl, samples).out.splitlines()
+    assert table[0] == "9 nodes: 2 critical, 5 unknown, 1 info, 1 ok"
+    assert [line.split()[0] for line in table[3:]] == list(cases)
+    assert [text for line, (_, _, _, text) in zip(table[3:], cases.values(), strict=True) if text not in line] == []
+    for entry in json.loads(asked(kubectl, samples, "-o", "json").out)["nodes"]:
+        assert entry.get("document", {"state": ""})["state"] == cases[entry["node"]][2]
 
 
-def test_an_agent_whose_series_are_not_those_of_this_version_is_not_healthy() -> None:
-    without = status_of(sources=False)
-    assert (without.rank, "Prometheus stores no nodeleak_source_up" in without.text) == (Rank.UNKNOWN, True)
-    severity = status_of("finding", {"severity": "disaster", "detector": "x"})
-    assert (severity.rank, severity.agent, "disaster" in severity.text) == (Rank.UNKNOWN, "unreadable", True)
-
-
-def test_a_label_of_the_target_that_hides_one_of_the_metrics_is_an_error() -> None:
+def test_a_label_of_the_target_that_hides_one_of_the_metrics_is_an_error(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1")
     for name in ("stage", "source", "severity", "network", "version"):
-        labels = {**AGENT, "__name__": "nodeleak_build_info", name: "prod", f"exported_{name}": "own"}
-        with pytest.raises(ValueError, match=f"gives the agents the label {name}, which hides"):
-            read([TARGET], KNOWN, [("value", answer((labels, 1.0)))])
+        done = asked(kubectl, of_agents(agent(**{name: "prod", f"exported_{name}": "own"})))
+        assert (done.code, done.out) == (3, "")
+        assert f"gives the agents the label {name}, which hides" in done.err
 
 
-def test_an_answer_with_a_missing_part_is_none() -> None:
-    for partial in ({"warnings": ["a store is down"]}, {"isPartial": True}):
-        with pytest.raises(ValueError, match=r"the answer is incomplete: .*(a store is down|partial)"):
-            read([TARGET], KNOWN, [("finding", answer(**partial))])
+def test_an_answer_with_a_missing_part_is_none(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1")
+    for partial, why in (({"warnings": ["a store is down"]}, "a store is down"), ({"isPartial": True}, "partial")):
+        done = asked(kubectl, of_agents(agent()), **partial)
+        assert (done.code, done.out) == (3, "")
+        assert re.search(f"the answer is incomplete: .*{why}", done.err)
 
 
-def test_an_agent_that_is_gone_has_no_findings() -> None:
-    (found,) = read([TARGET], KNOWN, [("finding", answer((AGENT, 1.0)))])
-    assert found.agent == "no metrics"
+def test_an_agent_that_is_gone_has_no_findings(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1")
+    assert "worker-1  no metrics" in asked(kubectl, {"finding": [(agent(), 1.0)]}).out
 
 
 def test_the_cluster_is_chosen_in_every_query(cluster: FakeKubectl) -> None:
@@ -229,17 +248,17 @@ def test_the_cluster_is_chosen_in_every_query(cluster: FakeKubectl) -> None:
     assert all(unquote_plus(request.target).count('cluster="a$b"') == 1 for request in server.requests)
 
 
-def agents(*nodes: str, **labels: str) -> list[tuple[str, str]]:
-    return [("value", answer(*(({**AGENT, "__name__": "nodeleak_build_info", "node": n, **labels}, 1) for n in nodes)))]
-
-
-def test_the_prometheus_of_another_cluster_is_not_believed() -> None:
+def test_the_prometheus_of_another_cluster_is_not_believed(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", address="10.0.0.1")
+    kubectl.node("worker-2")
     own, foreign = ("worker-1", "worker-2", "10.0.0.1"), ("blue-1", "blue-2", "10.9.0.1")
-    for ours, others in ((0, 0), (1, 0), (2, 1)):
-        assert read([TARGET], KNOWN, agents(*own[:ours], *foreign[:others]))
-    for ours, others in ((0, 1), (1, 1), (1, 2), (2, 3)):
-        with pytest.raises(KubectlError, match=f"the status is unknown: {others} of {ours + others} agents"):
-            read([TARGET], KNOWN, agents(*own[:ours], *foreign[:others]))
+    for ours, others in ((0, 0), (1, 0), (2, 1), (0, 1), (1, 1), (1, 2), (2, 3)):
+        done = asked(kubectl, of_agents(*map(agent, (*own[:ours], *foreign[:others]))))
+        if others < ours or not others:
+            assert done.out.startswith("2 nodes: ")
+        else:
+            assert (done.code, done.out) == (3, "")
+            assert f"the status is unknown: {others} of {ours + others} agents" in done.err
 
 
 def test_with_another_clusters_prometheus_no_table_is_printed(kubectl: FakeKubectl, prometheus: str) -> None:
@@ -249,9 +268,10 @@ def test_with_another_clusters_prometheus_no_table_is_printed(kubectl: FakeKubec
     for chosen in ((), ("worker-1",), ("-l", "zone=a")):
         done = kubectl.run("status", *chosen, f"--prometheus={prometheus}")
         assert (done.code, done.out) == (3, "")
-        assert "nodeleak: the status is unknown: 6 of 7 agents in this Prometheus are on no node" in done.err
+        assert "nodeleak: the status is unknown: 7 of 8 agents in this Prometheus are on no node" in done.err
 
 
-def test_agents_of_several_clusters_are_a_mistake() -> None:
-    with pytest.raises(UsageError, match="--prometheus-cluster=NAME"):
-        read([TARGET], KNOWN, [*agents("worker-1", cluster="a"), *agents("worker-2", cluster="b")])
+def test_agents_of_several_clusters_are_a_mistake(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1")
+    done = asked(kubectl, of_agents(agent(cluster="a"), agent("worker-2", cluster="b")))
+    assert (done.code, done.out, "--prometheus-cluster=NAME" in done.err) == (2, "", True)

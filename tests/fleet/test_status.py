@@ -1,171 +1,254 @@
-"""What a status says of each node, which one is worst, and the table."""
+"""`status`: what it says of each node, which one is worst, and the table."""
 
 import json
-import math
+import re
 from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.fleet.answers import Answer, answer_of
-from agent.fleet.inventory import Agent, Target
-from agent.fleet.status import NodeStatus, Rank, node_status, status_table, summary, worst_first
-from tests.fleet.kubectl import finding, status
+from tests.fleet.kubectl import Done, FakeKubectl, agent_pod, finding, status
 
-AGENT = Agent("worker-1", "kube-system", "nodeleak-x", "nodeleak")
-TARGET = Target("worker-1", "Ready", AGENT)
+SCHEMA = "nodeleak.status/v1"
+CRITICAL, LEAKS = finding("critical", "exhausted_range"), finding("warning", "leaked_reservation", 7)
+INFO = finding("info", "left_over_network")
 
 
-def of(document: Any, code: int = 0, error: str = "", target: Target = TARGET) -> NodeStatus:
-    return node_status(target, Answer(target.node, code, json.dumps(document), error))
+def rows(done: Done) -> dict[str, dict[str, str]]:
+    """Return the cells of each node, by their heads; of several networks, those of the last."""
+    _, table = done.out.split("\n\n")
+    heads, *lines = (re.split(" {2,}", line) for line in table.splitlines())
+    return {line[0]: dict(zip(heads, line, strict=True)) for line in lines}
 
 
-def named(node: str, **changes: Any) -> NodeStatus:
-    return of(status(node, **changes), target=Target(node, "Ready", AGENT))
+def network(name: str = "cbr0", **counts: int | None) -> dict[str, Any]:
+    return {"name": name, "usable": 253, "free": 12, "leaked": 0, "unknown": 0} | counts
 
 
-def test_a_document_has_a_rank_and_a_text() -> None:
-    critical, leaks = finding("critical", "exhausted_range"), finding("warning", "leaked_reservation", 7)
-    info, fatal = finding("info", "left_over_network"), finding("fatal", "x")
+def test_a_document_has_a_rank_and_a_text(kubectl: FakeKubectl) -> None:
+    """The worst first; of the same rank, that with the fewest free addresses and the most leaks."""
     pods = {"source": "pods", "why": "timed out"}
     halted = status()["cleanup"] | {"halted": "a container reappeared"}
     old = {"taken_at": "", "age_seconds": 400.0, "interval_seconds": 15}
+    warning = {"state": "findings", "findings": [LEAKS]}
     no_reason = "incomplete: the agent gives no reason"
-    cases: list[tuple[str, dict[str, Any], Rank, bool, str]] = [
-        ("ok", {}, Rank.OK, True, ""),
-        ("ok", {"findings": [info]}, Rank.INFO, True, "info: left_over_network"),
-        ("findings", {}, Rank.UNKNOWN, True, ""),
-        ("findings", {"findings": [leaks]}, Rank.WARNING, True, "warning: 7 leaked_reservation"),
-        (
-            *("findings", {"findings": [critical, leaks]}, Rank.CRITICAL, True),
+    cases: dict[str, tuple[dict[str, Any], str]] = {
+        "both": (
+            {"state": "findings", "findings": [CRITICAL, LEAKS]},
             "critical: exhausted_range; warning: 7 leaked_reservation",
         ),
-        ("findings", {"findings": [fatal]}, Rank.UNKNOWN, True, "fatal: x"),
-        ("findings", {"cleanup": halted}, Rank.CRITICAL, True, "critical: cleanup halted: a container reappeared"),
-        (
-            *("findings", {"findings": [leaks], "unavailable": [pods]}, Rank.UNKNOWN, False),
+        "halted": (
+            {"state": "findings", "cleanup": halted},
+            "critical: cleanup halted: a container reappeared",
+        ),
+        "incomplete-1": (
+            {"state": "incomplete", "findings": [CRITICAL]},
+            f"{no_reason}; critical: exhausted_range",
+        ),
+        "fatal": ({"state": "findings", "findings": [finding("fatal", "x")]}, "fatal: x"),
+        "incomplete-2": (
+            {"state": "incomplete", "unavailable": [pods]},
+            "incomplete: pods unavailable: timed out",
+        ),
+        "incomplete-3": ({"state": "incomplete"}, no_reason),
+        "incomplete-4": (
+            warning | {"unavailable": [pods]},
             "pods unavailable: timed out; warning: 7 leaked_reservation",
         ),
-        ("incomplete", {"unavailable": [pods]}, Rank.UNKNOWN, False, "incomplete: pods unavailable: timed out"),
-        ("incomplete", {}, Rank.UNKNOWN, False, no_reason),
-        ("incomplete", {"findings": [critical]}, Rank.CRITICAL, False, f"{no_reason}; critical: exhausted_range"),
-        ("stalled", {"report": old}, Rank.UNKNOWN, False, "stalled: the last report is 6m40s old"),
-    ]
-    for state, changes, rank, complete, text in cases:
-        found = of(status(state=state, **changes))
-        assert (found.rank, found.complete, found.text, found.agent) == (rank, complete, text, "0.1.0")
+        "no-finding": ({"state": "findings"}, "none"),
+        "stalled": ({"state": "stalled", "report": old}, "stalled: the last report is 6m40s old"),
+        "least-free": (warning | {"networks": [network(free=3)]}, "warning: 7 leaked_reservation"),
+        "more-leaks": (warning | {"networks": [network(leaked=2)]}, "warning: 7 leaked_reservation"),
+        "leaks": (warning, "warning: 7 leaked_reservation"),
+        "info": ({"findings": [INFO]}, "info: left_over_network"),
+        "worker-9": ({}, "none"),
+        "worker-10": ({}, "none"),
+        "no-range": ({"networks": [network(usable=None, free=None)]}, "none"),
+    }
+    for node, (changes, _) in reversed(cases.items()):
+        kubectl.node(node, output=json.dumps(status(node, **changes)))
+    done = kubectl.run("status")
+    assert done.out.splitlines()[0] == "16 nodes: 3 critical, 6 unknown, 3 warning, 1 info, 3 ok"
+    assert {node: row["FINDINGS"] for node, row in rows(done).items()} == {
+        node: text for node, (_, text) in cases.items()
+    }
+    assert list(rows(done)) == list(cases)
+    assert {row["AGENT"] for row in rows(done).values()} == {"0.1.0"}
+    incomplete = [node for node in cases if node.startswith(("incomplete", "stalled"))]
+    assert [kubectl.run("status", node).code for node in incomplete] == [3] * len(incomplete)
+    assert kubectl.run("status", *[node for node in cases if node not in incomplete]).code == 0
 
 
-def test_a_node_without_a_usable_answer_is_unknown() -> None:
-    schema = "nodeleak.status/v1"
-    no_report = {"schema": schema, "state": "no_report", "why": "starting"}
+def test_a_node_without_a_usable_answer_is_unknown(kubectl: FakeKubectl) -> None:
     forbidden = 'Error from server (Forbidden): pods "x" is forbidden'
-    cases = [
-        (Answer("worker-1", None, "", "no answer within 20 s"), "no answer", "no answer within 20 s"),
-        (answer_of("worker-1", 1, "", f"{forbidden}\n"), "no answer", forbidden),
-        (Answer("worker-1", 0, "OK\n"), "no answer", "its output is not the expected document"),
-        (Answer("worker-1", 69, json.dumps(no_report)), "no report", "no report: starting"),
-    ]
-    documents: list[tuple[dict[str, Any], str, str]] = [
-        ({"x": math.nan}, "no answer", "its output is not the expected document"),
-        (
-            *({"schema": "nodeleak.status/v2"}, "unknown schema"),
-            f'answers with schema "nodeleak.status/v2", this command reads {schema}: use one version',
+    no_report = {"schema": SCHEMA, "state": "no_report", "why": "starting"}
+    no_json = "its output is not the expected document"
+    unreadable = f"cannot read its {SCHEMA}"
+    answers: dict[str, tuple[dict[str, Any], str, str]] = {
+        "forbidden": ({"own_code": 1, "error": f"{forbidden}\n"}, "no answer", forbidden),
+        "text": ({"output": "OK\n"}, "no answer", no_json),
+        "starting": ({"output": json.dumps(no_report), "code": 69}, "no report", "no report: starting"),
+        "away": ({"status": "NotReady", "output": "OK"}, "no answer", f"{no_json} (node NotReady)"),
+    }
+    documents: dict[str, tuple[dict[str, Any], str, str]] = {
+        "nan": ({"x": float("nan")}, "no answer", "kubectl exec ended without the whole output"),
+        "newer": (
+            {"schema": "nodeleak.status/v2"},
+            "unknown schema",
+            f'answers with schema "nodeleak.status/v2", this command reads {SCHEMA}: use one version',
         ),
-        ({"schema": None}, "unknown schema", 'with schema "None"'),
-        ({"state": "resting"}, "unreadable", f"cannot read its {schema}"),
-        ({"findings": [1]}, "unreadable", f"cannot read its {schema}"),
-        ({"report": {"age_seconds": 1e99}}, "unreadable", f"cannot read its {schema}"),
+        "null": ({"schema": None}, "unknown schema", 'with schema "None"'),
+        "state": ({"state": "resting"}, "unreadable", unreadable),
+        "findings": ({"findings": [1]}, "unreadable", unreadable),
+        "age": ({"report": {"age_seconds": 1e99}}, "unreadable", unreadable),
+    }
+    for node, (changes, agent, text) in documents.items():
+        answers[node] = ({"output": json.dumps(status(node, **changes))}, agent, text)
+    for node, (answer, _, _) in answers.items():
+        kubectl.node(node, **answer)
+    done = kubectl.run("status", "-o", "wide")
+    assert (done.code, done.out.splitlines()[0]) == (3, "10 nodes: 10 unknown")
+    for node, (_, agent, text) in answers.items():
+        assert (rows(done)[node]["AGENT"], text in rows(done)[node]["FINDINGS"]) == (agent, True), node
+
+
+def test_an_agent_that_does_not_run_is_not_asked(kubectl: FakeKubectl) -> None:
+    cases = {
+        "pending": (agent_pod("pending", phase="Pending", ready="", waiting="ImagePullBackOff"), "ImagePullBackOff"),
+        "waiting": (agent_pod("waiting", waiting="CrashLoopBackOff", ready="False"), "CrashLoopBackOff"),
+        "failed": (agent_pod("failed", phase="Failed", ready=""), "Failed"),
+        "new": (agent_pod("new", phase="", ready=""), "no status yet"),
+    }
+    for node, (pod, _) in cases.items():
+        kubectl.node(node, pods=[pod])
+    kubectl.node("worker-1", pods=[])
+    found = rows(kubectl.run("status", "-o", "wide"))
+    assert (found["worker-1"]["AGENT"], found["worker-1"]["FINDINGS"]) == ("missing", "no agent pod on this node")
+    for node, (_, why) in cases.items():
+        text = f"agent pod kube-system/nodeleak-{node} is not running: {why}"
+        assert (found[node]["AGENT"], found[node]["FINDINGS"]) == ("not running", text)
+    assert kubectl.asked() == []
+
+
+def test_of_two_agents_the_one_that_runs_is_asked(kubectl: FakeKubectl) -> None:
+    newer = {"created": "2026-03-27T00:00:00Z"}
+    others: list[dict[str, Any]] = [
+        {"phase": "Failed", "ready": "", **newer},
+        {"deleted": "2026-03-27T00:00:00Z", **newer},
+        {"ready": "False", **newer},
+        {"created": "2026-03-20T00:00:00Z"},
     ]
-    cases += [
-        (Answer("worker-1", 0, json.dumps(status() | changes)), agent, text) for changes, agent, text in documents
-    ]
-    for answer, agent, text in cases:
-        found = node_status(TARGET, answer)
-        assert (found.rank, found.complete, found.agent) == (Rank.UNKNOWN, False, agent)
-        assert text in found.text
+    for number, other in enumerate(others):
+        for order in (1, -1):
+            node = f"worker-{number}{order}"
+            pods = [agent_pod(node, pod=f"nodeleak-old-{node}", **other), agent_pod(node)]
+            kubectl.node(node, pods=pods[::order], output=json.dumps(status(node)))
+    assert kubectl.run("status").out.splitlines()[0] == "8 nodes: 8 ok"
+    assert not any("old" in node for node in kubectl.asked())
 
 
-def test_a_node_that_was_not_asked_says_why() -> None:
-    missing = node_status(Target("worker-1", "Ready", None), None)
-    assert (missing.rank, missing.agent, missing.text) == (Rank.UNKNOWN, "missing", "no agent pod on this node")
-    waiting = Agent("worker-1", "kube-system", "nodeleak-x", "nodeleak", not_running="CrashLoopBackOff")
-    stopped = node_status(Target("worker-1", "Ready", waiting), None)
-    assert (stopped.rank, stopped.agent) == (Rank.UNKNOWN, "not running")
-    assert stopped.text.endswith("is not running: CrashLoopBackOff")
+def test_the_container_of_the_agent_is_asked(kubectl: FakeKubectl) -> None:
+    containers = {"a": ["istio-proxy", "nodeleak"], "b": ["agent"], "c": ["agent", "sidecar"]}
+    for node, names in containers.items():
+        kubectl.node(node, pods=[agent_pod(node, containers=names)], output=json.dumps(status(node)))
+    sidecar_waits = agent_pod("d", ready="False", containers=["nodeleak", "mesh"])
+    sidecar_waits["status"]["phase"] = "Pending"
+    sidecar_waits["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    kubectl.node("d", pods=[sidecar_waits], output=json.dumps(status("d")))
+    found = rows(kubectl.run("status", "--parallel=1"))
+    asked = [call[call.index("--container") + 1] for call in kubectl.calls("exec")]
+    assert asked == ["nodeleak", "agent", "agent", "nodeleak"]
+    assert [row["AGENT"] for row in found.values()] == ["0.1.0", "0.1.0", "0.1.0", "0.1.0 not ready"]
 
 
-def test_no_answer_names_the_state_of_the_node() -> None:
-    target = Target("worker-1", "NotReady", AGENT)
-    assert node_status(target, Answer("worker-1", None, "", "no answer")).text == "no answer (node NotReady)"
-
-
-def test_an_agent_that_is_not_ready_says_so() -> None:
-    target = Target("worker-1", "Ready", Agent("worker-1", "kube-system", "nodeleak-x", "nodeleak", ready=False))
-    assert of(status(), target=target).agent == "0.1.0 not ready"
-
-
-def test_nodes_are_sorted_worst_first() -> None:
-    few = [{"name": "cbr0", "usable": 253, "free": 3, "leaked": 9, "unknown": 0}]
-    not_known = [{"name": "cbr0", "usable": None, "free": None, "leaked": 0, "unknown": 0}]
-    critical = {"state": "findings", "findings": [finding("critical", "exhausted_range")]}
-    warning = {"state": "findings", "findings": [finding("warning", "leaked_reservation")]}
-    found = [
-        named("worker-10"),
-        named("worker-9"),
-        named("ranges", networks=not_known),
-        named("leaks", networks=few, **warning),
-        named("more", **warning),
-        named("incomplete", state="incomplete"),
-        named("worst", **critical),
-        named("info", findings=[finding("info", "left_over_network")]),
-    ]
-    order = [status.target.node for status in worst_first(found)]
-    assert order == ["worst", "incomplete", "leaks", "more", "info", "worker-9", "worker-10", "ranges"]
-
-
-def test_the_summary_counts_nodes_and_names_different_versions() -> None:
-    found = [named("a"), named("b"), named("c", version="0.2.0", state="incomplete")]
-    assert summary(found) == ["3 nodes: 1 unknown, 2 ok", "The agents have different versions: 0.1.0 (2), 0.2.0 (1)"]
-    assert summary([named("a")]) == ["1 node: 1 ok"]
-    assert summary([]) == ["no nodes"]
-
-
-def test_the_table_has_a_row_for_each_network() -> None:
-    two = [
-        {"name": "cbr0", "usable": 253, "free": 12, "leaked": 7, "unknown": 0},
-        {"name": "storage", "usable": None, "free": None, "leaked": None, "unknown": 3},
-    ]
-    found = [named("worker-1", networks=two), node_status(Target("worker-2", "Ready", None), None)]
-    assert status_table(found, wide=False) == (
-        "2 nodes: 1 unknown, 1 ok\n"
+def test_the_table_has_a_row_for_each_network_and_the_versions(kubectl: FakeKubectl) -> None:
+    storage = network("storage", usable=None, free=None, leaked=None, unknown=3)
+    kubectl.node("worker-1", output=json.dumps(status(networks=[network(leaked=7), storage])))
+    kubectl.node("worker-2", pods=[])
+    kubectl.node("worker-3", output=json.dumps(status(version="0.2.0")))
+    assert kubectl.run("status").out == (
+        "3 nodes: 1 unknown, 2 ok\n"
+        "The agents have different versions: 0.1.0 (1), 0.2.0 (1)\n"
         "\n"
         "NODE      AGENT    NETWORK  FREE    LEAKED  AGE  FINDINGS\n"
+        "worker-2  missing  -        -       -       -    no agent pod on this node\n"
         "worker-1  0.1.0    cbr0     12/253  7       12s  none\n"
         "worker-1  0.1.0    storage  ?/?     ?       12s  none\n"
-        "worker-2  missing  -        -       -       -    no agent pod on this node\n"
+        "worker-3  0.2.0    cbr0     12/253  0       12s  none\n"
     )
 
 
-def test_the_wide_table_shows_pods_cleanup_and_long_texts() -> None:
-    why = "x" * 150
-    found = named("worker-1", state="incomplete", unavailable=[{"source": "pods", "why": why}])
-    assert why not in status_table([found], wide=False)
-    wide = status_table([found], wide=True)
-    assert why in wide
-    assert "kube-system/nodeleak-x" in wide
-    assert "off, cannot release: read-only mount" in wide
+def test_the_wide_table_shows_pods_cleanup_and_long_texts(kubectl: FakeKubectl) -> None:
+    why = f"\x1b[2J{'x' * 150}"
+    unavailable = {"state": "incomplete", "unavailable": [{"source": "pods", "why": why}]}
+    auto = status()["cleanup"] | {"mode": "auto", "why_not": []}
+    kubectl.node("worker-1", output=json.dumps(status(**unavailable)))
+    kubectl.node("worker-2", output=json.dumps(status(cleanup=auto | {"release_possible": True})))
+    kubectl.node("worker-3", output=json.dumps(status(cleanup=auto | {"release_possible": None})))
+    assert "x" * 150 not in kubectl.run("status").out
+    done = kubectl.run("status", "-o", "wide")
+    assert "\x1b" not in done.out
+    first, *others = rows(done).values()
+    assert (first["POD"], "x" * 150 in first["FINDINGS"]) == ("kube-system/nodeleak-worker-1", True)
+    assert first["CLEANUP"] == "off, cannot release: read-only mount"
+    assert [row["CLEANUP"] for row in others] == ["auto, can release", "auto, unknown"]
 
 
-def test_cleanup_says_whether_a_release_is_possible() -> None:
-    for possible, text in ((True, "auto, can release"), (None, "auto, unknown")):
-        cleanup = status()["cleanup"] | {"mode": "auto", "release_possible": possible, "why_not": []}
-        assert f"  {text}  " in status_table([of(status(cleanup=cleanup))], wide=True)
+def test_the_longest_names_of_one_agent_do_not_widen_the_rows_of_all(kubectl: FakeKubectl) -> None:
+    long = status(version="v" * 10_000, networks=[network("n" * 10_000)])
+    kubectl.node("worker-1", output=json.dumps(long))
+    kubectl.node("worker-2", output=json.dumps(status()))
+    assert max(map(len, kubectl.run("status", "-o", "wide").out.splitlines())) < 1000
 
 
-def test_a_text_of_a_node_cannot_control_the_terminal() -> None:
-    found = named("worker-1", state="incomplete", unavailable=[{"source": "pods", "why": "\x1b[2Jgone"}])
-    assert "\x1b" not in status_table([found], wide=True)
+def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=json.dumps(status()))
+    done = kubectl.run("status", "--context=staging", "--kubeconfig=/k", "-n", "agents", "-l", "pool=web")
+    assert done.code == 0
+    (call,) = kubectl.calls("exec")
+    assert call == [
+        *("exec", "--context=staging", "--kubeconfig=/k", "--namespace", "kube-system", "nodeleak-worker-1"),
+        *("--container", "nodeleak", "--", "nodeleak", "status", "-o", "json"),
+    ]
+    nodes, pods = kubectl.calls("get")
+    assert nodes[:4] == ["get", "--context=staging", "--kubeconfig=/k", "nodes"]
+    assert "--selector=pool=web,kubernetes.io/os!=windows,type!=virtual-kubelet" in nodes
+    assert "--namespace=agents" in pods
+
+
+def test_status_as_json_is_one_document(kubectl: FakeKubectl) -> None:
+    no_report = {"schema": SCHEMA, "state": "no_report", "why": "x"}
+    kubectl.node("worker-1", output=json.dumps(status()))
+    kubectl.node("worker-2", pods=[])
+    kubectl.node("worker-3", code=69, output=json.dumps(no_report))
+    done = kubectl.run("status", "-o", "json")
+    assert done.code == 3
+    assert json.loads(done.out) == {
+        "schema": "nodeleak.fleet/v1",
+        "command": "status",
+        "nodes": [
+            {"node": "worker-2", "exit_code": None, "error": "no agent pod on this node"},
+            {"node": "worker-3", "exit_code": 69, "document": no_report},
+            {"node": "worker-1", "exit_code": 0, "document": status()},
+        ],
+    }
+
+
+def test_the_exit_code_says_on_request_whether_there_are_findings(kubectl: FakeKubectl) -> None:
+    for severity, code in (("critical", 1), ("warning", 1), ("info", 0)):
+        kubectl.node(severity, output=json.dumps(status(findings=[finding(severity, "x")])))
+        assert [kubectl.run("status", severity, *more).code for more in ((), ("--exit-code",))] == [0, code]
+
+
+@pytest.mark.parametrize("kept", [0, 30])
+def test_an_output_that_kubectl_lost_is_requested_again_once(kept: int, kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=json.dumps(status()), lost=1, kept=kept)
+    kubectl.node("worker-2", output=json.dumps(status()), lost=2, kept=kept)
+    done = kubectl.run("status", "--parallel=1")
+    assert (done.code, done.out.splitlines()[0]) == (3, "2 nodes: 1 unknown, 1 ok")
+    assert rows(done)["worker-2"]["FINDINGS"].startswith("kubectl exec ended without the whole output")
+    assert kubectl.asked() == ["worker-1", "worker-1", "worker-2", "worker-2"]
 
 
 JSON = st.recursive(
@@ -175,10 +258,18 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(sorted(status())), JSON))
-def test_no_document_is_read_as_healthy_by_accident(changes: dict[str, Any]) -> None:
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.dictionaries(st.sampled_from(sorted(status())), JSON), min_size=20, max_size=20))
+def test_no_document_is_read_as_healthy_by_accident(kubectl: FakeKubectl, changes: list[dict[str, Any]]) -> None:
     """Whatever an agent sends: it is shown, and healthy only if it says so itself."""
-    found = of(status() | changes)
-    assert status_table([found], wide=True)
-    if found.rank is Rank.OK:
-        assert (status() | changes)["state"] == "ok"
+    kubectl.nodes.clear()
+    kubectl.pods.clear()
+    documents = {f"worker-{number}": status() | changed for number, changed in enumerate(changes)}
+    for node, document in documents.items():
+        kubectl.node(node, output=json.dumps(document))
+    done = kubectl.run("status", "-o", "wide")
+    healthy = int((re.findall(r"(\d+) ok", done.out) or [0])[0])
+    table = done.out.partition("\nNODE ")[2].splitlines()[1:]
+    worst_first = list(dict.fromkeys(line.split()[0] for line in table))
+    assert sorted(worst_first) == sorted(documents)
+    assert all(documents[node]["state"] == "ok" for node in worst_first[len(documents) - healthy :])
