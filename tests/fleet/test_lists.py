@@ -28,7 +28,7 @@ exec "$0-before" "$@"
 
 
 def test_a_list_that_does_not_come_is_an_error(tmp_path: Path) -> None:
-    cases = [(script, ("status",)) for script in HUNG]
+    cases: list[tuple[str, tuple[str, ...]]] = [(script, ("status",)) for script in HUNG]
     cases += [(HUNG[0], ("scan", "worker-1")), (HUNG[0], ("clean", "--all", "--apply", "--yes"))]
     children = []
     for number, (script, arguments) in enumerate(cases):

@@ -181,7 +181,7 @@ def test_the_table_has_a_row_for_each_network_and_the_versions(kubectl: FakeKube
 
 def test_the_wide_table_shows_pods_cleanup_and_long_texts(kubectl: FakeKubectl) -> None:
     why = f"\x1b[2J{'x' * 150}"
-    unavailable = {"state": "incomplete", "unavailable": [{"source": "pods", "why": why}]}
+    unavailable: dict[str, Any] = {"state": "incomplete", "unavailable": [{"source": "pods", "why": why}]}
     auto = status()["cleanup"] | {"mode": "auto", "why_not": []}
     kubectl.node("worker-1", output=json.dumps(status(**unavailable)))
     kubectl.node("worker-2", output=json.dumps(status(cleanup=auto | {"release_possible": True})))

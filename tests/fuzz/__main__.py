@@ -11,10 +11,10 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 
+from tests.fuzz.commands import FUZZERS
 from tests.fuzz.fuzzer import Fuzzer
-from tests.fuzz.parsers import FUZZERS
 
-_BATCH = 200
+_BATCH = 50
 _PROGRESS = 10.0
 """Seconds between two lines of progress."""
 

@@ -8,13 +8,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from hypothesis import strategies as st
 
 NESTED: Final = b"\0[", b"\0{"
-_LESS_DEEP: Final = range(24)
-"""A parser that walks the tree again needs some frames more than `json.loads` did, or fewer."""
+_LESS_DEEP: Final = range(40)
+"""What reads the content has frames of its own, and whoever walks the tree again needs more than `json.loads` did."""
 
 TEXTS: Final = (
     "", " ", "/", "..", "a/b/c", "\0", "\ud800", "\udcff", "\ufeff", "\x1b[2J", "²", "٣", "x" * 5000, "é",
@@ -45,12 +46,13 @@ def mutated(seeds: Sequence[bytes], *, as_json: bool) -> st.SearchStrategy[bytes
     return (_json_mutated(seeds) | _json_mutated(seeds) | of_bytes) if as_json else of_bytes
 
 
-def expanded(content: bytes) -> Iterator[bytes]:
-    """Return the contents that one with `NESTED` stands for; to be called where the parser is called."""
+def expanded(content: bytes, *, in_thread: bool = False) -> Iterator[bytes]:
+    """Return the contents that one with `NESTED` stands for; to be called where the content is read, or `in_thread`."""
     if not any(one in content for one in NESTED):
         yield content
         return
-    deepest = _deepest()
+    with ThreadPoolExecutor(1) as pool:
+        deepest = pool.submit(_deepest).result() if in_thread else _deepest()
     for depth in (*(deepest - less for less in _LESS_DEEP), deepest + 1000):
         lists = content.replace(NESTED[0], b"[" * depth + b"]" * depth)
         yield lists.replace(NESTED[1], b'{"a":' * depth + b"1" + b"}" * depth)

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from tests.fuzz.parsers import FUZZERS
+from tests.fuzz.commands import FUZZERS
 
 
 def test_samples_are_parsed_and_what_once_failed_does_not_fail_again() -> None:
