@@ -4,9 +4,12 @@ import errno
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Final
@@ -14,10 +17,12 @@ from urllib.parse import unquote_plus
 
 from prometheus_client import CollectorRegistry
 
-from agent import cli
+from agent.cli import main as nodeleak
 from agent.exporters.web.page import Page
 from agent.exporters.web.server import HttpExporter
-from agent.fleet import command
+from agent.fleet.command import main as kubectl_nodeleak
+from tests.fakes import host, nodes
+from tests.fakes.engine import engine
 from tests.fuzz import sources
 from tests.fuzz.fuzzer import SAMPLES, Fuzzer, Opening, Parse, Refused
 from tests.wire import FakeServer, Request, http
@@ -77,11 +82,31 @@ def _command(file: str, *arguments: str) -> Opening:
 
         def parse(content: bytes) -> None:
             path.write_bytes(content)
-            _run(cli.main, *(argument.format(directory) for argument in arguments))
+            _run(nodeleak, *(argument.format(directory) for argument in arguments))
 
         yield parse
 
     return opened
+
+
+@contextmanager
+def _released_result(directory: Path) -> Iterator[Parse]:
+    """Release a sandbox whose result in libcni's cache has the content."""
+    incident = nodes.the_incident(datetime.now(UTC))
+    (leaked,) = incident.leaked[:1]
+    node = replace(incident, leaked=(leaked,), running=incident.running[:2])
+    built = host.build(directory / "node", node)
+    options = ("--apply", "--cleanup-network=kubenet", "--api=off", "--probe=off", "--confirm-after=1ms")
+
+    def parse(content: bytes) -> None:
+        shutil.rmtree(built.state, ignore_errors=True)  # or so many releases were over the budget
+        host.write_store(built.store, node.reserved)
+        (built.cache / f"kubenet-{leaked.id}-eth0").write_bytes(content)
+        printed = _run(nodeleak, "clean", *built.options, *options)
+        assert (built.store / leaked.ip).exists() == ("0 released" in printed)
+
+    with engine(built.docker_socket, node):
+        yield parse
 
 
 @contextmanager
@@ -113,7 +138,9 @@ def _kubectl(directory: Path) -> Iterator[None]:
 def _node_answer(directory: Path) -> Iterator[Parse]:
     def parse(content: bytes) -> None:
         (directory / "content").write_bytes(content)
-        assert "3 unknown" in (printed := _run(command.main, "status")) or "2 unknown" in printed or b'"ok"' in content
+        assert (
+            "3 unknown" in (printed := _run(kubectl_nodeleak, "status")) or "2 unknown" in printed or b'"ok"' in content
+        )
 
     with _kubectl(directory):
         yield parse
@@ -132,7 +159,7 @@ def _prometheus(directory: Path) -> Iterator[Parse]:
     def parse(content: bytes) -> None:
         for query in _QUERIES:
             given.update(dict(zip(_QUERIES, real, strict=True)) | {query: content})
-            _run(command.main, "status", f"--prometheus={server.url}")
+            _run(kubectl_nodeleak, "status", f"--prometheus={server.url}")
 
     with _kubectl(directory), FakeServer(answers) as server:
         yield parse
@@ -173,6 +200,7 @@ FUZZERS: Final[tuple[Fuzzer, ...]] = (
     *sources.FUZZERS,
     Fuzzer("recording", _command("node.json", "scan", "--recording={}/node.json"), recordings=_RECORDINGS),
     Fuzzer("journal-entry", _command("journal/1.json", "journal", "--state-dir={}")),
+    Fuzzer("released-result", _released_result),
     Fuzzer("node-answer", _node_answer),
     Fuzzer("prometheus", _prometheus),
     Fuzzer("http-request", _requests, as_json=False),
