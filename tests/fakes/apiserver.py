@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
 from tests.fakes.nodes import FakeNode, PodSandbox
-from tests.fakes.serving import Handler, Threads, compact, serving
+from tests.fakes.serving import Handler, Threads, compact, filled, serving
 
 _VERSION = 48_213_007
 """The resource version of all objects."""
@@ -130,86 +130,39 @@ def _field(item: Tree, path: str) -> Any:
 
 
 def _not_found(path: str) -> Tree:
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": f"the fake API server has no {path}",
-        "reason": "NotFound",
-        "code": 404,
-    }
+    message = f"the fake API server has no {path}"
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": 404}
 
 
 def node_object(node: FakeNode) -> Tree:
-    room = {"cpu": "32", "memory": "131072Mi", "pods": str(node.max_pods)}
-    return {
-        "kind": "Node",
-        "apiVersion": "v1",
-        "metadata": {
-            "name": node.name,
-            "uid": "9d1c2f8e-0000-4000-8000-004004004004",
-            "resourceVersion": str(_VERSION),
-            "creationTimestamp": _moment(node.booted),
-            "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"},
-        },
-        "spec": {"podCIDR": str(node.cidr), "podCIDRs": [str(node.cidr)], "providerID": f"fake:///{node.name}"}
-        | ({"unschedulable": True} if node.unschedulable else {}),
-        "status": {
-            "capacity": room,
-            "allocatable": room,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
-            "addresses": [{"type": "InternalIP", "address": node.ip}, {"type": "Hostname", "address": node.name}],
-            "nodeInfo": {"kubeletVersion": "v1.18.8", "containerRuntimeVersion": node.runtime},
-        },
-    }
+    found = filled(
+        "node", node=node.name, node_ip=node.ip, cidr=node.cidr, created=_moment(node.booted), runtime=node.runtime,
+        max_pods=node.max_pods, version=_VERSION,
+    )  # fmt: skip
+    if node.unschedulable:
+        found["spec"]["unschedulable"] = True
+    return found
 
 
 def pod_object(node: FakeNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
-    pod = _blank_pod(node, sandbox.namespace, sandbox.pod, sandbox.uid)
-    pod["metadata"]["creationTimestamp"] = _moment(sandbox.made)
-    ip = sandbox.ip or node.ip
+    pod = _pod(node, sandbox)
     if not sandbox.ip:
         pod["spec"]["hostNetwork"] = True
-    pod["status"] = {
-        "phase": "Running",
-        "conditions": [
-            {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": _moment(sandbox.made)}
-            for kind in ("Initialized", "Ready", "ContainersReady", "PodScheduled")
-        ],
-        "hostIP": node.ip,
-        "podIP": ip,
-        "podIPs": [{"ip": ip}],
-        "startTime": _moment(sandbox.made),
-        "containerStatuses": [
-            {
-                "name": "app",
-                "state": {"running": {"startedAt": _moment(sandbox.made)}},
-                "lastState": {},
-                "ready": True,
-                "restartCount": sandbox.restarts,
-                "image": "registry.example/app:1",
-                "imageID": f"docker-pullable://registry.example/app@sha256:{sandbox.container_id[::-1]}",
-                "containerID": f"docker://{sandbox.container_id}",
-                "started": True,
-            }
-        ],
-        "qosClass": "BestEffort",
-    }
     _fill(pod, least_bytes)
     return pod
 
 
 def pending_pod(node: FakeNode, namespace: str, name: str) -> Tree:
-    pod = _blank_pod(node, namespace, name, "5b1d7c1e-0000-4000-8000-000000000001")
-    pod["status"] = {"phase": "Pending", "hostIP": node.ip, "qosClass": "BestEffort"}
-    return pod
+    waiting = PodSandbox("", namespace, name, "", node.kubelet_started)
+    return _pod(node, waiting) | {"status": {"phase": "Pending", "hostIP": node.ip, "qosClass": "BestEffort"}}
 
 
 def _evicted_pods(node: FakeNode) -> Iterator[Tree]:
     """Make pods of `_EVICTED_BYTES` each, which share all but their names."""
-    model = _blank_pod(node, "batch", "nightly-report-7c76c6984d-00000", "")
-    _fill(model, _EVICTED_BYTES)
+    model = pod_object(
+        node, PodSandbox("", "batch", "nightly-report-7c76c6984d-00000", "", node.kubelet_started), _EVICTED_BYTES
+    )
+    del model["spec"]["hostNetwork"]
     model["status"] = {
         "phase": "Failed",
         "reason": "Evicted",
@@ -221,44 +174,27 @@ def _evicted_pods(node: FakeNode) -> Iterator[Tree]:
         yield {**model, "metadata": model["metadata"] | names}
 
 
-def _blank_pod(node: FakeNode, namespace: str, name: str, uid: str) -> Tree:
-    return {
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "metadata": {
-            "name": name,
-            "generateName": name[:-5],
-            "namespace": namespace,
-            "uid": uid,
-            "resourceVersion": str(_VERSION - 1),
-            "creationTimestamp": _moment(node.kubelet_started),
-            "labels": {"app": name.rsplit("-", 2)[0], "pod-template-hash": name.split("-")[-2]},
-            "managedFields": [],
-        },
-        "spec": {
-            "volumes": [{"name": "default-token", "secret": {"secretName": "default-token", "defaultMode": 420}}],
-            "containers": [
-                {
-                    "name": "app",
-                    "image": "registry.example/app:1",
-                    "env": [],
-                    "resources": {},
-                    "volumeMounts": [{"name": "default-token", "readOnly": True, "mountPath": "/var/run/secrets"}],
-                    "terminationMessagePath": "/dev/termination-log",
-                    "terminationMessagePolicy": "File",
-                    "imagePullPolicy": "IfNotPresent",
-                }
-            ],
-            "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": 30,
-            "dnsPolicy": "ClusterFirst",
-            "serviceAccountName": "default",
-            "nodeName": node.name,
-            "securityContext": {},
-            "schedulerName": "default-scheduler",
-            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300}],
-        },
-    }
+def _pod(node: FakeNode, sandbox: PodSandbox) -> Tree:
+    """Return a pod that runs."""
+    name = sandbox.pod
+    pod = filled(
+        "pod",
+        app=name.rsplit("-", 2)[0],
+        container=sandbox.container_id,
+        created=_moment(sandbox.made),
+        hash=name.split("-")[-2],
+        image=sandbox.container_id[::-1],
+        ip=sandbox.ip or node.ip,
+        namespace=sandbox.namespace,
+        node=node.name,
+        node_ip=node.ip,
+        pod=name,
+        prefix=name[:-5],
+        uid=sandbox.uid,
+        version=_VERSION - 1,
+    )
+    pod["status"]["containerStatuses"][0]["restartCount"] = sandbox.restarts
+    return pod
 
 
 def _fill(pod: Tree, least_bytes: int) -> None:

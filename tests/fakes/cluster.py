@@ -38,7 +38,6 @@ class Ran:
     output: str = ""
     error: str = ""
     code: int = 0
-    seconds: float = 0.0
     broken: bool = False
     """Whether the connection ends before the command does."""
 
@@ -49,27 +48,20 @@ class FakeCluster:
 
     nodes: Sequence[str]
     run: Callable[[str, Sequence[str]], Ran]
-    daemon_sets: Sequence[Tree] = ()
     proxied: Callable[[str], Tree] = lambda _: {}
     """What every service answers to a path and its query."""
     url: str = ""
     requests: "Counter[str]" = field(default_factory=Counter)
     lock: Lock = field(default_factory=Lock)
-    most: int = 0
-    """The greatest number of commands at the same time."""
-    running: int = 0
 
     def pod(self, node: str) -> Tree:
         created = "2026-03-26T19:00:00Z"
-        metadata = {"name": f"nodeleak-{node}", "namespace": "kube-system", "labels": LABELS}
+        names = {"namespace": "kube-system", "name": f"nodeleak-{node}", "creationTimestamp": created}
         return {
             "kind": "Pod",
             "apiVersion": "v1",
-            "metadata": metadata | {"creationTimestamp": created},
-            "spec": {
-                "nodeName": node,
-                "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak:0.1.0"}],
-            },
+            "metadata": names | {"labels": LABELS},
+            "spec": {"nodeName": node, "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak"}]},
             "status": {
                 "phase": "Running",
                 "conditions": [{"type": "Ready", "status": "True"}],
@@ -86,17 +78,6 @@ class FakeCluster:
             self.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
             yield self
 
-    @contextmanager
-    def command(self) -> Iterator[None]:
-        with self.lock:
-            self.running += 1
-            self.most = max(self.most, self.running)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.running -= 1
-
 
 class _Server(Threads, HTTPServer):
     request_queue_size = 128
@@ -110,54 +91,41 @@ class _ClusterHandler(Handler):
     server: _Server
 
     def answer(self, url: SplitResult) -> None:
-        cluster = self.server.cluster
+        cluster, query = self.server.cluster, parse_qs(url.query)
         match url.path.strip("/").split("/"):
             case ["api", "v1", "namespaces", "kube-system", "pods", pod, "exec"]:
                 self._count("exec pods")
-                self._execute(pod.removeprefix("nodeleak-"), parse_qs(url.query)["command"])
+                self._execute(pod.removeprefix("nodeleak-"), query["command"])
             case ["api", "v1", "namespaces", "kube-system", "pods", pod]:
-                self._object("pods", [one for one in map(cluster.pod, cluster.nodes) if one["metadata"]["name"] == pod])
+                self._count("get pods")
+                self.send_tree(cluster.pod(pod.removeprefix("nodeleak-")))
             case ["api", "v1", "pods"] | ["api", "v1", "namespaces", "kube-system", "pods"]:
-                self._list("pods", "PodList", self._pods(parse_qs(url.query)))
+                self._count("list pods")
+                (selector,) = query.get("fieldSelector", [""])
+                name = selector.removeprefix("spec.nodeName=")
+                pods = [cluster.pod(node) for node in cluster.nodes if name in {"", node}]
+                metadata = {"resourceVersion": "7"}
+                self.send_tree({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods})
             case ["api", "v1", "nodes"]:
                 self._count("list nodes")
                 self.send_tree(_table(cluster.nodes))
             case ["api", "v1", "nodes", node]:
                 self._count("get nodes")
-                found = [one for one in cluster.nodes if one == node]
-                self.send_tree(_table(found) if found else _not_found(node), _status(found))
-            case ["apis", "apps", "v1", _] | ["apis", "apps", "v1", "namespaces", _, _]:
-                self._list("daemonsets", "DaemonSetList", cluster.daemon_sets)
+                self.send_tree(_table([node]))
             case ["api", "v1", "namespaces", namespace, "services", service, "proxy", *path]:
                 self._count(f"proxy {namespace}/{service}")
                 self.send_tree(cluster.proxied(f"/{'/'.join(path)}?{url.query}"))
             case _:
-                self._discover(url.path)
-
-    def _pods(self, query: dict[str, list[str]]) -> list[Tree]:
-        (selector,) = query.get("fieldSelector", [""])
-        name = selector.removeprefix("spec.nodeName=")
-        return [self.server.cluster.pod(node) for node in self.server.cluster.nodes if name in {"", node}]
+                self._count("discovery")
+                known = url.path in _DISCOVERY
+                self.send_tree(
+                    _DISCOVERY.get(url.path, {"kind": "Status", "apiVersion": "v1", "code": 404}),
+                    HTTPStatus.OK if known else HTTPStatus.NOT_FOUND,
+                )
 
     def _count(self, what: str) -> None:
         with self.server.cluster.lock:
             self.server.cluster.requests[what] += 1
-
-    def _list(self, what: str, kind: str, items: Sequence[Tree]) -> None:
-        self._count(f"list {what}")
-        version = "apps/v1" if what == "daemonsets" else "v1"
-        self.send_tree({"kind": kind, "apiVersion": version, "metadata": {"resourceVersion": "7"}, "items": items})
-
-    def _object(self, what: str, found: Sequence[Tree]) -> None:
-        self._count(f"get {what}")
-        self.send_tree(found[0] if found else _not_found(what), _status(found))
-
-    def _discover(self, path: str) -> None:
-        self._count("discovery")
-        if path not in _DISCOVERY:
-            self.send_tree(_not_found(path), HTTPStatus.NOT_FOUND)
-            return
-        self.send_tree(_DISCOVERY[path])
 
     def _execute(self, node: str, command: Sequence[str]) -> None:
         key = self.headers["Sec-WebSocket-Key"].encode() + _MAGIC.encode()
@@ -168,9 +136,8 @@ class _ClusterHandler(Handler):
         self.send_header("Sec-WebSocket-Protocol", "v5.channel.k8s.io")
         self.end_headers()
         self.wfile.flush()
-        with self.server.cluster.command():
-            done = self.server.cluster.run(node, command)
-            time.sleep(max(done.seconds, _LEAST))
+        time.sleep(_LEAST)
+        done = self.server.cluster.run(node, command)
         self._frame(_BINARY, bytes([_STDOUT]) + done.output.encode())
         if not done.broken:
             self._frame(_BINARY, bytes([_STDERR]) + done.error.encode())
@@ -203,35 +170,13 @@ def _exit_status(code: int) -> Tree:
     }
 
 
-def _status(found: Sequence[object]) -> HTTPStatus:
-    return HTTPStatus.OK if found else HTTPStatus.NOT_FOUND
-
-
-def _not_found(name: str) -> Tree:
-    text = f'"{name}" not found'
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "message": text,
-        "reason": "NotFound",
-        "code": 404,
-    }
-
-
 def _table(nodes: Sequence[str]) -> Tree:
-    columns = [
-        {"name": name, "type": "string", "format": "", "priority": 0} for name in ("Name", "Status", "Roles", "Age")
-    ]
+    columns = [{"name": name, "type": "string"} for name in ("Name", "Status", "Roles", "Age")]
+    kind = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
     rows = [
-        {
-            "cells": [node, "Ready", "<none>", "3d"],
-            "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": node}},
-        }
-        for node in nodes
+        {"cells": [node, "Ready", "<none>", "3d"], "object": {**kind, "metadata": {"name": node}}} for node in nodes
     ]
-    head = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "7"}}
-    return head | {"columnDefinitions": columns, "rows": rows}
+    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "columnDefinitions": columns, "rows": rows}
 
 
 def _resource(name: str, kind: str, *, namespaced: bool) -> Tree:
@@ -239,15 +184,10 @@ def _resource(name: str, kind: str, *, namespaced: bool) -> Tree:
     return {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs}
 
 
-_APPS = {"groupVersion": "apps/v1", "version": "v1"}
 _DISCOVERY: dict[str, Tree] = {
     "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
-    "/apis": {
-        "kind": "APIGroupList",
-        "apiVersion": "v1",
-        "groups": [{"name": "apps", "versions": [_APPS], "preferredVersion": _APPS}],
-    },
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
     "/api/v1": {
         "kind": "APIResourceList",
         "groupVersion": "v1",
@@ -256,11 +196,5 @@ _DISCOVERY: dict[str, Tree] = {
             _resource("pods", "Pod", namespaced=True),
             _resource("pods/exec", "PodExecOptions", namespaced=True),
         ],
-    },
-    "/apis/apps/v1": {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": "apps/v1",
-        "resources": [_resource("daemonsets", "DaemonSet", namespaced=True)],
     },
 }

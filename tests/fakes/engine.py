@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
 from tests.fakes.nodes import EXITED_BYTES, FakeNode, PodSandbox
-from tests.fakes.serving import Handler, Threads, compact, serving
+from tests.fakes.serving import Handler, Threads, compact, filled, serving
 
 _API_VERSION = "1.41"
 _LONGEST_SOCKET = 107
@@ -83,58 +83,20 @@ class _ClosingHandler(_EngineHandler):
     protocol_version = "HTTP/1.0"
 
 
-_VERSION = {
-    "Platform": {"Name": "fake of nodeleak's demo"},
-    "Version": "20.10.24",
-    "ApiVersion": _API_VERSION,
-    "MinAPIVersion": "1.12",
-    "GitCommit": "0000000",
-    "GoVersion": "none",
-    "Os": "linux",
-    "Arch": "amd64",
-}
+_VERSION = {"Version": "20.10.24", "ApiVersion": _API_VERSION, "MinAPIVersion": "1.12", "Os": "linux", "Arch": "amd64"}
 
 
 def _containers(sandbox: PodSandbox) -> Iterator[Tree]:
     """Summarise a pod's sandbox and its container, as dockershim labels them."""
-    about = {
-        "io.kubernetes.pod.name": sandbox.pod,
-        "io.kubernetes.pod.namespace": sandbox.namespace,
-        "io.kubernetes.pod.uid": sandbox.uid,
-    }
     created = int(sandbox.made.timestamp())
-    names = f"{sandbox.pod}_{sandbox.namespace}_{sandbox.uid}_{sandbox.restarts}"
-    yield _summary(
-        sandbox.id,
-        f"/k8s_POD_{names}",
-        "k8s.gcr.io/pause:3.2",
-        "/pause",
-        created,
-        {"annotation.kubernetes.io/config.source": "api", "io.kubernetes.docker.type": "podsandbox", **about},
-        "none" if sandbox.ip else "host",
-    )
-    if sandbox.starting:
-        return
-    yield _summary(
-        sandbox.container_id,
-        f"/k8s_app_{names}",
-        f"sha256:{sandbox.container_id[::-1]}",
-        "catalina.sh run",
-        created + 1,
-        {
-            "annotation.io.kubernetes.container.hash": sandbox.id[:8],
-            "annotation.io.kubernetes.container.restartCount": str(sandbox.restarts),
-            "annotation.io.kubernetes.container.terminationMessagePath": "/dev/termination-log",
-            "annotation.io.kubernetes.container.terminationMessagePolicy": "File",
-            "annotation.io.kubernetes.pod.terminationGracePeriod": "30",
-            "io.kubernetes.container.logpath": f"/var/log/pods/{names}/app/0.log",
-            "io.kubernetes.container.name": "app",
-            "io.kubernetes.docker.type": "container",
-            "io.kubernetes.sandbox.id": sandbox.id,
-            **about,
-        },
-        f"container:{sandbox.id}",
-    )
+    names = {"id": sandbox.id, "pod": sandbox.pod, "namespace": sandbox.namespace, "uid": sandbox.uid}
+    names["restarts"] = str(sandbox.restarts)
+    network = "none" if sandbox.ip else "host"
+    yield filled("docker-sandbox", **names, image=sandbox.id[::-1], network=network) | {"Created": created}
+    if not sandbox.starting:
+        container_id = sandbox.container_id
+        container = filled("docker-container", **names, container=container_id, image=container_id[::-1])
+        yield container | {"Created": created + 1}
 
 
 def _exited(sandbox: PodSandbox) -> Tree:
@@ -143,63 +105,8 @@ def _exited(sandbox: PodSandbox) -> Tree:
     return summary | {"State": "exited", "Status": "Exited (0) 2 days ago", "Labels": summary["Labels"] | note}
 
 
-def _summary(
-    container_id: str, name: str, image: str, command: str, created: int, labels: Tree, network_mode: str
-) -> Tree:
-    return {
-        "Id": container_id,
-        "Names": [name],
-        "Image": image,
-        "ImageID": f"sha256:{container_id[::-1]}",
-        "Command": command,
-        "Created": created,
-        "Ports": [],
-        "Labels": labels,
-        "State": "running",
-        "Status": "Up 8 hours",
-        "HostConfig": {"NetworkMode": network_mode},
-        "NetworkSettings": {"Networks": {}},
-        "Mounts": [
-            {
-                "Type": "bind",
-                "Source": f"/var/lib/kubelet/pods/{name}/{what}",
-                "Destination": to,
-                "Mode": "",
-                "RW": True,
-            }
-            for what, to in (("etc-hosts", "/etc/hosts"), ("token", "/var/run/secrets/kubernetes.io/serviceaccount"))
-            if network_mode.startswith("container:")
-        ],
-    }
-
-
 def _inspected(container: Tree) -> Tree:
-    """Say at length what the summary says in short: clients that list by inspecting each ask for this."""
     created = datetime.fromtimestamp(container["Created"], UTC).isoformat()
-    environment = [f"SERVICE_{number:02}_PORT=tcp://10.254.0.{number}:8080" for number in range(60)]
-    return {
-        "Id": container["Id"],
-        "Created": created,
-        "Path": container["Command"].split()[0],
-        "Args": container["Command"].split()[1:],
-        "State": {"Status": container["State"], "Running": True, "Paused": False, "Pid": 4711, "StartedAt": created},
-        "Image": container["ImageID"],
-        "Name": container["Names"][0],
-        "RestartCount": 0,
-        "Driver": "overlay2",
-        "HostConfig": {
-            **container["HostConfig"],
-            "ConfirmationState": 0,
-            "CpuShares": 2,
-            "OomScoreAdj": 1000,
-            "Privileged": False,
-        },
-        "Mounts": container["Mounts"],
-        "Config": {
-            "Hostname": container["Id"][:12],
-            "Env": environment,
-            "Image": container["Image"],
-            "Labels": container["Labels"],
-        },
-        "NetworkSettings": container["NetworkSettings"],
-    }
+    state = {"Status": container["State"], "Running": True, "Paused": False, "Pid": 4711, "StartedAt": created}
+    labels = {"Config": {"Image": container["Image"], "Labels": container["Labels"]}}
+    return {"Id": container["Id"], "Created": created, "Name": container["Names"][0], "State": state, **labels}

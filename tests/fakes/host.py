@@ -8,7 +8,6 @@ import base64
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,70 +20,28 @@ _RUNTIME, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000
 """Process ids."""
 
 
-@dataclass(frozen=True, slots=True)
 class Host:
     """One fake node's directory, laid out like a real root."""
 
-    root: Path
-
-    @property
-    def networks(self) -> Path:
-        return self.root / "var/lib/cni/networks"
-
-    @property
-    def store(self) -> Path:
-        return self.networks / "kubenet"
-
-    @property
-    def cache(self) -> Path:
-        return self.root / "var/lib/cni/cache/results"
-
-    @property
-    def net_d(self) -> Path:
-        return self.root / "etc/cni/net.d"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "var/lib/dockershim/sandbox"
-
-    @property
-    def proc(self) -> Path:
-        return self.root / "proc"
-
-    @property
-    def docker_socket(self) -> Path:
-        return self.root / "run/docker.sock"
-
-    @property
-    def containerd_socket(self) -> Path:
-        return self.root / "run/containerd.sock"
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.root / "etc/kubeconfig"
-
-    @property
-    def state(self) -> Path:
-        return self.root / "var/lib/nodeleak"
-
-    @property
-    def restore_options(self) -> tuple[str, ...]:
-        """Return the options that make `nodeleak restore` write here and nowhere else."""
-        return (
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.networks = root / "var/lib/cni/networks"
+        self.store = self.networks / "kubenet"
+        self.cache = root / "var/lib/cni/cache/results"
+        self.net_d = root / "etc/cni/net.d"
+        self.checkpoints = root / "var/lib/dockershim/sandbox"
+        self.proc = root / "proc"
+        self.docker_socket = root / "run/docker.sock"
+        self.containerd_socket = root / "run/containerd.sock"
+        self.kubeconfig = root / "etc/kubeconfig"
+        self.state = root / "var/lib/nodeleak"
+        self.restore_options = (
             f"--cni-networks-dir={self.networks}",
             f"--cni-cache-dir={self.cache}",
             f"--state-dir={self.state}",
         )
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """Return the options that make nodeleak read and write here and nowhere else."""
-        return f"--docker-host=unix://{self.docker_socket}", *self.options_without_docker
-
-    @property
-    def options_without_docker(self) -> tuple[str, ...]:
-        """Return the same options for a node without docker, whose runtime the kubelet names."""
-        return (
+        """The options that make `nodeleak restore` write here and nowhere else."""
+        self.options_without_docker = (
             *self.restore_options,
             f"--cni-config-dir={self.net_d}",
             f"--checkpoint-dir={self.checkpoints}",
@@ -92,6 +49,9 @@ class Host:
             "--kubelet-dir=off",
             f"--proc={self.proc}",
         )
+        """Those of a node without docker, whose runtime the kubelet names."""
+        self.options = (f"--docker-host=unix://{self.docker_socket}", *self.options_without_docker)
+        """The options that make nodeleak read and write here and nowhere else."""
 
 
 def build(root: Path, node: FakeNode) -> Host:
@@ -162,54 +122,24 @@ def _write_results(cache: Path, node: FakeNode, sandbox: PodSandbox) -> None:
     kubenet itself passes no CNI arguments, so its cache names no pod; dockershim's cni plugin does. They are here
     because otherwise only a daemon that ran before the leak would know the pod of a leaked address.
     """
-    gateway = str(node.cidr.network_address + 1)
-    arguments = [["K8S_POD_NAMESPACE", sandbox.namespace], ["K8S_POD_NAME", sandbox.pod]]
-    results = {
-        f"{node.network}-{sandbox.id}-eth0": _cached(
-            sandbox,
-            "eth0",
-            {
-                "cniVersion": "0.1.0",
-                "name": node.network,
-                "type": "bridge",
-                "bridge": "cbr0",
-                "ipam": _ipam(node),
-            },
-            {
-                "cniVersion": "0.2.0",
-                "ip4": {
-                    "ip": f"{sandbox.ip}/{node.cidr.prefixlen}",
-                    "gateway": gateway,
-                    "routes": [{"dst": "0.0.0.0/0"}],
-                },
-                "dns": {},
-            },
-            arguments,
-        ),
-        f"kubenet-loopback-{sandbox.id}-lo": _cached(
-            sandbox,
-            "lo",
-            {"cniVersion": "0.1.0", "name": "kubenet-loopback", "type": "loopback"},
-            {"cniVersion": "0.2.0", "ip4": {"ip": "127.0.0.1/8"}, "dns": {}},
-            arguments,
-        ),
-    }
-    for name, tree in results.items():
-        _write(cache / name, json.dumps(tree, separators=(",", ":")), sandbox.made)
-
-
-def _cached(
-    sandbox: PodSandbox, ifname: str, config: dict[str, Any], result: dict[str, Any], arguments: list[list[str]]
-) -> dict[str, Any]:
-    return {
-        "kind": "cniCacheV1",
-        "containerId": sandbox.id,
-        "config": base64.b64encode(json.dumps(config).encode()).decode(),
-        "ifName": ifname,
-        "networkName": config["name"],
-        "cniArgs": arguments,
-        "result": result,
-    }
+    bridge = {"name": node.network, "type": "bridge", "bridge": "cbr0", "ipam": _ipam(node)}
+    address = {"ip": f"{sandbox.ip}/{node.cidr.prefixlen}", "gateway": str(node.cidr.network_address + 1)}
+    loopback = {"name": "kubenet-loopback", "type": "loopback"}
+    for ifname, config, ip4 in (
+        ("eth0", bridge, address | {"routes": [{"dst": "0.0.0.0/0"}]}),
+        ("lo", loopback, {"ip": "127.0.0.1/8"}),
+    ):
+        tree = {
+            "kind": "cniCacheV1",
+            "containerId": sandbox.id,
+            "config": base64.b64encode(json.dumps({"cniVersion": "0.1.0", **config}).encode()).decode(),
+            "ifName": ifname,
+            "networkName": config["name"],
+            "cniArgs": [["K8S_POD_NAMESPACE", sandbox.namespace], ["K8S_POD_NAME", sandbox.pod]],
+            "result": {"cniVersion": "0.2.0", "ip4": ip4, "dns": {}},
+        }
+        text = json.dumps(tree, separators=(",", ":"))
+        _write(cache / f"{config['name']}-{sandbox.id}-{ifname}", text, sandbox.made)
 
 
 def _write_checkpoint(directory: Path, sandbox: PodSandbox) -> None:

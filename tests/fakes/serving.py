@@ -1,11 +1,13 @@
-"""Shared by the fake servers: JSON over HTTP/1.1, one thread per connection."""
+"""Shared by the fake servers: JSON over HTTP/1.1, one thread per connection, and the objects that they serve."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from socketserver import BaseServer, ThreadingMixIn
+from string import Template
 from threading import Thread
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -52,6 +54,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
         """Do not log requests."""
+
+
+def filled(name: str, **values: object) -> dict[str, Any]:
+    """Return an object of `objects/` with these values in the places of their names."""
+    text = (Path(__file__).parent / f"objects/{name}.json").read_text()
+    tree: dict[str, Any] = json.loads(Template(text).substitute(values))
+    return tree
 
 
 def compact(tree: Any) -> bytes:
