@@ -115,11 +115,9 @@ class FakeRuntime:
                 call.fail(UNIMPLEMENTED, f"unknown method {method} for service runtime.v1.RuntimeService")
 
     def _sandbox_status(self, call: Call, asked: str) -> None:
-        for one in self.sandboxes:
-            if one.id == asked:
-                _send(call, "PodSandboxStatus", status=_status(one))
-                return
-        if self.name == "containerd":
+        if found := _named(self.sandboxes, "id", asked):
+            _send(call, "PodSandboxStatus", status=_status(found))
+        elif self.name == "containerd":
             call.fail(NOT_FOUND, "an error occurred when try to find sandbox: not found")
         elif asked in self.unborn:
             call.fail(NOT_FOUND, f'could not find pod "{asked}": sandbox not created')
@@ -128,11 +126,9 @@ class FakeRuntime:
             call.fail(NOT_FOUND, f'could not find pod "{asked}": {missing}')
 
     def _container_status(self, call: Call, asked: str) -> None:
-        for one in self.containers:
-            if one.id == asked:
-                _send(call, "ContainerStatus", status=one)
-                return
-        if self.name == "containerd":
+        if found := _named(self.containers, "id", asked):
+            _send(call, "ContainerStatus", status=found)
+        elif self.name == "containerd":
             call.fail(NOT_FOUND, f'an error occurred when try to find container "{asked}": not found')
         else:
             missing = f"container with ID starting with {asked} not found: ID does not exist"
@@ -140,30 +136,28 @@ class FakeRuntime:
 
     def _containers(self, call: Call, method: str) -> None:
         namespace = call.headers["containerd-namespace"]
-        records = self.records.get(namespace, [])
+        records, asked = self.records.get(namespace, []), PROTO["Id"].FromString(call.request).id
         if method == "List":
             _send(call, "Records", containers=_matching(call, records, "id"))
-            return
-        asked = PROTO["Id"].FromString(call.request).id
-        found = [one for one in records if one.id == asked]
-        if found:
-            _send(call, "GotRecord", container=found[0])
+        elif found := _named(records, "id", asked):
+            _send(call, "GotRecord", container=found)
         else:
             call.fail(NOT_FOUND, f'container "{asked}" in namespace "{namespace}": not found')
 
     def _store(self, call: Call, method: str) -> None:
         assert call.headers["containerd-namespace"] == "k8s.io"
+        records, asked = self.stored or [], PROTO["Id"].FromString(call.request).id
         if method == "List":
-            _send(call, "SandboxRecords", list=_matching(call, self.stored or [], "sandbox_id"))
-            return
-        asked = PROTO["Id"].FromString(call.request).id
-        found = [one for one in self.stored or [] if one.sandbox_id == asked]
-        if found:
-            _send(call, "GotSandbox", sandbox=found[0])
-        elif self.stored is None:
-            call.fail(NOT_FOUND, "no sandbox buckets: not found")
+            _send(call, "SandboxRecords", list=_matching(call, records, "sandbox_id"))
+        elif found := _named(records, "sandbox_id", asked):
+            _send(call, "GotSandbox", sandbox=found)
         else:
-            call.fail(NOT_FOUND, f'bucket "{asked}" not found: not found')
+            why = "no sandbox buckets" if self.stored is None else f'bucket "{asked}" not found'
+            call.fail(NOT_FOUND, f"{why}: not found")
+
+
+def _named(records: list[Any], key: str, name: str) -> Any:
+    return next((record for record in records if getattr(record, key) == name), None)
 
 
 def _send(call: Call, kind: str, /, **fields: Any) -> None:
@@ -181,10 +175,9 @@ def _status(one: Any) -> Any:
 
 def _matching(call: Call, records: list[Any], key: str) -> list[Any]:
     """Apply filters as containerd does: one of them must match, and without any all do."""
-    filters = PROTO["Filters"].FromString(call.request).filters
-    wanted = [one.removeprefix("id==") for one in filters]
-    assert all(re.fullmatch("[0-9a-f]{64}", one) for one in wanted), "a filter of anything else may match anything"
-    return [one for one in records if not wanted or getattr(one, key) in wanted]
+    wanted = [text.removeprefix("id==") for text in PROTO["Filters"].FromString(call.request).filters]
+    assert all(re.fullmatch("[0-9a-f]{64}", text) for text in wanted), "a filter of anything else may match anything"
+    return [record for record in records if not wanted or getattr(record, key) in wanted]
 
 
 LABELS: Final = {

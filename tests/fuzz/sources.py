@@ -5,12 +5,13 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -45,6 +46,9 @@ class _Node:
         self.root, self.host = root, host.build(root, fake)
         for directory in ("device-plugins", "kubelet/plugins"):
             (root / directory).mkdir(parents=True)
+        for name in ("kubelet.sock", "gpu.sock"):
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(f"{root}/device-plugins/{name}")
         self.options = {
             "api": "off",
             "checkpoint_dir": f"{self.host.checkpoints}",
@@ -80,18 +84,25 @@ def _read(sources: Sources, *names: str) -> None:
 # Files
 
 
-def _file(name: str, path: str, *sources: str, as_json: bool = True, prepare: "_Prepare | None" = None) -> Fuzzer:
-    """Return the fuzzer of a file. `prepare`: writes other files, and returns what writes the content into this one."""
+def _file(
+    name: str,
+    path: str,
+    *sources: str,
+    as_json: bool = True,
+    others: Mapping[str, str] = MappingProxyType({}),
+    written: Callable[[bytes, Path], bytes] = lambda content, _: content,
+) -> Fuzzer:
+    """Return the fuzzer of a file. `others`: files that its reader needs. `written`: what it has for a content."""
 
     @contextmanager
     def opened(directory: Path) -> Iterator[Parse]:
         read_node = _Node(directory)
-        file = directory / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        written = prepare(read_node) if prepare else bytes
+        for file, text in {**others, path: ""}.items():
+            (directory / file).parent.mkdir(parents=True, exist_ok=True)
+            (directory / file).write_text(text.replace("@ROOT@", str(directory)))
 
         def parse(content: bytes) -> None:
-            file.write_bytes(written(content))
+            (directory / path).write_bytes(written(content, directory))
             read_node.read(*sources)
 
         yield parse
@@ -99,52 +110,11 @@ def _file(name: str, path: str, *sources: str, as_json: bool = True, prepare: "_
     return Fuzzer(name, opened, as_json=as_json)
 
 
-_Prepare = Callable[[_Node], Callable[[bytes], bytes]]
-
-
-def _as_config(_: _Node) -> Callable[[bytes], bytes]:
+def _as_config(content: bytes, _: Path) -> bytes:
     """The content is the configuration in a result of libcni's."""
-
-    def written(content: bytes) -> bytes:
-        cached = {"kind": "cniCacheV1", "containerId": _SANDBOX, "ifName": "eth0", "networkName": "kubenet"}
-        result = {"cniVersion": "0.4.0", "ips": []}
-        return json.dumps(cached | {"config": base64.b64encode(content).decode(), "result": result}).encode()
-
-    return written
-
-
-def _with_sockets(of: _Node) -> Callable[[bytes], bytes]:
-    for name in ("kubelet.sock", "gpu.sock"):
-        with socket.socket(socket.AF_UNIX) as plugin:
-            plugin.bind(f"{of.root}/device-plugins/{name}")
-    return bytes
-
-
-def _with_mount(of: _Node) -> Callable[[bytes], bytes]:
-    mounted = f"36 35 98:0 / {of.root / _VOLUME}/mount rw - ext4 /dev/sdb rw\n"
-    (of.host.proc / "1/mountinfo").write_text(mounted)
-    return bytes
-
-
-def _with_path(of: _Node) -> Callable[[bytes], bytes]:
-    return lambda content: content.replace(b"@KUBELET@", bytes(of.root / "kubelet"))
-
-
-def _with_flannel(of: _Node) -> Callable[[bytes], bytes]:
-    _with_cni(of)
-    host.configure(of.host.net_d / "10-cbr0.conflist", "cbr0", {"type": "flannel"})
-    return bytes
-
-
-def _with_cni(of: _Node) -> Callable[[bytes], bytes]:
-    flags = ("/usr/bin/kubelet", "--container-runtime=docker", "--network-plugin=cni", "")
-    (of.host.proc / "340113/cmdline").write_text("\0".join(flags))
-    return bytes
-
-
-def _with_config_flag(of: _Node) -> Callable[[bytes], bytes]:
-    (of.host.proc / "340113/cmdline").write_text("/usr/bin/kubelet\0--config=/config.yaml\0")
-    return bytes
+    cached = {"kind": "cniCacheV1", "containerId": _SANDBOX, "ifName": "eth0", "networkName": "kubenet"}
+    result = {"cniVersion": "0.4.0", "ips": []}
+    return json.dumps(cached | {"config": base64.b64encode(content).decode(), "result": result}).encode()
 
 
 @contextmanager
@@ -165,26 +135,44 @@ def _reservation_name(directory: Path) -> Iterator[Parse]:
 
 
 _CACHED: Final = f"var/lib/cni/cache/results/kubenet-{_SANDBOX}-eth0"
+_CMDLINE: Final = "proc/340113/cmdline"
+_WITH_CNI: Final = {_CMDLINE: "/usr/bin/kubelet\0--container-runtime=docker\0--network-plugin=cni\0"}
+_FLANNEL: Final = '{"cniVersion": "1.0.0", "name": "cbr0", "plugins": [{"type": "flannel"}]}'
 _FILES: Final = (
     _file("reservation", "var/lib/cni/networks/kubenet/10.244.1.7", "reservations", as_json=False),
     Fuzzer("reservation-name", _reservation_name, as_json=False),
     _file("cni-result", _CACHED, "cni_results"),
-    _file("cni-config", _CACHED, "cni_results", prepare=_as_config),
-    _file("cni-conflist", "etc/cni/net.d/10-cbr0.conflist", "networks", "reservations", prepare=_with_cni),
+    _file("cni-config", _CACHED, "cni_results", written=_as_config),
+    _file("cni-conflist", "etc/cni/net.d/10-cbr0.conflist", "networks", "reservations", others=_WITH_CNI),
     _file("kubelet-checkpoint", f"var/lib/dockershim/sandbox/{ID}", "checkpoints"),
     _file("device-checkpoint", "device-plugins/kubelet_internal_checkpoint", "device_plugins"),
     _file("proc-fib_trie", "proc/net-1/fib_trie", "addresses", as_json=False),
     _file("proc-if_inet6", "proc/net-1/if_inet6", "addresses", as_json=False),
-    _file("proc-mountinfo", "proc/1/mountinfo", "mounts", "mounted_namespaces", as_json=False, prepare=_with_path),
-    _file("proc-net-unix", "proc/1/net/unix", "device_plugins", as_json=False, prepare=_with_sockets),
+    _file(
+        *("proc-mountinfo", "proc/1/mountinfo", "mounts", "mounted_namespaces"),
+        as_json=False,
+        written=lambda content, root: content.replace(b"@KUBELET@", bytes(root / "kubelet")),
+    ),
+    _file("proc-net-unix", "proc/1/net/unix", "device_plugins", as_json=False),
     _file("proc-stat", "proc/stat", "processes", as_json=False),
     _file("proc-boot-id", "proc/sys/kernel/random/boot_id", "processes", as_json=False),
     _file("process-stat", "proc/340113/stat", "processes", as_json=False),
     _file("process-status", "proc/340113/status", "processes", as_json=False),
-    _file("process-cmdline", "proc/340113/cmdline", "processes", "registration", "networks", as_json=False),
-    _file("kubelet-config", "proc/340113/root/config.yaml", "networks", as_json=False, prepare=_with_config_flag),
-    _file("flannel", "run/flannel/subnet.env", "networks", as_json=False, prepare=_with_flannel),
-    _file("volume", f"{_VOLUME}/vol_data.json", "mounts", prepare=_with_mount),
+    _file("process-cmdline", _CMDLINE, "processes", "registration", "networks", as_json=False),
+    _file(
+        *("kubelet-config", "proc/340113/root/config.yaml", "networks"),
+        as_json=False,
+        others={_CMDLINE: "/usr/bin/kubelet\0--config=/config.yaml\0"},
+    ),
+    _file(
+        *("flannel", "run/flannel/subnet.env", "networks"),
+        as_json=False,
+        others={**_WITH_CNI, "etc/cni/net.d/10-cbr0.conflist": _FLANNEL},
+    ),
+    _file(
+        *("volume", f"{_VOLUME}/vol_data.json", "mounts"),
+        others={"proc/1/mountinfo": f"36 35 98:0 / @ROOT@/{_VOLUME}/mount rw - ext4 /dev/sdb rw\n"},
+    ),
 )
 
 
