@@ -19,7 +19,6 @@ from agent.app.api_server import watched
 from agent.app.sources import for_command
 from agent.config import load
 from agent.model.documents import Recording, dumps, loads
-from agent.model.registration import UNINITIALIZED, Taint
 from agent.model.snapshot import Known, NotRequested, Unavailable
 from agent.sources.collector import Sources
 from tests.builders import CLOUD_DISK, DISK, NOW, dark_node, node, node_using, registration, waiting_pod
@@ -32,10 +31,7 @@ _DOCKERS: Final = replace(nodes.healthy(NOW, 2, "10.0.0.0/29"), ownerless=1)
 _CONTAINERDS: Final = replace(_DOCKERS, runtime="containerd://1.7.24")
 _SANDBOX: Final = nodes.the_incident(NOW).reserved[0].id
 _VOLUME: Final = "kubelet/pods/u-1/volumes/kubernetes.io~csi/pvc-1"
-_SNAPSHOT: Final = node(
-    waiting_pod(), node=[node_using(DISK, CLOUD_DISK, provider_id="", taints=(Taint(UNINITIALIZED),))],
-    registration=registration(),
-)  # fmt: skip
+_SNAPSHOT: Final = node(waiting_pod(), node=[node_using(DISK, CLOUD_DISK, provider_id="")], registration=registration())
 """What was read before: there is a reason to read every source."""
 
 
@@ -256,6 +252,7 @@ _RUNTIMES: Final = (
 
 # The API server
 
+_NODES: Final = '{"items":[{"metadata":{"name":"worker-2"},"spec":{"providerID":"fake:///worker-2"}}]}'
 _NOTHING: Final = '{"metadata":{"resourceVersion":"5"},"items":[]}'
 
 
@@ -305,8 +302,15 @@ def _api_server(of: _Node, answer: Callable[[Request, bytes], bytes]) -> Iterato
         yield content
 
 
-def _as_body(_: Request, content: bytes) -> bytes:
-    return http(content)
+def _at(path: str) -> Callable[[Request, bytes], bytes]:
+    """Return what answers with the content on a path. Elsewhere there is nothing, except a Node in a cloud."""
+
+    def answer(request: Request, content: bytes) -> bytes:
+        if request.path.endswith(path):
+            return http(content)
+        return http(_NODES if request.path == "/api/v1/nodes" else _NOTHING)
+
+    return answer
 
 
 def _as_response(_: Request, content: bytes) -> bytes:
@@ -321,12 +325,8 @@ def _as_object(request: Request, content: bytes) -> bytes:
         return http(content)
 
 
-def _as_status(_: Request, content: bytes) -> bytes:
-    return http(json.dumps({"data": {"status": content.decode(errors="replace")}}))
-
-
-def _as_version(request: Request, content: bytes) -> bytes:
-    return http(content if request.path == "/version" else _NOTHING)
+def _as_status(request: Request, content: bytes) -> bytes:
+    return _at("-status")(request, json.dumps({"data": {"status": content.decode(errors="replace")}}).encode())
 
 
 def _as_date(_: Request, content: bytes) -> bytes:
@@ -338,14 +338,15 @@ def _as_event(_: Request, content: bytes) -> bytes:
 
 
 _API: Final = (
-    Fuzzer("pod-list", _api(_as_body, "pods")),
-    Fuzzer("node-list", _api(_as_body, "node")),
+    Fuzzer("pod-list", _api(_at("/pods"), "pods")),
+    Fuzzer("node-list", _api(_at("/nodes"), "node")),
     Fuzzer("pod-event", _watch("pods", _as_event)),
     Fuzzer("node-event", _watch("node", _as_event)),
     Fuzzer("volumes", _api(_as_object, "attachments")),
-    Fuzzer("autoscaler", _api(_as_body, "autoscaler")),
+    Fuzzer("autoscaler", _api(_at("/nodes"), "autoscaler")),
+    Fuzzer("autoscaler-configmap", _api(_at("-status"), "autoscaler")),
     Fuzzer("autoscaler-status", _api(_as_status, "autoscaler"), as_json=False),
-    Fuzzer("server-version", _api(_as_version, "pods")),
+    Fuzzer("server-version", _api(_at("/version"), "pods")),
     Fuzzer("server-date", _api(_as_date, "pods"), as_json=False),
     Fuzzer("api-answer", _api(_as_response, "pods"), as_json=False),
     Fuzzer("api-watch", _watch("pods", _as_response), as_json=False),
