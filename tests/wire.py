@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -83,44 +82,36 @@ Answer = Iterable[bytes]
 Answers = Callable[[Request], Answer]
 
 
-class FakeServer:
-    """A server that sends exactly the given bytes, because no real server misbehaves on demand.
+class Listener:
+    """Serves each connection in a thread of its own while the block runs; subclasses implement `serve`."""
 
-    One request per connection; the connection ends with the answer. `answers` may block on `closing`, to hang.
-    """
-
-    def __init__(self, answers: Answers, *, at: Path | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self.answers = answers
-        self.requests: list[Request] = []
+    def __init__(self, at: Path | None) -> None:
+        """`at`: a unix socket; None: a port of loopback."""
         self.closing = threading.Event()
-        self._tls = tls
         if at is None:
             self._socket = socket.create_server(("127.0.0.1", 0))
-            self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._socket.getsockname()[1]}"
+            self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         else:
             self._socket = socket.socket(socket.AF_UNIX)
             self._socket.bind(str(at))
             self._socket.listen()
-            self.url = f"unix://{at}"
+            self.address = str(at)
         self._thread = threading.Thread(target=self._accept, name="fake server")
+
+    def serve(self, connection: socket.socket) -> None:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closing.set()
         # close() alone does not wake a blocked accept().
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
-
-    def requested(self, part: str) -> list[str]:
-        """Return the requested targets that contain a text, in order."""
-        return [request.target for request in self.requests if part in request.target]
 
     def _accept(self) -> None:
         threads: list[threading.Thread] = []
@@ -129,13 +120,32 @@ class FakeServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 break
-            threads.append(threading.Thread(target=self._serve, args=(connection,)))
+            connection.settimeout(20)
+            threads.append(threading.Thread(target=self.serve, args=(connection,)))
             threads[-1].start()
         for thread in threads:
             thread.join()
 
-    def _serve(self, connection: socket.socket) -> None:
-        connection.settimeout(20)
+
+class FakeServer(Listener):
+    """A server that sends exactly the given bytes, because no real server misbehaves on demand.
+
+    One request per connection; the connection ends with the answer. `answers` may block on `closing`, to hang.
+    """
+
+    def __init__(self, answers: Answers, *, at: Path | None = None, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(at)
+        self.answers = answers
+        self.requests: list[Request] = []
+        self._tls = tls
+        scheme = "unix" if at else "https" if tls else "http"
+        self.url = f"{scheme}://{self.address}"
+
+    def requested(self, part: str) -> list[str]:
+        """Return the requested targets that contain a text, in order."""
+        return [request.target for request in self.requests if part in request.target]
+
+    def serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:
             wrapped = self._tls.wrap_socket(connection, server_side=True) if self._tls else connection
             with wrapped:

@@ -5,17 +5,16 @@ h2 speaks its side of HTTP/2. One thread for each connection; a connection's cal
 
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import quote
 
 from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.exceptions import H2Error
+
+from tests.wire import Listener
 
 OPENING = {":status": "200", "content-type": "application/grpc"}
 
@@ -89,50 +88,23 @@ class Call:
 Answers = Callable[[Call], None]
 
 
-class FakeGrpcServer:
+class FakeGrpcServer(Listener):
     """Serves while the block runs. `piece`: how many bytes it sends at once, wherever frames begin and end."""
 
     def __init__(self, at: Path, answers: Answers, piece: int = 1 << 20) -> None:
+        super().__init__(at)
         self.answers, self.piece = answers, piece
         self.calls: list[Call] = []
         self.connections = 0
-        self.closing = threading.Event()
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(at))
-        self._socket.listen()
-        self._thread = threading.Thread(target=self._accept, name="fake gRPC server")
 
     @property
     def methods(self) -> list[str]:
         """The methods that were called, without their services."""
         return [call.method.rpartition("/")[2] for call in self.calls]
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.closing.set()
-        # close() alone does not wake a blocked accept().
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._socket.close()
-
-    def _accept(self) -> None:
-        threads: list[threading.Thread] = []
-        while not self.closing.is_set():
-            try:
-                accepted, _ = self._socket.accept()
-            except OSError:
-                break
-            self.connections += 1
-            threads.append(threading.Thread(target=_Connection(self, accepted).serve))
-            threads[-1].start()
-        for thread in threads:
-            thread.join()
+    def serve(self, connection: socket.socket) -> None:
+        self.connections += 1
+        _Connection(self, connection).serve()
 
 
 class _Connection:
@@ -142,7 +114,6 @@ class _Connection:
         self._calls: dict[int, Call] = {}
 
     def serve(self) -> None:
-        self.socket.settimeout(20)
         with contextlib.suppress(OSError, H2Error), self.socket:
             self.h2.initiate_connection()
             self.flush()

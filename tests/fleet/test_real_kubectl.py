@@ -82,7 +82,7 @@ def run(cluster: FakeCluster, home: Path, *arguments: str, user: str = "{token: 
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def test_status_of_a_cluster(served: FakeCluster, tmp_path: Path) -> None:
+def test_a_status_needs_two_requests_for_each_node_and_two_lists(served: FakeCluster, tmp_path: Path) -> None:
     done = run(served, tmp_path, "status")
     assert done.out == (
         "3 nodes: 1 critical, 2 ok\n"
@@ -93,10 +93,6 @@ def test_status_of_a_cluster(served: FakeCluster, tmp_path: Path) -> None:
         "worker-2  0.1.0  cbr0     12/253  0       12s  none\n"
     )
     assert (done.code, done.err) == (0, "")
-
-
-def test_a_status_needs_two_requests_for_each_node_and_two_lists(served: FakeCluster, tmp_path: Path) -> None:
-    run(served, tmp_path, "status")
     served.requests.clear()
     run(served, tmp_path, "status")
     assert served.requests == {"list nodes": 1, "list pods": 1, "get pods": 3, "exec pods": 3}

@@ -5,8 +5,6 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.fleet.kubectl import Done, FakeKubectl, agent_pod, finding, status
 
@@ -249,27 +247,3 @@ def test_an_output_that_kubectl_lost_is_requested_again_once(kept: int, kubectl:
     assert (done.code, done.out.splitlines()[0]) == (3, "2 nodes: 1 unknown, 1 ok")
     assert rows(done)["worker-2"]["FINDINGS"].startswith("kubectl exec ended without the whole output")
     assert kubectl.asked() == ["worker-1", "worker-1", "worker-2", "worker-2"]
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(status())), inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=3, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.dictionaries(st.sampled_from(sorted(status())), JSON), min_size=20, max_size=20))
-def test_no_document_is_read_as_healthy_by_accident(kubectl: FakeKubectl, changes: list[dict[str, Any]]) -> None:
-    """Whatever an agent sends: it is shown, and healthy only if it says so itself."""
-    kubectl.nodes.clear()
-    kubectl.pods.clear()
-    documents = {f"worker-{number}": status() | changed for number, changed in enumerate(changes)}
-    for node, document in documents.items():
-        kubectl.node(node, output=json.dumps(document))
-    done = kubectl.run("status", "-o", "wide")
-    healthy = int((re.findall(r"(\d+) ok", done.out) or [0])[0])
-    table = done.out.partition("\nNODE ")[2].splitlines()[1:]
-    worst_first = list(dict.fromkeys(line.split()[0] for line in table))
-    assert sorted(worst_first) == sorted(documents)
-    assert all(documents[node]["state"] == "ok" for node in worst_first[len(documents) - healthy :])
