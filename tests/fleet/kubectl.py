@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 from agent.fleet.command import main
 from tests.processes import environment
+from tests.wire import Request
 
 ROOT = Path(__file__).parents[2]
 _MAIN = "import sys; from agent.fleet.command import main; sys.exit(main())"
@@ -78,6 +80,21 @@ if code:
 sys.exit(code or answer.get("own_code", 0))
 """
 
+QUERIES = {
+    "value": "nodeleak_(build_info|",
+    "finding": "nodeleak_findings",
+    "unavailable": "nodeleak_source_up{} == 0",
+    "sources": "count without (source)",
+    "failed": "nodeleak_sync_failures_total",
+    "stalled": "changes(",
+}
+"""What `status --prometheus` asks: a part of each query that no other has."""
+
+
+def query_of(request: Request) -> str:
+    (name,) = (name for name, part in QUERIES.items() if part in unquote_plus(request.target))
+    return name
+
 
 @dataclass
 class Done:
@@ -114,6 +131,11 @@ class FakeKubectl:
         self.pods += [agent_pod(name)] if pods is None else pods
         (self.home / f"nodeleak-{name}").write_text(json.dumps(answer))
         self._save()
+
+    def clear(self) -> None:
+        """Remove all nodes, and what was called."""
+        self.nodes, self.pods = [], []
+        (self.home / "calls").write_text("")
 
     def daemon_sets(self, *objects: dict[str, Any]) -> None:
         (self.home / "daemonsets").write_text(json.dumps({"items": objects}))

@@ -12,7 +12,7 @@ from tests.builders import GONE, node, reservation, without
 from tests.e2e.prometheus import running_prometheus
 from tests.exporters.daemon import Daemon
 from tests.fakes.serving import Handler, Threads, serving
-from tests.fleet.kubectl import Done, FakeKubectl, finding, status
+from tests.fleet.kubectl import Done, FakeKubectl, finding, query_of, status
 from tests.wire import FakeServer, Request, hang, http, refusing_port, until
 
 LEAKED = [reservation(f"10.244.1.{n}", f"{n}{GONE[2:]}") for n in range(30, 33)]
@@ -151,15 +151,6 @@ def check_no_answer(cluster: FakeKubectl, url: str, why: str) -> None:
 
 # What no real Prometheus shows within seconds
 
-QUERIES = {
-    "value": "nodeleak_(build_info|",
-    "finding": "nodeleak_findings",
-    "sources": "count without (source)",
-    "unavailable": "nodeleak_source_up{} == 0",
-    "failed": "nodeleak_sync_failures_total",
-    "stalled": "changes(",
-}
-"""A part of each query that no other has."""
 Sample = tuple[dict[str, str], float]
 
 
@@ -184,8 +175,7 @@ def asked(kubectl: FakeKubectl, samples: dict[str, list[Sample]], *options: str,
     """Ask a Prometheus that has these samples for each query. `more`: in every answer."""
 
     def answers(request: Request) -> Iterable[bytes]:
-        (query,) = (name for name, part in QUERIES.items() if part in unquote_plus(request.target))
-        return [http(answer(*samples.get(query, ()), **more))]
+        return [http(answer(*samples.get(query_of(request), ()), **more))]
 
     with FakeServer(answers) as server:
         return kubectl.run("status", f"--prometheus={server.url}", *options)

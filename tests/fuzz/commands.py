@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote_plus
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.cli import main as nodeleak
@@ -23,32 +23,13 @@ from agent.exporters.web.server import HttpExporter
 from agent.fleet.command import main as kubectl_nodeleak
 from tests.fakes import host, nodes
 from tests.fakes.engine import engine
+from tests.fleet.kubectl import QUERIES, FakeKubectl, query_of
 from tests.fuzz import sources
 from tests.fuzz.fuzzer import SAMPLES, Fuzzer, Opening, Parse, Refused
 from tests.wire import FakeServer, Request, http
 
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """What a terminal interprets."""
-_KUBECTL: Final = """\
-#!/bin/sh
-case "$*" in
-get*nodes*) echo worker-1 Ready; echo worker-2 Ready; echo worker-3 Ready;;
-get*pods*) cat pods;;
-*nodeleak-1*) cat content;;
-*nodeleak-2*) cat content; echo 'x\ncommand terminated with exit code 3' >&2; exit 3;;
-*) cat content >&2; exit 1;;
-esac
-"""
-"""Three agents answer with the content: one as a success, one with an exit code, and one as an error of kubectl."""
-_QUERIES: Final = {
-    "value": "nodeleak_(build_info|",
-    "finding": "nodeleak_findings",
-    "unavailable": "nodeleak_source_up{} == 0",
-    "sources": "count without (source)",
-    "failed": "nodeleak_sync_failures_total",
-    "stalled": "changes(",
-}
-"""A part of each query that no other has, in the order of their samples."""
 
 
 def _run(main: Callable[[list[str]], int], *arguments: str) -> str:
@@ -110,57 +91,45 @@ def _released_result(directory: Path) -> Iterator[Parse]:
 
 
 @contextmanager
-def _kubectl(directory: Path) -> Iterator[None]:
-    """Have the fake kubectl on PATH."""
-    program = directory / "kubectl"
-    program.write_text(_KUBECTL)
-    program.chmod(0o755)
-    pods = [
-        {
-            "metadata": {"namespace": "x", "name": f"nodeleak-{n}", "creationTimestamp": ""},
-            "spec": {"nodeName": f"worker-{n}", "containers": [{"name": "nodeleak"}]},
-            "status": {"phase": "Running"},
-        }
-        for n in (1, 2, 3)
-    ]
-    (directory / "pods").write_text(json.dumps({"items": pods}))
-    path, before = os.environ["PATH"], Path.cwd()
-    os.environ["PATH"] = f"{directory}{os.pathsep}{path}"
-    os.chdir(directory)
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = path
-        os.chdir(before)
+def _kubectl(directory: Path) -> Iterator[FakeKubectl]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+        yield FakeKubectl(directory)
 
 
 @contextmanager
 def _node_answer(directory: Path) -> Iterator[Parse]:
-    def parse(content: bytes) -> None:
-        (directory / "content").write_bytes(content)
-        if _run(kubectl_nodeleak, "status").splitlines()[0].endswith(" ok"):
-            assert json.loads(content)["state"] == "ok", "a node is healthy only if its agent says so"
+    """Three agents answer: one as a success, one with an exit code, and one as an error of kubectl."""
+    with _kubectl(directory) as kubectl:
 
-    with _kubectl(directory):
+        def parse(content: bytes) -> None:
+            text = content.decode(errors="replace")
+            kubectl.clear()
+            kubectl.node("worker-1", output=text)
+            kubectl.node("worker-2", output=text, code=3)
+            kubectl.node("worker-3", error=text, own_code=1)
+            if _run(kubectl_nodeleak, "status").splitlines()[0].endswith(" ok"):
+                assert json.loads(text)["state"] == "ok", "a node is healthy only if its agent says so"
+
         yield parse
 
 
 @contextmanager
 def _prometheus(directory: Path) -> Iterator[Parse]:
     """Each query in turn has the content as its answer, and the others a real one."""
-    real = [(SAMPLES / f"prometheus/{number}").read_bytes() for number in range(len(_QUERIES))]
+    real = {query: (SAMPLES / f"prometheus/{number}").read_bytes() for number, query in enumerate(QUERIES)}
     given: dict[str, bytes] = {}
 
     def answers(request: Request) -> Iterable[bytes]:
-        (query,) = (name for name, part in _QUERIES.items() if part in unquote_plus(request.target))
-        return [http(given[query])]
+        return [http(given[query_of(request)])]
 
     def parse(content: bytes) -> None:
-        for query in _QUERIES:
-            given.update(dict(zip(_QUERIES, real, strict=True)) | {query: content})
+        for query in QUERIES:
+            given.update(real | {query: content})
             _run(kubectl_nodeleak, "status", f"--prometheus={server.url}")
 
-    with _kubectl(directory), FakeServer(answers) as server:
+    with _kubectl(directory) as kubectl, FakeServer(answers) as server:
+        kubectl.replace("echo worker-1 Ready")
         yield parse
 
 
