@@ -13,23 +13,24 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.cleanup.journal import Entry, Journal, JournalStore
 from agent.cleanup.recheck import Recheck
+from agent.cleanup.restore import recover_and_restore
 from agent.cleanup.run import Apply, Budget
-from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, OpenNetwork, release
-from agent.model.release import Limits, Outcome, ReleaseRequest
-from agent.model.snapshot import Reservation
-from agent.sources.host import reservations
-from agent.sources.host.cni_cache import CniResults
-from agent.sources.host.processes import ProcessTable
+from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
+from agent.model.release import Limits, Outcome
+from agent.model.snapshot import Reservation, Snapshot
+from agent.sources.host.reservations import read_reservations
 from agent.sources.source_error import SourceError
-from tests.builders import GONE, GRACE, NOW
+from tests.builders import GONE, NOW, make_limits, node, scanned
+from tests.cleanup.recheck import recheck
 from tests.wire import needs, only_with, run
 
 File: TypeAlias = tuple[bytes, int, int, int, int]
@@ -37,9 +38,6 @@ File: TypeAlias = tuple[bytes, int, int, int, int]
 
 MADE_NS: Final = 1_700_000_000_123_456_789
 """An mtime that neither seconds nor a float can represent."""
-HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
-
-
 Step: TypeAlias = str
 """What a release has just done."""
 STEPS: Final = (
@@ -49,32 +47,23 @@ STEPS: Final = (
 """Of a sandbox with one address."""
 
 
-class NoOwners(Recheck):
-    """A recheck that finds no owner, or the given ones."""
+def owners(
+    *, container: bool = False, checkpoint: bool = False, holder: str = "", silent: str = "",
+    happens: Callable[[Step], None] = lambda _: None,
+) -> Recheck:  # fmt: skip
+    """A recheck that finds no owner, or the given ones. `silent`: which of them gives no definite answer."""
 
-    def __init__(
-        self, *, container: bool = False, checkpoint: bool = False, holder: str = "", silent: str = "",
-        happens: Callable[[Step], None] = lambda _: None,
-    ) -> None:  # fmt: skip
-        """`silent`: which of docker, kubelet and kernel gives no definite answer."""
+    def answer(who: str, found: Any) -> Any:
+        if who == silent:
+            raise SourceError(f"{who} is gone")
+        happens(f"asked the {who}")
+        return found
 
-        def answer(who: str, found: Any) -> Callable[[str], Any]:
-            def ask(container_id: str) -> Any:
-                assert len(container_id) in {0, 64}
-                if who == silent:
-                    raise SourceError(f"{who} is gone")
-                happens(f"asked the {who.replace('docker', 'runtime')}")
-                return found
-
-            return ask
-
-        asked = answer("docker", container), answer("kubelet", checkpoint)
-        super().__init__(*asked, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {})
-        self.__dict__["kernel"] = answer("kernel", holder)
-
-    def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
-        assert ips
-        return str(self.__dict__["kernel"](container_id))
+    return recheck(
+        lambda _: answer("runtime", container),
+        lambda _: answer("kubelet", checkpoint),
+        lambda *_: answer("kernel", holder),
+    )
 
 
 @dataclass
@@ -84,7 +73,7 @@ class WatchedFiles(NodeFiles):
     happens: Callable[[Step], None] = lambda _: None
 
     @contextlib.contextmanager
-    def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
+    def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, Any]]:
         with super().opened(directories) as networks:
             yield networks
         self.happens("read")
@@ -182,11 +171,10 @@ class Store:
         os.utime(file, ns=(MADE_NS, MADE_NS))
         return self.find(ip, network)
 
-    def find(self, ip: str, network: str = "kubenet") -> Reservation:
+    def find(self, ip: str = "10.244.1.9", network: str = "kubenet") -> Reservation:
         """Read a reservation as a snapshot does."""
-        store = reservations.read_reservations(self.networks, network)
-        (found,) = (reservation for reservation in store.reading.known() if reservation.ip == ip)
-        return found
+        found = read_reservations(self.networks, network).reading.known()
+        return next(reservation for reservation in found if reservation.ip == ip)
 
     def keep_result(
         self,
@@ -218,24 +206,44 @@ class Store:
     def file_ops(self, lock_timeout: float = 0.1, happens: Callable[[Step], None] = lambda _: None) -> NodeFiles:
         return WatchedFiles(self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens)
 
-    def release(
+    def cleaner(
         self,
-        *reserved: Reservation,
+        limits: Limits,
+        *,
         recheck: Recheck | None = None,
         file_ops: NodeFiles | None = None,
         journal: JournalStore | None = None,
-        keeps_results: bool = False,
-    ) -> Outcome:
-        """Release them as one sandbox."""
-        request = ReleaseRequest(reserved, "shop/old", keeps_results=keeps_results)
-        recheck, file_ops = recheck or NoOwners(), file_ops or self.file_ops()
-        at = NOW.replace(microsecond=next(_TICKS))  # no two entries may begin at the same
-        return release(request, (), recheck, file_ops, journal or self.journal_store, actor="clean", at=at)
+        at: datetime | None = None,
+    ) -> Apply:
+        parts = journal or self.journal_store, recheck or owners(), file_ops or self.file_ops()
+        now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
+        return Apply(limits, Budget(), "clean", *parts, now=lambda: now, lock_timeout=30)
+
+    def release(self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any) -> Outcome:
+        """Release one sandbox with these reservations, as `nodeleak clean --apply` does."""
+        networks, ips = ({getattr(leak, name) for leak in reserved} for name in ("network", "ip"))
+        limits = make_limits(networks=frozenset(networks), only=frozenset(ips))
+        cleaner = self.cleaner(limits, **parts)
+        cleaner.before_snapshot()
+        snapshot = snapshot or node(*reserved)
+        (outcome,) = cleaner.after_snapshot((snapshot,), scanned(snapshot)).outcomes
+        return outcome
 
     def release_with(self, happens: Callable[[Step], None], *reserved: Reservation) -> Outcome:
         """Release them, and let something happen after each step."""
-        recheck, file_ops = NoOwners(happens=happens), self.file_ops(happens=happens)
-        return self.release(*reserved, recheck=recheck, file_ops=file_ops, journal=WatchedJournal(self.state, happens))
+        parts: dict[str, Any] = {"recheck": owners(happens=happens), "file_ops": self.file_ops(happens=happens)}
+        return self.release(*reserved, journal=WatchedJournal(self.state, happens), **parts)
+
+    def start(self) -> None:
+        """Do what a cleaner does first when it starts."""
+        self.cleaner(make_limits(), journal=JournalStore(self.state)).before_snapshot()
+
+    def restore(self, name: str = "", file_ops: NodeFiles | None = None) -> list[object]:
+        """Restore an entry, by default the only one, and return whether that is done, and why not."""
+        parts = file_ops or self.file_ops(), self.journal_store
+        with self.journal_store.exclusive(30):
+            done = recover_and_restore(name or self.entry().name, *parts, NOW)
+        return [done.done, done.why]
 
     def journal(self) -> Journal:
         """Read the journal as a new process does."""
@@ -245,13 +253,6 @@ class Store:
         """Return the only entry."""
         (entry,) = self.journal().entries
         return entry
-
-    def start(self) -> None:
-        """Do what a cleaner does first when it starts."""
-        limits = Limits(networks=frozenset({"kubenet"}), grace=GRACE, settle=GRACE, max_share=1.0)
-        at = datetime(2026, 3, 27, tzinfo=UTC)
-        parts = JournalStore(self.state), NoOwners(), self.file_ops()
-        Apply(limits, Budget(), "clean", *parts, now=lambda: at, lock_timeout=0.1).before_snapshot()
 
     def files(self) -> dict[str, File]:
         """Return every reservation, byte for byte, by network and address."""
@@ -294,23 +295,17 @@ def handles() -> int:
 
 _HOLD: Final = """
 import fcntl, os, sys
-handle = os.open(sys.argv[1], os.O_RDONLY | os.O_CREAT if sys.argv[3] else os.O_RDONLY, 0o750)
-(fcntl.lockf if sys.argv[2] == "lockf" else fcntl.flock)(handle, fcntl.LOCK_EX)
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY | (os.O_CREAT if sys.argv[2] else 0), 0o750), fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
 @contextlib.contextmanager
-def another_process_locks(path: Path, call: str = "flock") -> Iterator[subprocess.Popen[bytes]]:
+def another_process_locks(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Hold a lock in another process until it is terminated. `path`: a directory, or a file that is created."""
-    mode = "" if path.is_dir() else "create"
-    if call == "lockf":
-        path.touch()
-    script = _HOLD if call == "flock" else _HOLD.replace("os.O_RDONLY", "os.O_RDWR")
-    holder = subprocess.Popen(  # noqa: S603 (our own script)
-        [sys.executable, "-ISc", script, str(path), call, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    command = [sys.executable, "-ISc", _HOLD, str(path), "" if path.is_dir() else "create"]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 (our own script)
     with holder:
         assert holder.stdin is not None
         assert holder.stdout is not None
@@ -326,42 +321,39 @@ def let_go(holder: subprocess.Popen[bytes]) -> None:
     holder.stdin.close()
 
 
-def in_child(act: Callable[[], Any]) -> Any:
-    """Run something in a child process and return its result, by way of JSON."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.write(writing, json.dumps(act()).encode())
-            code = 0
-        except BaseException:  # noqa: BLE001 (the parent is told by the exit code)
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        content = file.read()
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, "the child says why, above"
-    return json.loads(content)
-
-
-def ends_by_itself(act: Callable[[], object]) -> bool:
-    """Run something in a child process; False if SIGKILL ended it."""
-    child = os.fork()
+def start(act: Callable[[], object]) -> int:
+    """Run something in a child process, which then exits. Return its process ID."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it does only what is said here
+        child = os.fork()
     if child == 0:
         code = 1
         try:
             act()
             code = 0
-        except BaseException:  # noqa: BLE001 (as above)
+        except BaseException:  # noqa: BLE001 (the parent is told by the exit code)
             traceback.print_exc()
         finally:
             os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
+
+
+def ends_by_itself(act: Callable[[], object]) -> bool:
+    """Run something in a child process; False if SIGKILL ended it."""
+    code = os.waitstatus_to_exitcode(os.waitpid(start(act), 0)[1])
     assert code in {0, -signal.SIGKILL}, "the child says why, above"
     return code == 0
+
+
+def in_child(act: Callable[[], Any]) -> Any:
+    """Run something in a child process and return its result, by way of JSON."""
+    reading, writing = os.pipe()
+    child = start(lambda: os.write(writing, json.dumps(act()).encode()))
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        content = file.read()
+    assert os.waitpid(child, 0)[1] == 0, "the child says why, above"
+    return json.loads(content)
 
 
 def die() -> None:
@@ -455,44 +447,3 @@ def immutable(file: Path) -> Iterator[None]:
     finally:
         fcntl.ioctl(handle, _SETFLAGS, struct.pack("l", before))
         os.close(handle)
-
-
-def host_local(
-    command: str, container_id: str, store: Store, subnet: str = "10.9.0.0/29", network: str = "kubenet"
-) -> subprocess.Popen[str]:
-    """Start the real host-local on a store."""
-    ipam = {"type": "host-local", "dataDir": str(store.networks), "ranges": [[{"subnet": subnet}]]}
-    config = json.dumps({"cniVersion": "0.4.0", "name": network, "type": "bridge", "ipam": ipam})
-    started = subprocess.Popen(  # noqa: S603 (the machine's own plugin)
-        [str(HOST_LOCAL)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={
-            "CNI_COMMAND": command,
-            "CNI_CONTAINERID": container_id,
-            "CNI_IFNAME": "eth0",
-            "CNI_NETNS": "/proc/self/ns/net",
-            "CNI_NETNS_OVERRIDE": "1",  # newer plugins refuse their own
-            "CNI_PATH": str(HOST_LOCAL.parent),
-        },
-    )
-    assert started.stdin is not None
-    started.stdin.write(config)
-    started.stdin.close()
-    return started
-
-
-def result_of(started: subprocess.Popen[str], code: int = 0) -> Any:
-    """Wait for host-local and return its output."""
-    with started:
-        assert started.stdout is not None
-        output = started.stdout.read()
-    assert started.returncode == code, output
-    return json.loads(output) if output.strip() else None
-
-
-def address(content: Any) -> str:
-    """Return the address that host-local allocated."""
-    return str(content["ips"][0]["address"]).partition("/")[0]

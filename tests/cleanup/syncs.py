@@ -1,27 +1,157 @@
-"""Syncs of a daemon with cleanup, and what it reports."""
+"""Syncs of a daemon with cleanup. Its host-local directories, owners and journal are in memory."""
 
-from collections.abc import Sequence
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
-from agent.cleanup.journal import Entry, JournalStore
+from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, JournalStore
+from agent.cleanup.recheck import Recheck
 from agent.cleanup.run import Apply, Budget, DryRun
-from agent.model.release import Cleaning, Limits, Reason, Verdict
-from agent.model.snapshot import Reservation
-from tests.builders import GRACE, NOW, OLD, make_limits, node, reservation
-from tests.cleanup.file_operations import Files, InMemoryJournal, Owners, image
+from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
+from agent.model.release import Cleaning, Limits, ProbeResult, Reason, Verdict
+from agent.model.report import Report
+from agent.model.snapshot import Known, Reservation, Snapshot
+from agent.sources.source_error import SourceError
+from tests.builders import GRACE, NOW, make_limits, node
+from tests.cleanup.recheck import recheck
 
-SECOND = timedelta(seconds=1)
-THE_ID, THE_IP = "9" * 64, "10.244.1.9"
-LEAK = reservation(THE_IP)
-NONE = Budget()
+Name = tuple[str, str]
+"""The network and the address of a reservation."""
 
 
-def leaks(count: int) -> list[Reservation]:
-    """Return leaks of different sandboxes, the first the oldest."""
-    return [reservation(f"10.244.1.{10 + n}", f"{n:02x}" * 32, age=OLD - n * SECOND) for n in range(1, count + 1)]
+def image(reservation: Reservation) -> FileImage:
+    """Return the file of a reservation, as `builders.reservation` counts its bytes."""
+    text = "\r\n".join(filter(None, (reservation.container_id, reservation.ifname))).encode()
+    owner, times = (0, 0), (reservation.inode, reservation.mtime_ns)
+    return FileImage(RESERVATION, reservation.network, reservation.ip, text, 0o600, *owner, *times)
+
+
+def reserved(snapshot: Snapshot) -> dict[Name, Reservation]:
+    known = [store.reading.value for store in snapshot.reservations if isinstance(store.reading, Known)]
+    return {(reservation.network, reservation.ip): reservation for read in known for reservation in read}
+
+
+class Network(LockedNetwork):
+    """One directory. Nothing is removed or put back without its locks."""
+
+    def __init__(self, directory: str, node: "Files") -> None:
+        super().__init__(directory, -1)
+        self._node = node
+
+    def read(self, name: str) -> FileImage | None:
+        return self._node.files.get((self.directory, name))
+
+    def unlink(self, name: str) -> None:
+        assert self._node.locked_now, "removed without host-local's lock"
+        self._node.check([name])
+        del self._node.files[self.directory, name]
+
+    def link(self, image: FileImage) -> None:
+        assert self._node.locked_now, "put back without host-local's lock"
+        assert (self.directory, image.name) not in self._node.files
+        self._node.files[self.directory, image.name] = image
+
+
+class Files(NodeFiles):
+    """The files of every network, and their locks."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(), (), 0, lambda: 0.0)
+        self.files: dict[Name, FileImage] = {}
+        self.broken: set[str] = set()
+        """Addresses whose file cannot be removed, and networks whose directory is gone."""
+        self.held, self.locked_now, self.tries = False, False, 0
+        """Whether another process holds the locks; whether we do; how often we tried."""
+
+    @contextmanager
+    def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, Network]]:
+        yield {directory: Network(directory, self) for directory in directories}
+
+    @contextmanager
+    def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, Network]]:
+        names = list(directories)
+        self.check(names)
+        assert not self.locked_now, "one sandbox at a time"
+        self.tries += 1
+        if self.held:
+            raise LockHeld
+        self.locked_now = True
+        try:
+            with self.opened(names) as networks:
+                yield networks
+        finally:
+            self.locked_now = False
+
+    def check(self, names: Sequence[str]) -> None:
+        for name in self.broken.intersection(names):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+
+@dataclass
+class Owners:
+    """The owners that a recheck finds. By default none, so that only the guards protect an address."""
+
+    containers: set[str] = field(default_factory=set)
+    checkpoints: set[str] = field(default_factory=set)
+    holders: dict[str, str] = field(default_factory=dict)
+    objections: dict[str, Reason] = field(default_factory=dict)
+    """What the probe says against the release of an address."""
+    probed: list[list[str]] = field(default_factory=list)
+
+    def holder(self, _container_id: str, ips: Sequence[str]) -> str:
+        return next((self.holders[ip] for ip in ips if ip in self.holders), "")
+
+    def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
+        self.probed.append([leak.ip for leak in reservations])
+        return {leak.key: ProbeResult(f"{leak.ip} was probed", self.objections.get(leak.ip)) for leak in reservations}
+
+    def recheck(self) -> Recheck:
+        return recheck(self.containers.__contains__, self.checkpoints.__contains__, self.holder, self.probe)
+
+
+class InMemoryJournal(JournalStore):
+    def __init__(self, *entries: Entry) -> None:
+        super().__init__(Path("/nowhere"))
+        self.entries = {entry.name: entry for entry in entries}
+        self.other = self.unreadable = self.unwritable = ""
+        """Which other cleaner runs; why the journal cannot be read; why it cannot be written."""
+        self.damage: tuple[str, ...] = ()
+        self.held = False
+
+    @contextmanager
+    def exclusive(self, seconds: float) -> Iterator[None]:
+        assert seconds >= 0
+        if self.other:
+            raise Busy(self.other)
+        self.held = True
+        yield
+        self.held = False
+
+    def trouble(self) -> str:
+        return ""
+
+    def read(self) -> Journal:
+        if self.unreadable:
+            raise SourceError(self.unreadable)
+        return Journal(tuple(self.entries.values()), self.damage)
+
+    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
+        assert evidence
+        assert entry.name not in self.entries
+        self.update(entry, entry.at)
+
+    def update(self, entry: Entry, at: datetime) -> None:
+        assert at.tzinfo
+        if self.unwritable:
+            raise OSError(errno.ENOSPC, self.unwritable)
+        self.entries[entry.name] = entry
 
 
 def entry(released: Reservation, verdict: Verdict | None = Verdict.RELEASED, **more: Any) -> Entry:
@@ -33,37 +163,36 @@ def entry(released: Reservation, verdict: Verdict | None = Verdict.RELEASED, **m
 
 
 class Daemon:
-    """The syncs of one daemon, 15 s apart, on a node whose files are those of each snapshot."""
+    """A daemon on a node whose files are those of each snapshot."""
 
     def __init__(
         self,
-        journal_store: JournalStore | None = None,
-        *,
+        *entries: Entry,
+        journal: InMemoryJournal | None = None,
         limits: Limits | None = None,
-        budget: Budget = NONE,
-        actor: str = "run",
-        recheck: Owners | None = None,
+        budget: Budget | None = None,
+        owners: Owners | None = None,
     ) -> None:
-        self.files, self.journal_store = Files(), journal_store or InMemoryJournal()
-        owners = (recheck or Owners()).recheck()
-        self.session = limits or make_limits(), budget, actor, self.journal_store, owners, self.files
+        self.files, self.journal = Files(), journal or InMemoryJournal(*entries)
+        recheck = (owners or Owners()).recheck()
+        self.session = limits or make_limits(), budget or Budget(), "run", self.journal, recheck, self.files
         self.cleaner: DryRun = Apply(*self.session, now=lambda: self.now, lock_timeout=0)
         self.now = NOW
         self._memory: ConfirmationState | None = None
 
     def sync(self, *records: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
-        """Take a snapshot and clean up. `meanwhile`: what others journal between our reading and our snapshot."""
+        """Take a snapshot, 15 s later, and clean up."""
         self.now += timedelta(seconds=15)
-        self.cleaner.before_snapshot()
-        for entry in meanwhile:
-            assert isinstance(self.journal_store, InMemoryJournal)
-            self.journal_store.entries[entry.name] = entry
         snapshot = node(*records, **changes, later=self.now - NOW)
-        self.files.files.clear()
-        reserved = [reservation for store in snapshot.reservations for reservation in store.reading.known()]
-        self.files.files.update({(reservation.network, reservation.ip): image(reservation) for reservation in reserved})
         report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(0))
-        return self.cleaner.after_snapshot((snapshot,), report)
+        return self.clean((snapshot,), report, meanwhile)
+
+    def clean(self, snapshots: Sequence[Snapshot], report: Report, meanwhile: Sequence[Entry] = ()) -> Cleaning:
+        """Clean up after these snapshots. `meanwhile`: what others journal after our reading of it."""
+        self.cleaner.before_snapshot()
+        self.journal.entries.update({entry.name: entry for entry in meanwhile})
+        self.files.files = {name: image(reservation) for name, reservation in reserved(snapshots[-1]).items()}
+        return self.cleaner.after_snapshot(snapshots, report)
 
     @property
     def names(self) -> list[str]:

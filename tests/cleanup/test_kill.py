@@ -4,70 +4,55 @@ import errno
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from agent.cleanup.journal import RESERVATION, Entry
-from agent.cleanup.restore import recover_and_restore, restore
 from agent.model.release import Verdict
 from agent.model.snapshot import Reservation
-from tests.builders import NOW
-from tests.cleanup.stores import (
-    File,
-    Store,
-    at,
-    die,
-    die_at,
-    ends_by_itself,
-    handles,
-    refuse,
-    without_nameless_files,
-)
+from tests.cleanup.stores import File, Store, at, die, die_at, ends_by_itself, refuse, start, without_nameless_files
 from tests.wire import NOBODY
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-
-IP, IP6, IP_NET1 = "10.244.1.9", "fd00:10::9", "10.9.0.9"
+IP6, IP_NET1 = "fd00:10::9", "10.9.0.9"
 NAMED = pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
+Files = dict[str, File]
 
 
-@pytest.fixture(autouse=True)
-def _no_handle_is_left_open() -> Iterator[None]:
-    before = handles()
-    yield
-    assert handles() == before
-
-
-def sandbox(store: Store) -> tuple[Reservation, ...]:
-    """Reserve both addresses of one sandbox, with a cached result of libcni."""
+def reserve(store: Store) -> None:
+    """Reserve three addresses of one sandbox, with a cached result of libcni."""
     store.keep_result()
-    return store.reserve(mode=0o640, owner=NOBODY), store.reserve(IP6)
+    store.reserve(mode=0o640, owner=NOBODY)
+    store.reserve(IP6)
+    store.reserve(IP_NET1, network="net1")
 
 
-def written_down(store: Store) -> dict[str, File]:
-    """Return what the journal can restore."""
-    return {
-        f"{image.network}/{image.name}": (image.content, image.mode, image.uid, image.gid, image.mtime_ns)
-        for entry in store.journal().entries
-        for image in entry.files
-        if image.place == RESERVATION
-    }
+def reserved(store: Store) -> list[Reservation]:
+    return [store.find(), store.find(IP6), store.find(IP_NET1, "net1")]
 
 
-def is_sound(store: Store, before: dict[str, File]) -> None:
+def release(store: Store) -> None:
+    store.release(*reserved(store))
+
+
+def is_sound(store: Store, before: Files) -> None:
     """After a kill no lock is held, and every file is in place or in the journal, unchanged."""
     assert store.unlocked()
-    found, image = store.files(), written_down(store)
+    journal, found = store.journal(), store.files()
+    images = [image for entry in journal.entries for image in entry.files if image.place == RESERVATION]
+    written = {
+        f"{image.network}/{image.name}": (image.content, image.mode, image.uid, image.gid, image.mtime_ns)
+        for image in images
+    }
     for name, file in before.items():
-        assert (found.get(name) or image[name]) == file
+        assert (found.get(name) or written[name]) == file
     assert set(found) <= set(before), "nothing else is there"
-    assert store.journal().damage == ()
+    assert journal.damage == ()
 
 
-def is_settled(store: Store, before: dict[str, File]) -> Entry | None:
+def is_settled(store: Store, before: Files) -> Entry | None:
     """After the next start the sandbox is completely in place or completely released, and can be restored."""
     store.start()
     assert store.journal().unfinished() == ()
@@ -77,18 +62,25 @@ def is_settled(store: Store, before: dict[str, File]) -> Entry | None:
     if not found:
         assert entry is not None
         assert entry.verdict in {Verdict.RELEASED, Verdict.INTERRUPTED}
-        done = restore(entry, store.file_ops(), store.journal_store, NOW)
-        assert done.done, done.why
+        assert store.restore()[0]
         assert store.files() == before
     return entry
 
 
 def kill_at_each_call(
-    tmp_path: Path, prepare: Callable[[Store], object], act: Callable[[Store], object], check: Callable[[Store], object]
+    tmp_path: Path,
+    prepare: Callable[[Store], object],
+    act: Callable[[Store], object],
+    check: Callable[[Store, Files], object],
 ) -> int:
-    """Do the same on a store for each system call, killed there, until it ends by itself. Return how many there are."""
+    """Do the same on a store for each system call, killed there, until it ends by itself. Return how many there are.
+
+    The reservations are those of `reserve`, and `check` has their files.
+    """
     for moment in itertools.count(1):
         store = Store(tmp_path / str(moment))
+        reserve(store)
+        before = store.files()
         prepare(store)
 
         def dying(store: Store = store, moment: int = moment) -> None:
@@ -96,172 +88,112 @@ def kill_at_each_call(
             act(store)
 
         done = ends_by_itself(dying)
-        check(store)
+        is_sound(store, before)
+        check(store, before)
         if done:
             return moment
     raise AssertionError
 
 
 def test_killed_at_each_call_of_a_release(tmp_path: Path) -> None:
-    reserved: dict[Path, tuple[Reservation, ...]] = {}
-    before: dict[Path, dict[str, File]] = {}
     verdicts = set()
 
-    def prepare(store: Store) -> None:
-        reserved[store.root] = (*sandbox(store), store.reserve(IP_NET1, network="net1"))
-        before[store.root] = store.files()
-
-    def check(store: Store) -> None:
-        is_sound(store, before[store.root])
-        entry = is_settled(store, before[store.root])
+    def check(store: Store, before: Files) -> None:
+        entry = is_settled(store, before)
         verdicts.add(entry and entry.verdict)
 
-    calls = kill_at_each_call(tmp_path, prepare, lambda store: store.release(*reserved[store.root]), check)
-    assert calls > 40, "there are so many calls at least"
+    assert kill_at_each_call(tmp_path, lambda _: None, release, check) > 40
     assert verdicts == {None, Verdict.FAILED, Verdict.INTERRUPTED, Verdict.RELEASED}
 
 
 @NAMED
 def test_killed_at_each_call_of_a_release_that_is_undone(tmp_path: Path, named: bool) -> None:
     """The second file cannot be removed, and the first is put back."""
-    reserved: dict[Path, tuple[Reservation, ...]] = {}
-    before: dict[Path, dict[str, File]] = {}
-
-    def prepare(store: Store) -> None:
-        reserved[store.root] = sandbox(store)
-        before[store.root] = store.files()
 
     def act(store: Store) -> None:
         if named:
             without_nameless_files()
         refuse("os.remove", errno.EIO, when=lambda arguments: arguments[0] == IP6)
-        store.release(*reserved[store.root])
+        release(store)
 
-    def check(store: Store) -> None:
-        is_sound(store, before[store.root])
-        entry = is_settled(store, before[store.root])
+    def check(store: Store, before: Files) -> None:
+        entry = is_settled(store, before)
         assert entry is None or entry.verdict is Verdict.FAILED
-        assert store.files() == before[store.root]
+        assert store.files() == before
 
-    assert kill_at_each_call(tmp_path, prepare, act, check) > 40
+    assert kill_at_each_call(tmp_path, lambda _: None, act, check) > 40
 
 
 @NAMED
 @pytest.mark.parametrize("repeated", [True, False], ids=["it is repeated", "the next cleanup finishes it"])
 def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool, repeated: bool) -> None:
-    before: dict[Path, dict[str, File]] = {}
     found = set()
-
-    def prepare(store: Store) -> None:
-        reserved = sandbox(store)
-        before[store.root] = store.files()
-        store.release(*reserved)
 
     def act(store: Store) -> None:
         if named:
             without_nameless_files()
-        restore(store.entry(), store.file_ops(), store.journal_store, NOW)
+        store.restore()
 
-    def check(store: Store) -> None:
-        is_sound(store, before[store.root])
+    def check(store: Store, before: Files) -> None:
         if repeated:
-            again = recover_and_restore(store.entry().name, store.file_ops(), store.journal_store, NOW)
-            assert again.done or again.why == "nothing is missing: all reservations are in place"
-            assert (store.files(), store.entry().restored) == (before[store.root], NOW)
+            done, why = store.restore()
+            assert done or why == "nothing is missing: all reservations are in place"
+            assert store.files() == before
             assert len(list(store.caches[0].iterdir())) == 1
         store.start()
         now = store.entry()
         assert not now.unfinished
-        assert store.files() == (before[store.root] if now.restored else {}), "whole, or not at all"
+        assert store.files() == (before if now.restored else {}), "whole, or not at all"
         assert now.released is (now.restored is None), "it is watched for"
         found.add(now.released)
 
-    assert kill_at_each_call(tmp_path, prepare, act, check) > 20
+    assert kill_at_each_call(tmp_path, release, act, check) > 20
     assert found == ({False} if repeated else {False, True})
 
 
 @NAMED
 def test_killed_at_each_call_of_a_recovery(tmp_path: Path, named: bool) -> None:
-    before: dict[Path, dict[str, File]] = {}
-
     def prepare(store: Store) -> None:
-        reserved = sandbox(store)
-        before[store.root] = store.files()
-        assert not ends_by_itself(lambda: store.release_with(at("removed", die), *reserved))
-        assert set(store.files()) == {f"kubenet/{IP6}"}
+        assert not ends_by_itself(lambda: store.release_with(at("removed", die), *reserved(store)))
+        assert set(store.files()) == {f"kubenet/{IP6}", f"net1/{IP_NET1}"}
 
     def act(store: Store) -> None:
         if named:
             without_nameless_files()
         store.start()
 
-    def check(store: Store) -> None:
-        is_sound(store, before[store.root])
-        is_settled(store, before[store.root])
-        assert store.files() == before[store.root]
+    def check(store: Store, before: Files) -> None:
+        is_settled(store, before)
+        assert store.files() == before
         assert store.entry().why == "this release was interrupted; all reservations are in place"
 
     assert kill_at_each_call(tmp_path, prepare, act, check) > 20
 
 
-def test_a_killed_cleaner_leaves_no_lock(tmp_path: Path) -> None:
+def test_two_cleaners_release_each_address_once_and_lose_no_journal_entry(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    reserved = sandbox(store)
+    leaks = [store.reserve(f"10.244.1.{number}", f"{number:04}" * 16) for number in range(10, 50)]
+    waiting, begin = os.pipe()
 
-    def act() -> None:
-        with store.journal_store.exclusive(0), store.file_ops().locked(["kubenet"]):
-            assert not store.unlocked()
-            die()
+    def clean(answer: Path, order: list[Reservation]) -> None:
+        os.read(waiting, 1)
+        answer.write_text(json.dumps([store.release(leak, file_ops=store.file_ops(5)).verdict for leak in order]))
 
-    assert not ends_by_itself(act)
-    assert store.unlocked()
-    assert store.release(*reserved).verdict is Verdict.RELEASED
-
-
-# Two at once.
-
-
-def clean(store: Store, reserved: list[Reservation], start: int, *, alone: bool) -> list[str]:
-    """Release in this process, as soon as the other one is ready."""
-    os.read(start, 1)
-    verdicts = []
-    for reservation in reserved:
-        with ExitStack() as stack:
-            if alone:
-                stack.enter_context(store.journal_store.exclusive(30))
-            verdicts.append(store.release(reservation, file_ops=store.file_ops(5)).verdict.value)
-    return verdicts
-
-
-@pytest.mark.parametrize("alone", [True, False], ids=["one at a time", "in spite of all"])
-def test_two_cleaners_release_each_address_once_and_lose_no_journal_entry(tmp_path: Path, alone: bool) -> None:
-    store = Store(tmp_path)
-    reserved = [store.reserve(f"10.244.1.{number}", f"{number:02x}" * 32) for number in range(10, 50)]
-    waiting, start = os.pipe()
-    children = []
-    for number, order in enumerate((reserved, reserved[::-1])):
-        children.append(os.fork())
-        if children[-1] == 0:
-            code = 1
-            try:
-                verdicts = clean(store, order, waiting, alone=alone)
-                (tmp_path / f"answer{number}").write_text(json.dumps(verdicts))
-                code = 0
-            finally:
-                os._exit(code)
-    os.write(start, b"go")
-    journals: list[list[str]] = []
-    for number, child in enumerate(children):
-        assert os.waitpid(child, 0)[1] == 0
-        journals.append(json.loads((tmp_path / f"answer{number}").read_text()))
+    answers = tmp_path / "answer", tmp_path / "other answer"
+    children = [
+        start(partial(clean, answer, order)) for answer, order in zip(answers, (leaks, leaks[::-1]), strict=True)
+    ]
+    os.write(begin, b"go")
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
     os.close(waiting)
-    os.close(start)
+    os.close(begin)
     assert store.files() == {}
-    for mine, other in zip(journals[0], journals[1][::-1], strict=True):
-        assert (mine == "released") != (other == "released"), "each once, and by one of them"
-        assert {mine, other} <= {"released", "gone"}
+    one, other = (json.loads(answer.read_text()) for answer in answers)
+    for verdicts in zip(one, other[::-1], strict=True):
+        assert verdicts.count("released") == 1, "each once, and by one of them"
+        assert {*verdicts} <= {"released", "gone", "changed"}
     journal = store.journal()
     assert (journal.damage, journal.unfinished()) == ((), ())
     released = [entry.ips for entry in journal.entries if entry.verdict is Verdict.RELEASED]
-    assert sorted(released) == sorted((reservation.ip,) for reservation in reserved)
+    assert sorted(released) == sorted((reservation.ip,) for reservation in leaks)
     assert store.unlocked()

@@ -1,46 +1,26 @@
-"""Several versions of host-local on the agent's store. Up to 0.8, a process with the same locks replaces it.
+"""The real host-local of this machine on the agent's store. It is 1.1 or later; older ones lock as `test_unlink` does.
 
-Their binaries are not to be had here; what they lock and what they write is known to the byte: <= 0.6 `flock`s the
-directory and writes the id, 0.7 `flock`s the file `lock` and writes the id, >= 0.8 writes the interface too. The
-host-local of this machine, 1.1 or later, is the real one.
+What those lock and write is known to the byte: <= 0.6 `flock`s the directory and writes the ID, 0.7 `flock`s the file
+`lock` and writes the ID, >= 0.8 writes the interface too.
 """
 
 import errno
+import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent.cleanup.restore import restore
 from agent.model.release import Verdict
-from tests.builders import GONE, NOW, WEB_ID
-from tests.cleanup.stores import (
-    HOST_LOCAL,
-    Store,
-    address,
-    another_process_locks,
-    handles,
-    host_local,
-    let_go,
-    result_of,
-)
+from agent.model.snapshot import Reservation
+from tests.builders import GONE
+from tests.cleanup.stores import MADE_NS, Store
 from tests.wire import needs, until
 
-IP = "10.244.1.9"
-
-VERSIONS = pytest.mark.parametrize(
-    ("locked", "ifname"),
-    [("", ""), ("lock", ""), ("lock", "eth0")],
-    ids=["0.6", "0.7", "0.8"],
-)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+HOST_LOCAL = Path("/usr/lib/cni/host-local")
 
 
 @pytest.fixture
@@ -49,15 +29,60 @@ def real(store: Store) -> Store:
     return store
 
 
-@pytest.fixture(autouse=True)
-def _no_handle_is_left_open() -> Iterator[None]:
-    before = handles()
-    yield
-    assert handles() == before
+def host_local(command: str, container_id: str, store: Store, subnet: str = "10.9.0.0/29") -> subprocess.Popen[str]:
+    """Start the real host-local on a store."""
+    ipam = {"type": "host-local", "dataDir": str(store.networks), "ranges": [[{"subnet": subnet}]]}
+    started = subprocess.Popen(  # noqa: S603 (the machine's own plugin)
+        [str(HOST_LOCAL)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": container_id,
+            "CNI_IFNAME": "eth0",
+            "CNI_NETNS": "/proc/self/ns/net",
+            "CNI_NETNS_OVERRIDE": "1",  # newer plugins refuse their own
+            "CNI_PATH": str(HOST_LOCAL.parent),
+        },
+    )
+    assert started.stdin is not None
+    started.stdin.write(json.dumps({"cniVersion": "0.4.0", "name": "kubenet", "type": "bridge", "ipam": ipam}))
+    started.stdin.close()
+    return started
+
+
+def result_of(started: subprocess.Popen[str], code: int = 0) -> Any:
+    """Wait for host-local and return its output."""
+    with started:
+        assert started.stdout is not None
+        output = started.stdout.read()
+    assert started.returncode == code, output
+    return json.loads(output) if output.strip() else None
+
+
+def add(container_id: str, store: Store, subnet: str = "10.9.0.0/29") -> str:
+    """Return the address that host-local allocates."""
+    return address(result_of(host_local("ADD", container_id, store, subnet)))
+
+
+def address(content: Any) -> str:
+    return str(content["ips"][0]["address"]).partition("/")[0]
 
 
 def container(number: int) -> str:
     return f"{number:064x}"
+
+
+def reserved(store: Store) -> list[str]:
+    return sorted(name.partition("/")[2] for name in store.files() if "last" not in name)
+
+
+def aged(store: Store, ip: str) -> Reservation:
+    """Let a reservation be older than the grace period."""
+    os.utime(store.network() / ip, ns=(MADE_NS, MADE_NS))
+    return store.find(ip)
 
 
 def still_runs(started: subprocess.Popen[str], seconds: float = 0.4) -> bool:
@@ -68,80 +93,26 @@ def still_runs(started: subprocess.Popen[str], seconds: float = 0.4) -> bool:
     return False
 
 
-@VERSIONS
-def test_while_host_local_holds_its_lock_nothing_changes_and_then_is_released(
-    store: Store, locked: str, ifname: str
-) -> None:
-    reserved = store.reserve(ifname=ifname)
-    with another_process_locks(store.network() / locked) as it:
-        assert store.release(reserved).verdict is Verdict.BUSY
-        assert store.find(IP) == reserved
-        end = threading.Timer(0.1, let_go, (it,))
-        end.start()
-        assert store.release(reserved, file_ops=store.file_ops(10)).verdict is Verdict.RELEASED
-        end.join()
-
-
-@VERSIONS
-def test_while_the_agent_holds_the_lock_host_local_waits(store: Store, locked: str, ifname: str) -> None:
-    store.reserve(ifname=ifname)
-    got: list[bool] = []
-
-    def it() -> None:
-        with another_process_locks(store.network() / locked):
-            got.append(True)
-
-    waiting = threading.Thread(target=it)
-    with store.file_ops().locked(["kubenet"]):
-        waiting.start()
-        waiting.join(0.3)
-        assert got == []
-    waiting.join()
-    assert got == [True]
-
-
-@VERSIONS
-def test_every_format_is_released_and_restored_byte_for_byte(store: Store, locked: str, ifname: str) -> None:
-    reserved = store.reserve(ifname=ifname, mode=0o644)
-    before = store.files()
-    assert (reserved.ifname, reserved.size) == (ifname, 70 if ifname else 64)
-    assert store.release(reserved).verdict is Verdict.RELEASED
-    assert store.files() == {}
-    with another_process_locks(store.network() / locked):
-        assert not restore(store.entry(), store.file_ops(), store.journal_store, NOW).done
-    assert restore(store.entry(), store.file_ops(), store.journal_store, NOW).done
-    assert store.files() == before
-
-
-def test_a_lock_that_0_6_does_not_use_is_created_and_does_no_harm(store: Store) -> None:
-    """0.6 walks its directory for an id, and an empty file holds none."""
-    assert store.release(store.reserve(ifname="")).verdict is Verdict.RELEASED
-    assert (store.network() / "lock").read_bytes() == b""
-
-
-# The real one.
-
-
-def test_while_the_agent_holds_the_locks_a_real_add_and_del_wait(real: Store) -> None:
-    result_of(host_local("ADD", container(1), real))
+def test_while_the_agent_holds_the_locks_an_add_and_del_wait(real: Store) -> None:
+    add(container(1), real)
     with real.file_ops().locked(["kubenet"]):
         adding, deleting = host_local("ADD", container(2), real), host_local("DEL", container(1), real)
         assert still_runs(adding)
         assert still_runs(deleting, 0.1)
     assert address(result_of(adding)) in {"10.9.0.2", "10.9.0.3"}
     result_of(deleting)
-    assert [name for name in real.files() if "last" not in name] == ["kubenet/10.9.0.3"]
+    assert reserved(real) == ["10.9.0.3"]
 
 
-def test_while_a_real_add_holds_its_lock_nothing_changes(real: Store) -> None:
+def test_while_an_add_holds_its_lock_nothing_changes(real: Store) -> None:
     """It reads every file of the directory under its lock, and one that never ends holds it there."""
-    reserved = real.reserve("10.9.0.2")
+    leak = real.reserve("10.9.0.2")
     endless = real.network() / "endless"
     os.mkfifo(endless)
     adding = host_local("ADD", container(2), real)
     assert still_runs(adding)
-    assert real.release(reserved).verdict is Verdict.BUSY
-    assert real.find("10.9.0.2") == reserved
+    assert real.release(leak).verdict is Verdict.BUSY
+    assert real.find("10.9.0.2") == leak
 
     def let_it_go_on() -> bool:
         """Let it come to the end of the file; a pass of the directory that is yet to come waits there again."""
@@ -154,77 +125,66 @@ def test_while_a_real_add_holds_its_lock_nothing_changes(real: Store) -> None:
 
     until(let_it_go_on, "host-local ends")
     assert address(result_of(adding)) == "10.9.0.3"
-    assert real.release(reserved).verdict is Verdict.RELEASED
+    assert real.release(leak).verdict is Verdict.RELEASED
 
 
-def test_on_a_full_range_the_next_real_add_gets_what_was_released(real: Store) -> None:
-    given = [address(result_of(host_local("ADD", container(number), real))) for number in range(1, 6)]
+def test_on_a_full_range_the_next_add_gets_what_was_released(real: Store) -> None:
+    given = [add(container(number), real) for number in range(1, 6)]
     assert given == [f"10.9.0.{last}" for last in range(2, 7)]
     assert "no IP addresses available" in result_of(host_local("ADD", container(6), real), code=1)["msg"]
-    assert real.release(real.find("10.9.0.4")).verdict is Verdict.RELEASED
-    assert address(result_of(host_local("ADD", container(6), real))) == "10.9.0.4"
-    assert real.find("10.9.0.4").container_id == container(6)
-    done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
-    assert done.why == "10.9.0.4 of network kubenet is reserved again"
+    assert real.release(aged(real, "10.9.0.4")).verdict is Verdict.RELEASED
+    assert add(container(6), real) == "10.9.0.4"
+    assert real.restore() == [False, "10.9.0.4 of network kubenet is reserved again"]
     assert real.find("10.9.0.4").container_id == container(6)
 
 
-def test_a_real_del_after_a_release_succeeds_and_releases_no_other_address(real: Store) -> None:
-    result_of(host_local("ADD", container(1), real))
-    real.release(real.find("10.9.0.2"))
-    result_of(host_local("ADD", container(2), real))
+def test_a_del_after_a_release_succeeds_and_releases_no_other_address(real: Store) -> None:
+    add(container(1), real)
+    real.release(aged(real, "10.9.0.2"))
+    add(container(2), real)
     before = real.files()
     result_of(host_local("DEL", container(1), real))
     assert real.files() == before
 
 
-def test_a_restored_file_works_with_the_real_host_local(real: Store) -> None:
-    result_of(host_local("ADD", container(1), real))
+def test_host_local_works_with_a_restored_file_also_of_an_old_version(real: Store) -> None:
+    add(container(1), real)
+    leak = aged(real, "10.9.0.2")
     before = real.files()
-    real.release(real.find("10.9.0.2"))
-    assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
+    assert real.release(leak).verdict is Verdict.RELEASED
+    assert real.restore() == [True, ""]
     assert real.files() == before
     assert "duplicate allocation" in result_of(host_local("ADD", container(1), real), code=1)["msg"]
     result_of(host_local("DEL", container(1), real))
-    assert [name for name in real.files() if "last" not in name] == []
-
-
-def test_a_restored_file_of_an_old_version_is_released_by_the_real_host_local(real: Store) -> None:
+    assert reserved(real) == []
     real.release(real.reserve("10.9.0.2", GONE, ifname=""))
-    assert restore(real.entry(), real.file_ops(), real.journal_store, NOW).done
+    assert real.restore(real.journal().entries[-1].name) == [True, ""]
     result_of(host_local("DEL", GONE, real))
-    assert real.files() == {}
+    assert reserved(real) == []
 
 
 def test_a_sandbox_with_a_new_address_from_host_local_is_not_restored(real: Store) -> None:
-    result_of(host_local("ADD", WEB_ID, real))
-    real.release(real.find("10.9.0.2"))
-    assert address(result_of(host_local("ADD", WEB_ID, real))) == "10.9.0.3"
-    done = restore(real.entry(), real.file_ops(), real.journal_store, NOW)
-    assert done.why == f"container {WEB_ID[:12]} has another address now: 10.9.0.3"
+    add(GONE, real)
+    real.release(aged(real, "10.9.0.2"))
+    assert add(GONE, real) == "10.9.0.3"
+    assert real.restore() == [False, f"container {GONE[:12]} has another address now: 10.9.0.3"]
 
 
-def test_real_adds_and_dels_during_releases_leave_one_owner_per_address(real: Store) -> None:
+def test_adds_and_dels_during_releases_leave_one_owner_per_address(real: Store) -> None:
     leaked = [real.reserve(f"10.9.0.{last}", container(last)) for last in range(100, 140)]
     owned: dict[str, str] = {}
-    failed: list[str] = []
 
     def churn() -> None:
         for number in range(1000, 1025):
             sandbox = container(number)
-            owned[sandbox] = address(result_of(host_local("ADD", sandbox, real, "10.9.0.0/25")))
+            owned[sandbox] = add(sandbox, real, "10.9.0.0/25")
             if number % 2:
                 result_of(host_local("DEL", sandbox, real, "10.9.0.0/25"))
                 del owned[sandbox]
 
     churning = threading.Thread(target=churn)
     churning.start()
-    for reserved in leaked:
-        outcome = real.release(reserved, file_ops=real.file_ops(10))
-        if outcome.verdict is not Verdict.RELEASED:
-            failed.append(outcome.why)
+    outcomes = [real.release(leak, file_ops=real.file_ops(10)) for leak in leaked]
     churning.join()
-    assert failed == []
-    left = {name.partition("/")[2]: file for name, file in real.files().items() if "last" not in name}
-    kept = {content[:64].decode(): ip for ip, (content, *_) in left.items()}
-    assert (kept, len(left)) == (owned, len(owned))
+    assert [outcome.why for outcome in outcomes if outcome.verdict is not Verdict.RELEASED] == []
+    assert {real.find(ip).container_id: ip for ip in reserved(real)} == owned

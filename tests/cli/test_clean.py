@@ -292,6 +292,12 @@ def test_without_a_journal_nothing_is_released(incident: Incident) -> None:
     assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
     dry = incident.document(code=BLOCKED)
     assert (dry["applied"], [one["by"] for one in dry["blockers"]]) == (False, ["journal_unwritable"])
+    incident.state.unlink()
+    for directory in (incident.state / "cleaner.lock", incident.journal_directory / "x.json"):
+        directory.mkdir(parents=True)
+        tree = incident.document("--apply", code=OUTPUT)
+        assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
+        directory.rmdir()
     assert len(incident.reserved) == ALL
 
 
@@ -324,6 +330,7 @@ def test_with_docker_whose_checkpoints_are_not_mounted_nothing_is_released(incid
 
 
 def test_an_unavailable_network_exits_with_3(incident: Incident) -> None:
+    assert incident.document("--network=kubenet,cbr0", "--cleanup-network=kubenet,cbr0", code=3)["blockers"] == []
     tree = incident.document("--apply", "--network=kubenet,cbr0", code=3)
     assert [one["source"] for one in tree["unavailable"]] == ["reservations"]
     assert {one["reason"] for one in tree["addresses"]} <= {"source_unavailable"}
@@ -622,7 +629,9 @@ def test_the_next_run_recovers_from_a_kill(incident: Incident) -> None:
     assert "1 released" in incident.clean("--apply", "--max=1").out
     incident.change_entries(lambda _: {"outcome": None})
     assert "unfinished" in incident.journal().out
+    before = incident.files()
     assert "is unfinished, the next cleanup or restore recovers it" in incident.clean().out
+    assert incident.files() == before, "a dry run recovers nothing"
     assert "6 released" in incident.clean("--apply").out
     assert "unfinished" not in incident.journal().out
     assert len(incident.reserved) == ALL - LEAKED

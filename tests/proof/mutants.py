@@ -8,23 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry, FileImage, Journal
-from agent.model.release import ProbeResult
 from agent.model.snapshot import (
     Address,
-    Checkpoint,
-    Container,
     Known,
-    NetworkStore,
-    Pod,
-    ProcessStartTimes,
-    Reading,
-    Reservation,
-    ReservationKey,
+    Unavailable,
 )
-from agent.sources.source_error import SourceError
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
 
 
@@ -39,77 +31,53 @@ def without_guards(names: Sequence[str]) -> Iterator[None]:
         vars(guards)["GUARDS"] = every_guard
 
 
-class ContainersFirst(InMemory):
-    """Lists containers before it reads reservations."""
-
-    _listed: tuple[Container, ...] = ()
-
-    def reservations(self) -> tuple[NetworkStore, ...]:
-        self._listed = super().containers()
-        return super().reservations()
-
-    def containers(self) -> tuple[Container, ...]:
-        return self._listed
-
-
-class OwnersFirst(ContainersFirst):
+class OwnersFirst(InMemory):
     """Reads all evidence of owners before the reservations."""
 
-    _noted: tuple[Checkpoint, ...] = ()
+    _listed: Any = ()
+    _noted: Any = ()
 
-    def reservations(self) -> tuple[NetworkStore, ...]:
-        self._noted = super().checkpoints()
+    def reservations(self) -> Any:
+        self._noted, self._listed = super().checkpoints(), super().containers()
         return super().reservations()
 
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
+    def containers(self) -> Any:
+        return self._listed
+
+    def checkpoints(self) -> Any:
         return self._noted
 
 
-class DockerNotRechecked(InMemory):
-    def has_container(self, _container_id: str) -> bool:
-        return False
+def always(**answers: object) -> type[InMemory]:
+    """Return a node that gives these answers without being asked."""
+    return type("Always", (InMemory,), {name: lambda *_, answer=answer: answer for name, answer in answers.items()})
 
 
-class KubeletNotRechecked(InMemory):
-    def has_checkpoint(self, _container_id: str) -> bool:
-        return False
-
-
-class KubeletIgnored(KubeletNotRechecked):
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        return ()
-
-
-class RecordsNotRechecked(InMemory):
-    def has_record(self, _container_id: str) -> bool:
-        return False
-
-
-class RecordsNotListed(InMemory):
-    def records(self, _container_ids: Sequence[str]) -> tuple[Container, ...]:
-        return ()
+DOCKER_NOT_RECHECKED = always(has_container=False)
+KUBELET_NOT_RECHECKED = always(has_checkpoint=False)
+KUBELET_IGNORED = always(has_checkpoint=False, checkpoints=())
+KERNEL_NOT_RECHECKED = always(holder_of="")
+KERNEL_IGNORED = always(holder_of="", addresses=(Address("10.244.1.1", 1, "systemd"),))
+RECORDS_NOT_RECHECKED = always(has_record=False)
+RECORDS_NOT_LISTED = always(records=())
+MOUNTS_NOT_RECHECKED = always(is_mounted=False)
+MOUNTS_NOT_LISTED = always(mounted_namespaces=())
+WITHOUT_LOCK = always(lock=True, unlock=None)
 
 
 class RuntimeIgnored(InMemory):
     """Does not see what the kubelet names as its runtime."""
 
-    def processes(self) -> ProcessStartTimes:
+    def processes(self) -> Any:
         return replace(super().processes(), runtime=None)
 
 
 class DirectoryIgnored(InMemory):
     """Reads a missing checkpoint directory as an empty one."""
 
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        try:
-            return super().checkpoints()
-        except SourceError:
-            return ()
-
-
-class KernelNotRechecked(InMemory):
-    def holder_of(self, _container_id: str, _ips: Sequence[str]) -> str:
-        return ""
+    def checkpoints(self) -> Any:
+        found = super().checkpoints()
+        return () if isinstance(found, Unavailable) else found
 
 
 class NamespacesSharedByReleases(InMemory):
@@ -123,28 +91,8 @@ class NamespacesSharedByReleases(InMemory):
         return "process 7 (pause)" if self._ips.intersection(ips) else ""
 
 
-class KernelIgnored(KernelNotRechecked):
-    def addresses(self) -> tuple[Address, ...]:
-        return (Address("10.244.1.1", 1, "systemd"),)
-
-
-class NotProbed(InMemory):
-    def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
-        return {leak.key: ProbeResult("not probed") for leak in reservations}
-
-
-class MountsNotRechecked(InMemory):
-    def is_mounted(self, _container_id: str) -> bool:
-        return False
-
-
-class MountsNotListed(InMemory):
-    def mounted_namespaces(self) -> tuple[str, ...]:
-        return ()
-
-
 class PodsIgnored(InMemory):
-    def pods(self) -> Reading[tuple[Pod, ...]]:
+    def pods(self) -> Any:
         pods = super().pods()
         return Known(tuple(replace(pod, ips=()) for pod in pods.value)) if isinstance(pods, Known) else pods
 
@@ -156,35 +104,10 @@ class ReadOnce(InMemory):
         super().__init__(ask, setup)
         self._first: dict[str, FileImage | None] = {}
 
-    def read(self, network: str, name: str) -> FileImage | None:
+    def read(self, network: str, name: str) -> Any:
         if name not in self._first:
             self._first[name] = super().read(network, name)
         return self._first[name]
-
-
-class WithoutLock(InMemory):
-    def lock(self) -> bool:
-        return True
-
-    def unlock(self) -> None: ...
-
-
-class ContentOnly(InMemory):
-    """Compares files by content only."""
-
-    def reservations(self) -> tuple[NetworkStore, ...]:
-        return tuple(
-            replace(store, reading=Known(tuple(_alike(reservation) for reservation in store.reading.known())))
-            for store in super().reservations()
-        )
-
-    def read(self, network: str, name: str) -> FileImage | None:
-        found = super().read(network, name)
-        return found and replace(found, inode=0)
-
-
-def _alike(reservation: Reservation) -> Reservation:
-    return replace(reservation, inode=0)
 
 
 class NotJournaled(InMemoryJournal):

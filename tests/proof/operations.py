@@ -4,7 +4,6 @@ An operation with several possible results, such as taking a lock, yields severa
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -19,8 +18,10 @@ from agent.model.snapshot import (
     Pod,
     ProcessStartTimes,
     Reservation,
+    Unavailable,
 )
 from agent.sources.collector import Moment
+from agent.sources.source_error import SourceError
 from tests.proof.world import File, World, made, spent, without
 
 START: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
@@ -32,35 +33,12 @@ Answer = Hashable
 Answers = Iterator[tuple[Answer, World]]
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """An answer that is a FileNotFoundError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """An answer that is a FileExistsError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unanswered:
-    """An answer that is a SourceError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """An answer that is a JournalFull."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoDirectory:
-    """An answer that is the SourceError of missing checkpoint directories."""
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """An answer that is an OSError."""
-
+MISSING: Final = FileNotFoundError(2, "No such file or directory")
+TAKEN: Final = FileExistsError(17, "File exists")
+BROKEN: Final = OSError(5, "Input/output error")
+UNANSWERED: Final = SourceError("unavailable")
+"""An answer that is an exception is raised."""
+NO_DIRECTORY: Final = Unavailable("checkpoints", "none of these exists: the checkpoint directories", missing=True)
 
 UNAVAILABILITY: Final = "a source is unavailable"
 FAILURE: Final = "the disk fails"
@@ -71,11 +49,11 @@ def perform(question: Question, world: World, who: str) -> Answers:
     name, *of = question
     yield from _OPERATIONS[name](world, who, *of)
     if name in _MAY_BE_UNAVAILABLE and world.may(UNAVAILABILITY):
-        yield Unanswered(), spent(world, UNAVAILABILITY)
+        yield UNANSWERED, spent(world, UNAVAILABILITY)
     if name in _MAY_FAIL and world.may(FAILURE):
-        yield Broken(), spent(world, FAILURE)
+        yield BROKEN, spent(world, FAILURE)
         if name in _MAY_BE_LATE:
-            yield from ((Broken(), spent(after, FAILURE)) for _, after in _OPERATIONS[name](world, who, *of))
+            yield from ((BROKEN, spent(after, FAILURE)) for _, after in _OPERATIONS[name](world, who, *of))
 
 
 _MAY_FAIL: Final = {"begin", "update", "remove", "put_back"}
@@ -109,18 +87,14 @@ def reservations(world: World, _who: str, networks: tuple[str, ...]) -> Answers:
 
 @cache
 def _stores(files: tuple[File, ...], networks: tuple[str, ...]) -> tuple[NetworkStore, ...]:
-    return tuple(
-        NetworkStore(name, Known(tuple(_reservation(file) for file in files if file.network == name)))
-        for name in networks
-    )  # fmt: skip
+    found = {name: tuple(_reservation(file) for file in files if file.network == name) for name in networks}
+    return tuple(NetworkStore(name, Known(reserved)) for name, reserved in found.items())
 
 
 @cache
 def _reservation(file: File) -> Reservation:
-    ifname = "eth0" if file.content else ""
-    return Reservation(
-        file.network, file.ip, file.content, ifname, file.inode, len(_bytes(file.content)), _nanoseconds(file.mtime)
-    )
+    ifname, size = ("eth0", len(_bytes(file.content))) if file.content else ("", 0)
+    return Reservation(file.network, file.ip, file.content, ifname, file.inode, size, _nanoseconds(file.mtime))
 
 
 @cache
@@ -139,10 +113,8 @@ def _nanoseconds(seconds: int) -> int:
 
 
 def checkpoints(world: World, _who: str) -> Answers:
-    if not world.directory:
-        yield NoDirectory(), world
-        return
-    yield _checkpoints(tuple((sandbox.id, sandbox.pod) for sandbox in world.sandboxes if sandbox.checkpoint)), world
+    found = tuple((sandbox.id, sandbox.pod) for sandbox in world.sandboxes if sandbox.checkpoint)
+    yield (_checkpoints(found) if world.directory else NO_DIRECTORY), world
 
 
 @cache
@@ -151,12 +123,8 @@ def _checkpoints(some: tuple[tuple[str, str], ...]) -> tuple[Checkpoint, ...]:
 
 
 def containers(world: World, _who: str) -> Answers:
-    yield (
-        _containers(
-            tuple((sandbox.id, sandbox.container, sandbox.pod) for sandbox in world.sandboxes if sandbox.listed)
-        ),
-        world,
-    )
+    listed = tuple((sandbox.id, sandbox.container, sandbox.pod) for sandbox in world.sandboxes if sandbox.listed)
+    yield _containers(listed), world
 
 
 @cache
@@ -166,9 +134,7 @@ def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]
 
 def records(world: World, _who: str, container_ids: tuple[str, ...]) -> Answers:
     """What the runtime's own records have of these sandboxes: more than its list."""
-    recorded = (
-        sandbox for sandbox in world.sandboxes if sandbox.asked and sandbox.record and sandbox.id in container_ids
-    )
+    recorded = (box for box in world.sandboxes if box.asked and box.record and box.id in container_ids)
     yield _containers(tuple((sandbox.id, "being created", sandbox.pod) for sandbox in recorded)), world
 
 
@@ -205,9 +171,7 @@ def pods(world: World, _who: str) -> Answers:
 
 @cache
 def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[tuple[Pod, ...]]:
-    return Known(
-        tuple(Pod(name, name, "Running", host_network=False, deleting=False, ips=ips) for name, ips in some)
-    )  # fmt: skip
+    return Known(tuple(Pod(name, name, "Running", host_network=False, deleting=False, ips=ips) for name, ips in some))
 
 
 # The recheck.
@@ -260,7 +224,7 @@ def unlock(world: World, _who: str) -> Answers:
 def remove(world: World, _who: str, network: str, name: str) -> Answers:
     file = world.file(name, network)
     if file is None:
-        yield Missing(), world
+        yield MISSING, world
         return
     found = (file.network, file.ip, _bytes(file.content))
     noted = any((image.network, image.name, image.content) == found for entry in world.journal for image in entry.files)
@@ -270,7 +234,7 @@ def remove(world: World, _who: str, network: str, name: str) -> Answers:
 
 def put_back(world: World, _who: str, what: FileImage) -> Answers:
     if world.file(what.name, what.network) is not None:
-        yield Taken(), world
+        yield TAKEN, world
         return
     content = what.content.decode().partition("\r\n")[0]
     mtime = what.mtime_ns // 10**9 - int(START.timestamp())
@@ -308,7 +272,7 @@ def begin(world: World, _who: str, entry: Entry) -> Answers:
     if world.room:
         yield None, world._replace(journal=(*world.journal, entry), room=world.room - 1)
     else:
-        yield Full(), world
+        yield BROKEN, world
 
 
 def begin_anyway(world: World, _who: str, entry: Entry) -> Answers:

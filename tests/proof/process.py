@@ -17,47 +17,26 @@ from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
-from agent.cleanup.journal import Busy, Entry, FileImage, Journal, JournalFull, JournalStore
+from agent.cleanup.journal import Busy, Entry, FileImage, Journal, JournalStore
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import RestoreError, recover_and_restore
 from agent.cleanup.run import Apply, Budget
-from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, OpenNetwork
+from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
 from agent.model.ranges import subnet_range
 from agent.model.release import Limits, ProbeResult, Reason
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import (
-    Address,
-    Checkpoint,
     CniResult,
-    Container,
     Known,
-    NetworkStore,
     Node,
     NotRequested,
-    Pod,
-    ProcessStartTimes,
-    Reading,
     Reservation,
-    ReservationKey,
     Snapshot,
 )
-from agent.sources.collector import Moment, Reader, Sources, take_snapshot
-from agent.sources.host.cni_cache import CniResults
-from agent.sources.host.processes import ProcessTable
-from agent.sources.source_error import NotFound, SourceError
-from tests.proof.operations import (
-    START,
-    UPTIME,
-    Answer,
-    Broken,
-    Full,
-    Missing,
-    NoDirectory,
-    Question,
-    Taken,
-    Unanswered,
-)
+from agent.sources.collector import Moment, Sources, take_snapshot
+from tests.cleanup.recheck import probed, recheck
+from tests.proof.operations import START, UPTIME, Answer, Question
 from tests.proof.world import NETWORK
 
 # Pure, and asked again at every later position of a cleaner.
@@ -94,18 +73,8 @@ class Answered:
             raise _Asks(question)
         answer = self._answers[self._at]
         self._at += 1
-        if isinstance(answer, Missing):
-            raise FileNotFoundError(2, "No such file or directory", "the reservation")
-        if isinstance(answer, Full):
-            raise JournalFull("the journal is full")
-        if isinstance(answer, Broken):
-            raise OSError(5, "Input/output error", "the disk")
-        if isinstance(answer, NoDirectory):
-            raise NotFound("none of these exists: the checkpoint directories")
-        if isinstance(answer, Unanswered):
-            raise SourceError("unavailable")
-        if isinstance(answer, Taken):
-            raise FileExistsError(17, "File exists", "the reservation")
+        if isinstance(answer, Exception):
+            raise type(answer)(*answer.args)
         return answer
 
 
@@ -151,7 +120,7 @@ class InMemory:
 
     def __init__(self, ask: Answered, setup: Setup) -> None:
         self._ask, self._setup = ask, setup
-        self._reserved: frozenset[str] = frozenset()
+        self._reserved: set[str] = set()
 
     # Sources
 
@@ -163,23 +132,20 @@ class InMemory:
         )  # fmt: skip
         return Sources({name: self._reader(name) for name in names})
 
-    def _reader(self, name: str) -> Reader:
-        # By name at each call: a mutation replaces the method.
-        return lambda _: getattr(self, name)()
+    def _reader(self, name: str) -> Callable[[Snapshot], Any]:
+        return lambda _: getattr(self, name)()  # at each call: a mutation replaces the method
 
-    def reservations(self) -> tuple[NetworkStore, ...]:
-        stores: tuple[NetworkStore, ...] = self._ask("reservations", self._setup.networks)
-        self._reserved = frozenset(
-            reservation.container_id for store in stores for reservation in store.reading.known()
-        )
+    def reservations(self) -> Any:
+        stores = self._ask("reservations", self._setup.networks)
+        self._reserved = {reservation.container_id for store in stores for reservation in store.reading.known()}
         return stores
 
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
+    def checkpoints(self) -> Any:
         return () if self._asks_cri else self._ask("checkpoints")
 
-    def containers(self) -> tuple[Container, ...]:
+    def containers(self) -> Any:
         """Ask containerd and CRI-O for records too, of the sandboxes that their list lacks."""
-        listed: tuple[Container, ...] = self._ask("containers")
+        listed = self._ask("containers")
         missing = self._reserved.difference({""}, (container.id for container in listed))
         return (*listed, *self.records(sorted(missing))) if self._asks_cri and missing else listed
 
@@ -187,138 +153,114 @@ class InMemory:
     def _asks_cri(self) -> bool:
         return self._setup.runtime.name != DOCKER
 
-    def records(self, container_ids: Sequence[str]) -> tuple[Container, ...]:
-        return self._ask("records", tuple(container_ids))  # type: ignore[no-any-return]
+    def records(self, container_ids: Sequence[str]) -> Any:
+        return self._ask("records", tuple(container_ids))
 
-    def runtimes(self) -> tuple[ContainerRuntime, ...]:
+    def runtimes(self) -> Any:
         return (self._setup.runtime,)
 
-    def cni_results(self) -> tuple[CniResult, ...]:
+    def cni_results(self) -> Any:
         named = self._ask("named_namespaces") if self._setup.cached else ()
         return _cni_results(self._setup.subnet, self._setup.networks, named)
 
-    def mounted_namespaces(self) -> tuple[str, ...]:
+    def mounted_namespaces(self) -> Any:
         return tuple(map(_place, self._ask("named_namespaces")))
 
-    def processes(self) -> ProcessStartTimes:
-        return self._ask("processes")  # type: ignore[no-any-return]
+    def processes(self) -> Any:
+        return self._ask("processes")
 
-    def addresses(self) -> tuple[Address, ...]:
-        return self._ask("addresses")  # type: ignore[no-any-return]
+    def addresses(self) -> Any:
+        return self._ask("addresses")
 
-    def pods(self) -> Reading[tuple[Pod, ...]]:
+    def pods(self) -> Any:
         return self._ask("pods") if self._setup.api else NotRequested("pods", "--api=off")
 
-    def node(self) -> Reading[Node | None]:
+    def node(self) -> Any:
         return Known(Node("worker-1", (), 110)) if self._setup.api else NotRequested("node", "--api=off")
 
     # Recheck
 
-    def has_container(self, container_id: str) -> bool:
+    def has_container(self, container_id: str) -> Any:
         return self._ask("has_container", container_id) or (self._asks_cri and self.has_record(container_id))
 
-    def has_record(self, container_id: str) -> bool:
-        return self._ask("has_record", container_id)  # type: ignore[no-any-return]
+    def has_record(self, container_id: str) -> Any:
+        return self._ask("has_record", container_id)
 
-    def has_checkpoint(self, container_id: str) -> bool:
+    def has_checkpoint(self, container_id: str) -> Any:
         return not self._asks_cri and self._ask("has_checkpoint", container_id)
 
-    def probe(self, reservations: Sequence[Reservation]) -> dict[ReservationKey, ProbeResult]:
-        free, taken = ProbeResult("nobody has it"), ProbeResult("somebody has it", Reason.ADDRESS_IN_USE)
+    def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
         if not self._setup.probe:
             return {leak.key: ProbeResult("not probed: --probe=off", asked=False) for leak in reservations}
         answering = self._ask("probe", tuple(leak.ip for leak in reservations)) if self._setup.pinning else ()
-        return {leak.key: taken if leak.ip in answering else free for leak in reservations}
+        free = [leak for leak in reservations if leak.ip not in answering]
+        taken = [leak for leak in reservations if leak.ip in answering]
+        return probed(free) | probed(taken, objection=Reason.ADDRESS_IN_USE)
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         if self._ask("holder_of", tuple(ips)):
             return "process 7 (pause)"
         return "its network namespace" if self._setup.cached and self.is_mounted(container_id) else ""
 
-    def is_mounted(self, container_id: str) -> bool:
-        return self._ask("is_mounted", container_id)  # type: ignore[no-any-return]
+    def is_mounted(self, container_id: str) -> Any:
+        return self._ask("is_mounted", container_id)
 
     def recheck(self) -> Recheck:
-        node = self
-
-        class Live(Recheck):
-            def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
-                return node.holder_of(container_id, ips)
-
-            def probe(
-                self, reservations: Sequence[Reservation], *, send: bool = True
-            ) -> dict[ReservationKey, ProbeResult]:
-                assert send
-                return node.probe(reservations)
-
-        return Live(
-            self.has_container, self.has_checkpoint, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {}
-        )
+        return recheck(self.has_container, self.has_checkpoint, self.holder_of, self.probe)
 
     # Files
 
-    def read(self, network: str, name: str) -> FileImage | None:
-        return self._ask("read", network, name)  # type: ignore[no-any-return]
+    def read(self, network: str, name: str) -> Any:
+        return self._ask("read", network, name)
 
-    def lock(self) -> bool:
-        return self._ask("lock")  # type: ignore[no-any-return]
+    def lock(self) -> Any:
+        return self._ask("lock")
 
     def unlock(self) -> None:
         self._ask("unlock")
 
-    def remove(self, network: str, name: str) -> None:
-        self._ask("remove", network, name)
-
-    def put_back(self, image: FileImage) -> None:
-        self._ask("put_back", image)
-
-    def addresses_of(self, container_id: str, network: str) -> list[str]:
-        return list(self._ask("addresses_of", container_id, network) or ())
-
     def files(self) -> NodeFiles:
-        return InMemoryFiles(self)
+        return InMemoryFiles(self, self._ask)
 
 
 class Network(LockedNetwork):
-    def __init__(self, network: str, node: InMemory) -> None:
+    def __init__(self, network: str, node: InMemory, ask: Answered) -> None:
         super().__init__(network, -1)
-        self._node = node
+        self._node, self._ask = node, ask
 
-    def read(self, name: str) -> FileImage | None:
+    def read(self, name: str) -> Any:
         return self._node.read(self.directory, name)
 
     def addresses_of(self, container_id: str) -> list[str]:
-        return self._node.addresses_of(container_id, self.directory)
+        return list(self._ask("addresses_of", container_id, self.directory) or ())
 
     def unlink(self, name: str) -> None:
-        self._node.remove(self.directory, name)
+        self._ask("remove", self.directory, name)
 
     def link(self, image: FileImage) -> None:
-        self._node.put_back(image)
+        self._ask("put_back", image)
 
 
 class InMemoryFiles(NodeFiles):
     """libcni's cache is not modeled."""
 
-    def __init__(self, node: InMemory) -> None:
+    def __init__(self, node: InMemory, ask: Answered) -> None:
         super().__init__(Path(), (), 0, lambda: 0.0)
-        self._node = node
+        self._node, self._ask = node, ask
 
     @contextmanager
-    def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
-        yield self._networks(directories)
+    def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, Network]]:
+        yield {directory: Network(directory, self._node, self._ask) for directory in directories}
 
     @contextmanager
-    def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
+    def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, Network]]:
         if not self._node.lock():
             raise LockHeld
         try:
-            yield self._networks(directories)
+            with self.opened(directories) as networks:
+                yield networks
         finally:
             self._node.unlock()
-
-    def _networks(self, directories: Iterable[str]) -> Mapping[str, Network]:
-        return {directory: Network(directory, self._node) for directory in directories}
 
 
 @cache

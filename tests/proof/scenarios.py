@@ -35,6 +35,16 @@ def running(container_id: str, *ips: str, **more: object) -> Sandbox:
     return sandbox(container_id, **(usual | more))
 
 
+def noted(container_id: str, **more: object) -> Sandbox:
+    """Return a sandbox that has its checkpoint and was not started yet."""
+    return sandbox(container_id, setup="noted", container="created", checkpoint=True, **more)
+
+
+def started(container_id: str, **more: object) -> Sandbox:
+    """Return a sandbox right before its ADD."""
+    return sandbox(container_id, setup="started", container="running", checkpoint=True, **more)
+
+
 def unseen(container_id: str, ip: str, **more: object) -> Sandbox:
     """Return a running sandbox without any evidence of it. No assumption allows for that."""
     return running(container_id, ip, **({"checkpoint": False, "hidden": True, "configured": ()} | more))
@@ -42,6 +52,10 @@ def unseen(container_id: str, ip: str, **more: object) -> Sandbox:
 
 def leak(ip: str, container_id: str = GONE, inode: int = 99) -> File:
     return File(ip, container_id, inode, LONG_AGO)
+
+
+DUAL_LEAK = leak("10.244.1.2"), leak("fd00::2", inode=98)
+THREE_LEAKS = tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) for last in (2, 3, 4))
 
 
 def node(*sandboxes: Sandbox, leaks: tuple[File, ...] = (), **more: object) -> World:
@@ -75,18 +89,11 @@ RESTART = Scenario(
 )
 DYING = Scenario(
     name="the kubelet restarts in the middle of anything",
-    start=node(
-        sandbox(ONE), sandbox(TWO, leaves=False, setup="started", container="running", checkpoint=True),
-        families=(V4,), left=rarely("kubelet restarts"),
-    ),
-)  # fmt: skip
+    start=node(sandbox(ONE), started(TWO, leaves=False), families=(V4,), left=rarely("kubelet restarts")),
+)
 EMPTY = Scenario(
     name="host-local dies between creating a file and writing it",
-    start=node(
-        sandbox(ONE),
-        sandbox(TWO, leaves=False, setup="noted", container="created", checkpoint=True),
-        left=rarely("host-local dies"),
-    ),
+    start=node(sandbox(ONE), noted(TWO, leaves=False), left=rarely("host-local dies")),
 )
 TWO_CLEANERS = Scenario(
     name="two cleaners, one leak, and its address reused at once",
@@ -96,35 +103,23 @@ TWO_CLEANERS = Scenario(
 KILLED = Scenario(
     name="two cleaners, one of them killed at any time and started again",
     start=node(
-        sandbox(ONE, leaves=False, setup="started", container="running", checkpoint=True),
-        leaks=(leak("10.244.1.2"),),
-        families=(V4,),
-        left=rarely("the cleaner is killed"),
+        started(ONE, leaves=False), leaks=(leak("10.244.1.2"),), families=(V4,), left=rarely("the cleaner is killed")
     ),
     cleaners=2,
 )
 DUAL = Scenario(
     name="dual stack: the two files of a leak, and the cleaner is killed at any time",
-    start=node(
-        sandbox(ONE),
-        leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
-        families=(V4, V6),
-        left=rarely("the cleaner is killed", "late DEL"),
-    ),
+    start=node(sandbox(ONE), leaks=DUAL_LEAK, families=(V4, V6), left=rarely("the cleaner is killed", "late DEL")),
 )
 UNAVAILABLE = Scenario(
     name="one source is unavailable, once, at any time",
-    start=node(
-        sandbox(ONE, setup="noted", container="created", checkpoint=True),
-        leaks=(leak("10.244.1.4"),),
-        left=rarely("a source is unavailable"),
-    ),
+    start=node(noted(ONE), leaks=(leak("10.244.1.4"),), left=rarely("a source is unavailable")),
 )
 DISK = Scenario(
     name="dual stack: the disk fails twice, and the cleaner is killed, at any time",
     start=node(
-        sandbox(ONE, setup="started", container="running", checkpoint=True),
-        leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98)),
+        started(ONE),
+        leaks=DUAL_LEAK,
         families=(V4, V6),
         left=rarely("the disk fails", "the disk fails", "the cleaner is killed"),
     ),
@@ -132,7 +127,7 @@ DISK = Scenario(
 API = Scenario(
     name="with the API server, which lags",
     start=node(
-        sandbox(ONE, leaves=False, setup="noted", container="created", checkpoint=True),
+        noted(ONE, leaves=False),
         running(TWO, "10.244.1.2", status=("10.244.1.2",)),
         leaks=(leak("10.244.1.3"),),
         families=(V4,),
@@ -149,21 +144,13 @@ DOCKER = Scenario(
 )
 HANDOVER = Scenario(
     name="a leak is released, then the address of an ADD is rechecked; docker and the kubelet restart",
-    start=node(
-        sandbox(ONE, setup="started", container="running", checkpoint=True, leaves=False),
-        leaks=(leak("10.244.1.4"),),
-        left=LYING,
-    ),
+    start=node(started(ONE, leaves=False), leaks=(leak("10.244.1.4"),), left=LYING),
     laws=IN_USE,
     check_recovery=False,
 )
 PARTLY = Scenario(
     name="docker restarts with part of its list and recovers; the kubelet restarts",
-    start=node(
-        running(ONE, "10.244.1.2", leaves=False),
-        running(TWO, "10.244.1.3", leaves=False),
-        left=LYING,
-    ),
+    start=node(running(ONE, "10.244.1.2", leaves=False), running(TWO, "10.244.1.3", leaves=False), left=LYING),
     laws=IN_USE,
     releases=False,
 )
@@ -181,7 +168,7 @@ PINNED = Scenario(
 CLOCK = Scenario(
     name="the default settings, while the clock is set and time passes",
     start=node(
-        sandbox(ONE, setup="noted", container="created", checkpoint=True, leaves=False),
+        noted(ONE, leaves=False),
         leaks=(leak("10.244.1.2"),),
         families=(V4,),
         left=rarely("late DEL", "ten minutes pass", "the wall clock is set forward", "the wall clock is set back"),
@@ -190,8 +177,7 @@ CLOCK = Scenario(
     check_recovery=False,
 )
 SURVIVOR_START = node(
-    sandbox(ONE, setup="started", container="running", checkpoint=True),
-    left=rarely("docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass"),
+    started(ONE), left=rarely("docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass")
 )
 SETTLED = Scenario(
     name="docker returns a wrong list, the kubelet restarts, its ADD continues; --settle is the default",
@@ -202,23 +188,15 @@ SETTLED = Scenario(
 )
 SYNCS = Scenario(
     name="three syncs of the daemon beside a leak on a full range",
-    start=node(
-        sandbox(ONE, setup="noted", container="created", checkpoint=True),
-        leaks=(leak("10.244.1.2"),),
-        families=(V4,),
-        left=rarely("late DEL"),
-    ),
+    start=node(noted(ONE), leaks=(leak("10.244.1.2"),), families=(V4,), left=rarely("late DEL")),
     setup=Setup(syncs=3),
 )
-BOTH = (image(leak("10.244.1.2")), image(leak("fd00::2", inode=98)))
+BOTH = tuple(map(image, DUAL_LEAK))
 RELEASED_BEFORE = Entry("1", START, "clean", GONE, "", BOTH, Verdict.RELEASED)
 RESTORING = Scenario(
     name="dual stack: a restoration is killed at any time, and started again or not, beside a cleaner and a pod",
     start=node(
-        sandbox(ONE, setup="started", container="running", checkpoint=True, leaves=False),
-        families=(V4, V6),
-        journal=(RELEASED_BEFORE,),
-        left=rarely("the cleaner is killed"),
+        started(ONE, leaves=False), families=(V4, V6), journal=(RELEASED_BEFORE,), left=rarely("the cleaner is killed")
     ),
     cleaners=2,
     restores="1",
@@ -226,7 +204,7 @@ RESTORING = Scenario(
 RESTORING_DISK = Scenario(
     name="dual stack: a restoration while the disk fails twice, and it is killed, at any time",
     start=node(
-        sandbox(ONE, setup="noted", container="created", checkpoint=True, leaves=False),
+        noted(ONE, leaves=False),
         families=(V4, V6),
         journal=(RELEASED_BEFORE,),
         left=rarely("the disk fails", "the disk fails", "the cleaner is killed"),
@@ -236,11 +214,7 @@ RESTORING_DISK = Scenario(
 )
 NEARLY_FULL = Scenario(
     name="two cleaners, one of them killed; three leaks, and the journal has room for two",
-    start=node(
-        leaks=tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) for last in (2, 3, 4)),
-        room=2,
-        left=rarely("the cleaner is killed"),
-    ),
+    start=node(leaks=THREE_LEAKS, room=2, left=rarely("the cleaner is killed")),
     cleaners=2,
 )
 
@@ -266,9 +240,7 @@ OTHER_RUNTIME = Scenario(
     check_recovery=False,
 )
 SILENT = replace(
-    OTHER_RUNTIME,
-    name="the same, and the kubelet names no runtime",
-    start=OTHER_RUNTIME.start._replace(runtime=""),
+    OTHER_RUNTIME, name="the same, and the kubelet names no runtime", start=OTHER_RUNTIME.start._replace(runtime="")
 )
 NO_DIRECTORY = replace(
     OTHER_RUNTIME,
@@ -288,7 +260,7 @@ MIGRATED = Scenario(
 )
 BY_NAME = Scenario(
     name="one address of a dual-stack leak is requested by name",
-    start=node(leaks=(leak("10.244.1.2"), leak("fd00::2", inode=98))),
+    start=node(leaks=DUAL_LEAK),
     setup=Setup(only=frozenset({"10.244.1.2"})),
     laws=(untouched("fd00::2"),),
     check_recovery=False,
@@ -304,7 +276,7 @@ CANDIDATE = Scenario(
 )
 BUDGETED = Scenario(
     name="three leaks, and two may be released",
-    start=node(leaks=tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) for last in (2, 3, 4))),
+    start=node(leaks=THREE_LEAKS),
     setup=Setup(budget=Budget(per_sync=("--max", 2))),
     laws=(at_most(2, of=3),),
     check_recovery=False,
@@ -355,14 +327,12 @@ RETURNED = Scenario(
     start=node(
         running(ONE, leaves=False),
         unseen(TWO, "10.244.1.3"),
-        journal=(
-            Entry("1", START, "clean", ONE, "", (image(leak("10.244.1.2", ONE)),), Verdict.RELEASED),
-        ),
+        journal=(Entry("1", START, "clean", ONE, "", (image(leak("10.244.1.2", ONE)),), Verdict.RELEASED),),
     ),
     actors=(),
     check_recovery=False,
     releases=False,
-)  # fmt: skip
+)
 
 SOCKET = OTHER.removeprefix("unix://")
 RECORDS_FIRST = Setup(runtime=ContainerRuntime(CONTAINERD, "1.7.24", SOCKET))
@@ -416,10 +386,7 @@ CRI_KILLED = Scenario(
 CRI_SURVIVED = Scenario(
     name="CRI-O is killed, its ADD continues; --settle is the default",
     start=cri_node(
-        cri_adding(ONE),
-        families=(V4,),
-        left=rarely(KILL, SURVIVE, "ten minutes pass"),
-        runtime=f"unix://{CRIO}",
+        cri_adding(ONE), families=(V4,), left=rarely(KILL, SURVIVE, "ten minutes pass"), runtime=f"unix://{CRIO}"
     ),
     setup=replace(
         DEFAULTS,
@@ -446,10 +413,7 @@ CRI_MOUNTED = Scenario(
 LISTED_LAST = Scenario(
     name="an old containerd records a sandbox after its address, and the wall clock is set forward",
     start=cri_node(
-        sandbox(ONE),
-        leaks=(leak("10.244.1.4"),),
-        record_first=False,
-        left=rarely("the wall clock is set forward"),
+        sandbox(ONE), leaks=(leak("10.244.1.4"),), record_first=False, left=rarely("the wall clock is set forward")
     ),
     setup=replace(LISTS_ONLY, clock=True),
     actors=CRI_ACTORS,
@@ -473,19 +437,12 @@ DEEP = (
     replace(
         DYING,
         name="the kubelet restarts, host-local dies",
-        start=node(
-            sandbox(ONE),
-            sandbox(TWO),
-            families=(V4,),
-            left=rarely("kubelet restarts", "host-local dies"),
-        ),
+        start=node(sandbox(ONE), sandbox(TWO), families=(V4,), left=rarely("kubelet restarts", "host-local dies")),
     ),
     replace(
         DUAL,
         name="dual stack: the cleaner is killed twice, at any time, also during recovery",
-        start=DUAL.start._replace(
-            left=(("the cleaner is killed", 2), ("late DEL", 1)),
-        ),
+        start=DUAL.start._replace(left=(("the cleaner is killed", 2), ("late DEL", 1))),
     ),
     replace(
         CRI_DEADLINE,
