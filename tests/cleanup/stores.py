@@ -28,9 +28,8 @@ from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
 from agent.model.release import Limits, Outcome
 from agent.model.snapshot import Reservation, Snapshot
 from agent.sources.host.reservations import read_reservations
-from agent.sources.source_error import SourceError
 from tests.builders import GONE, NOW, make_limits, node, scanned
-from tests.cleanup.recheck import recheck
+from tests.cleanup.recheck import Owners
 from tests.wire import needs, only_with, run
 
 File: TypeAlias = tuple[bytes, int, int, int, int]
@@ -45,25 +44,6 @@ STEPS: Final = (
     "locked", "compared", "removed", "unlocked", "recorded",
 )  # fmt: skip
 """Of a sandbox with one address."""
-
-
-def owners(
-    *, container: bool = False, checkpoint: bool = False, holder: str = "", silent: str = "",
-    happens: Callable[[Step], None] = lambda _: None,
-) -> Recheck:  # fmt: skip
-    """A recheck that finds no owner, or the given ones. `silent`: which of them gives no definite answer."""
-
-    def answer(who: str, found: Any) -> Any:
-        if who == silent:
-            raise SourceError(f"{who} is gone")
-        happens(f"asked the {who}")
-        return found
-
-    return recheck(
-        lambda _: answer("runtime", container),
-        lambda _: answer("kubelet", checkpoint),
-        lambda *_: answer("kernel", holder),
-    )
 
 
 @dataclass
@@ -215,7 +195,7 @@ class Store:
         journal: JournalStore | None = None,
         at: datetime | None = None,
     ) -> Apply:
-        parts = journal or self.journal_store, recheck or owners(), file_ops or self.file_ops()
+        parts = journal or self.journal_store, recheck or Owners().recheck(), file_ops or self.file_ops()
         now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
         return Apply(limits, Budget(), "clean", *parts, now=lambda: now, lock_timeout=30)
 
@@ -231,8 +211,8 @@ class Store:
 
     def release_with(self, happens: Callable[[Step], None], *reserved: Reservation) -> Outcome:
         """Release them, and let something happen after each step."""
-        parts: dict[str, Any] = {"recheck": owners(happens=happens), "file_ops": self.file_ops(happens=happens)}
-        return self.release(*reserved, journal=WatchedJournal(self.state, happens), **parts)
+        recheck, journal = Owners(happens=happens).recheck(), WatchedJournal(self.state, happens)
+        return self.release(*reserved, recheck=recheck, journal=journal, file_ops=self.file_ops(happens=happens))
 
     def start(self) -> None:
         """Do what a cleaner does first when it starts."""
@@ -264,10 +244,10 @@ class Store:
             if file.name != "lock"
         }
 
-    def unlocked(self) -> bool:
-        """Whether every lock of `kubenet`, and that of the cleaner, is free."""
+    def unlocked(self, *networks: str) -> bool:
+        """Whether the locks of these networks, by default of all, are free."""
         try:
-            with self.file_ops(0).locked(["kubenet"]), self.journal_store.exclusive(0):
+            with self.file_ops(0).locked(networks or os.listdir(self.networks)):
                 return True
         except LockHeld:
             return False
@@ -321,14 +301,19 @@ def let_go(holder: subprocess.Popen[bytes]) -> None:
     holder.stdin.close()
 
 
-def start(act: Callable[[], object]) -> int:
-    """Run something in a child process, which then exits. Return its process ID."""
+def start(act: Callable[[], object], *, named: bool = False) -> int:
+    """Run something in a child process, which then exits. Return its process ID.
+
+    `named`: every file system is one without O_TMPFILE, as overlayfs was before Linux 6.1.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it does only what is said here
         child = os.fork()
     if child == 0:
         code = 1
         try:
+            if named:
+                refuse("open", 95, when=lambda arguments: bool(arguments[2] & os.O_TMPFILE & ~os.O_DIRECTORY))
             act()
             code = 0
         except BaseException:  # noqa: BLE001 (the parent is told by the exit code)
@@ -338,22 +323,42 @@ def start(act: Callable[[], object]) -> int:
     return child
 
 
-def ends_by_itself(act: Callable[[], object]) -> bool:
+def ends_by_itself(act: Callable[[], object], *, named: bool = False) -> bool:
     """Run something in a child process; False if SIGKILL ended it."""
-    code = os.waitstatus_to_exitcode(os.waitpid(start(act), 0)[1])
+    code = os.waitstatus_to_exitcode(os.waitpid(start(act, named=named), 0)[1])
     assert code in {0, -signal.SIGKILL}, "the child says why, above"
     return code == 0
 
 
-def in_child(act: Callable[[], Any]) -> Any:
+def in_child(act: Callable[[], Any], *, named: bool = False) -> Any:
     """Run something in a child process and return its result, by way of JSON."""
     reading, writing = os.pipe()
-    child = start(lambda: os.write(writing, json.dumps(act()).encode()))
+    child = start(lambda: os.write(writing, json.dumps(act()).encode()), named=named)
     os.close(writing)
     with os.fdopen(reading, "rb") as file:
         content = file.read()
     assert os.waitpid(child, 0)[1] == 0, "the child says why, above"
     return json.loads(content)
+
+
+def synced(act: Callable[[], object], check: Callable[[], object]) -> list[tuple[Path, Any]]:
+    """Run something in a child process. Return every path that it syncs to disk, and what a check says then."""
+
+    def watched() -> list[tuple[str, Any]]:
+        found: list[tuple[str, Any]] = []
+        fsync = os.fsync
+
+        def record(handle: int) -> None:
+            os.fsync = fsync
+            found.append((str(Path(f"/proc/self/fd/{handle}").readlink()), check()))
+            os.fsync = record  # type: ignore[assignment]
+            fsync(handle)
+
+        os.fsync = record  # type: ignore[assignment]
+        act()
+        return found
+
+    return [(Path(path), answer) for path, answer in in_child(watched)]
 
 
 def die() -> None:
@@ -402,12 +407,6 @@ def refuse(event: str, errno: int, *, when: Callable[[tuple[Any, ...]], bool]) -
             raise OSError(errno, os.strerror(errno))
 
     sys.addaudithook(hook)
-
-
-def without_nameless_files() -> None:
-    """Let every file system of this process be one without O_TMPFILE, as overlayfs was before Linux 6.1."""
-    nameless = os.O_TMPFILE & ~os.O_DIRECTORY
-    refuse("open", 95, when=lambda arguments: bool(arguments[2] & nameless))
 
 
 _CLONE_NEWNS: Final = 0x00020000

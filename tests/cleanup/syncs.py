@@ -4,7 +4,6 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,14 @@ from typing import Any
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, JournalStore
-from agent.cleanup.recheck import Recheck
 from agent.cleanup.run import Apply, Budget, DryRun
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
-from agent.model.release import Cleaning, Limits, ProbeResult, Reason, Verdict
+from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Known, Reservation, Snapshot
 from agent.sources.source_error import SourceError
 from tests.builders import GRACE, NOW, make_limits, node
-from tests.cleanup.recheck import recheck
+from tests.cleanup.recheck import Owners
 
 Name = tuple[str, str]
 """The network and the address of a reservation."""
@@ -92,28 +90,6 @@ class Files(NodeFiles):
     def check(self, names: Sequence[str]) -> None:
         for name in self.broken.intersection(names):
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
-
-
-@dataclass
-class Owners:
-    """The owners that a recheck finds. By default none, so that only the guards protect an address."""
-
-    containers: set[str] = field(default_factory=set)
-    checkpoints: set[str] = field(default_factory=set)
-    holders: dict[str, str] = field(default_factory=dict)
-    objections: dict[str, Reason] = field(default_factory=dict)
-    """What the probe says against the release of an address."""
-    probed: list[list[str]] = field(default_factory=list)
-
-    def holder(self, _container_id: str, ips: Sequence[str]) -> str:
-        return next((self.holders[ip] for ip in ips if ip in self.holders), "")
-
-    def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
-        self.probed.append([leak.ip for leak in reservations])
-        return {leak.key: ProbeResult(f"{leak.ip} was probed", self.objections.get(leak.ip)) for leak in reservations}
-
-    def recheck(self) -> Recheck:
-        return recheck(self.containers.__contains__, self.checkpoints.__contains__, self.holder, self.probe)
 
 
 class InMemoryJournal(JournalStore):

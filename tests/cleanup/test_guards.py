@@ -190,23 +190,6 @@ def test_a_live_pod_is_asked_for_itself_because_it_is_not_asked_again() -> None:
         assert [refusal.reason for refusal in found] == [Reason.CLAIMED_BY_POD]
 
 
-def test_records_that_own_no_address_do_not_refuse() -> None:
-    assert refusals(
-        node(
-            LEAK,
-            PINNED,  # its namespace was unmounted
-            pod("kube-system/agent", THE_IP, host_network=True),
-            pod("shop/job", THE_IP, phase="Succeeded"),
-            pod("shop/cron", THE_IP, phase="Failed"),
-            pod("shop/x", "10.244.1.91", phase="Pending"),
-            Address("10.244.1.90", 1, "sh"),
-            Checkpoint("8" * 64, ""),
-            Checkpoint(THE_ID[:12], ""),
-            Container(THE_ID[:12], "running", 0, "", "", sandbox=True),
-        )
-    ) == ()  # fmt: skip
-
-
 def test_one_protected_address_protects_both_of_a_sandbox_and_an_empty_file() -> None:
     claim: tuple[Any, ...] = Address("fd00::9", 1, "sh"), pod("shop/late", "fd00::9", phase="Pending")
     for saved, reason in zip(claim, (Reason.ADDRESS_IN_USE, Reason.CLAIMED_BY_POD), strict=True):

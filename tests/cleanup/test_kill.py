@@ -13,7 +13,7 @@ import pytest
 from agent.cleanup.journal import RESERVATION, Entry
 from agent.model.release import Verdict
 from agent.model.snapshot import Reservation
-from tests.cleanup.stores import File, Store, at, die, die_at, ends_by_itself, refuse, start, without_nameless_files
+from tests.cleanup.stores import File, Store, at, die, die_at, ends_by_itself, refuse, start
 from tests.wire import NOBODY
 
 IP6, IP_NET1 = "fd00:10::9", "10.9.0.9"
@@ -39,7 +39,8 @@ def release(store: Store) -> None:
 
 def is_sound(store: Store, before: Files) -> None:
     """After a kill no lock is held, and every file is in place or in the journal, unchanged."""
-    assert store.unlocked()
+    with store.journal_store.exclusive(0):
+        assert store.unlocked()
     journal, found = store.journal(), store.files()
     images = [image for entry in journal.entries for image in entry.files if image.place == RESERVATION]
     written = {
@@ -72,6 +73,8 @@ def kill_at_each_call(
     prepare: Callable[[Store], object],
     act: Callable[[Store], object],
     check: Callable[[Store, Files], object],
+    *,
+    named: bool = False,
 ) -> int:
     """Do the same on a store for each system call, killed there, until it ends by itself. Return how many there are.
 
@@ -87,7 +90,7 @@ def kill_at_each_call(
             die_at(moment)
             act(store)
 
-        done = ends_by_itself(dying)
+        done = ends_by_itself(dying, named=named)
         is_sound(store, before)
         check(store, before)
         if done:
@@ -111,8 +114,6 @@ def test_killed_at_each_call_of_a_release_that_is_undone(tmp_path: Path, named: 
     """The second file cannot be removed, and the first is put back."""
 
     def act(store: Store) -> None:
-        if named:
-            without_nameless_files()
         refuse("os.remove", errno.EIO, when=lambda arguments: arguments[0] == IP6)
         release(store)
 
@@ -121,18 +122,13 @@ def test_killed_at_each_call_of_a_release_that_is_undone(tmp_path: Path, named: 
         assert entry is None or entry.verdict is Verdict.FAILED
         assert store.files() == before
 
-    assert kill_at_each_call(tmp_path, lambda _: None, act, check) > 40
+    assert kill_at_each_call(tmp_path, lambda _: None, act, check, named=named) > 40
 
 
 @NAMED
 @pytest.mark.parametrize("repeated", [True, False], ids=["it is repeated", "the next cleanup finishes it"])
 def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool, repeated: bool) -> None:
     found = set()
-
-    def act(store: Store) -> None:
-        if named:
-            without_nameless_files()
-        store.restore()
 
     def check(store: Store, before: Files) -> None:
         if repeated:
@@ -147,7 +143,7 @@ def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool, repea
         assert now.released is (now.restored is None), "it is watched for"
         found.add(now.released)
 
-    assert kill_at_each_call(tmp_path, release, act, check) > 20
+    assert kill_at_each_call(tmp_path, release, Store.restore, check, named=named) > 20
     assert found == ({False} if repeated else {False, True})
 
 
@@ -157,17 +153,12 @@ def test_killed_at_each_call_of_a_recovery(tmp_path: Path, named: bool) -> None:
         assert not ends_by_itself(lambda: store.release_with(at("removed", die), *reserved(store)))
         assert set(store.files()) == {f"kubenet/{IP6}", f"net1/{IP_NET1}"}
 
-    def act(store: Store) -> None:
-        if named:
-            without_nameless_files()
-        store.start()
-
     def check(store: Store, before: Files) -> None:
         is_settled(store, before)
         assert store.files() == before
         assert store.entry().why == "this release was interrupted; all reservations are in place"
 
-    assert kill_at_each_call(tmp_path, prepare, act, check) > 20
+    assert kill_at_each_call(tmp_path, prepare, Store.start, check, named=named) > 20
 
 
 def test_two_cleaners_release_each_address_once_and_lose_no_journal_entry(tmp_path: Path) -> None:

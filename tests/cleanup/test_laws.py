@@ -16,7 +16,8 @@ from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, Known, NotRequested, Reservation, Snapshot
 from tests.builders import NON_ADDRESS_SOURCES, NOW, guard_context, pod, reservation, without
-from tests.cleanup.syncs import Daemon, Name, Owners, entry, reserved
+from tests.cleanup.recheck import Owners
+from tests.cleanup.syncs import Daemon, Name, entry, reserved
 from tests.strategies import IDS, IPS, CleanupInput, cleanup_inputs, ids, ips, leaky_nodes, nodes, odd_nodes
 
 _PROFILE = settings.get_profile(settings.get_current_profile_name())

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from agent.cleanup.restore import RestoreError
-from agent.cleanup.unlink import LockHeld
 from agent.model.release import Verdict
 from tests.builders import GONE, NOW, WEB_ID
 from tests.cleanup.stores import (
@@ -22,8 +21,8 @@ from tests.cleanup.stores import (
     immutable,
     in_child,
     refuse,
+    synced,
     whole,
-    without_nameless_files,
 )
 from tests.wire import NOBODY
 
@@ -69,12 +68,10 @@ def test_a_release_is_restored_byte_for_byte_with_any_umask(store: Store, named:
     assert (store.files(), [result.exists() for result in results]) == ({}, [False, False])
 
     def act() -> list[object]:
-        if named:
-            without_nameless_files()
         os.umask(0o777)
         return store.restore()
 
-    assert in_child(act) == [True, ""]
+    assert in_child(act, named=named) == [True, ""]
     assert (store.files(), [whole(result) for result in results]) == before
     assert sorted(os.listdir(store.networks)) == ["kubenet", "net1"]
     assert (store.network() / IP).stat().st_nlink == 1
@@ -258,28 +255,8 @@ def test_the_journal_is_not_written_under_the_locks(tmp_path: Path) -> None:
         else:
             store.release(store.reserve(), store.reserve(IP6))
 
-        def watched(
-            store: Store = store, act: Callable[[], Any] = store.start if recovers else store.restore
-        ) -> list[bool]:
-            free: list[bool] = []
-            fsync = os.fsync
-
-            def slow(handle: int) -> None:
-                fsync(handle)
-                if Path(f"/proc/self/fd/{handle}").readlink().name == "journal":
-                    os.fsync = fsync
-                    try:
-                        with store.file_ops(0).locked(["kubenet"]):
-                            free.append(True)
-                    except LockHeld:
-                        free.append(False)
-                    os.fsync = slow  # type: ignore[assignment]
-
-            os.fsync = slow  # type: ignore[assignment]
-            act()
-            return free
-
-        assert in_child(watched) == ([True] if recovers else [True, True])
+        found = synced(store.start if recovers else store.restore, store.unlocked)
+        assert [unlocked for path, unlocked in found if path.name == "journal"] == [True] * (1 if recovers else 2)
 
 
 def test_a_later_release_of_the_sandbox_has_to_be_restored_instead(store: Store) -> None:

@@ -12,7 +12,8 @@ from agent.model.snapshot import Address, Checkpoint, Reservation
 from agent.sources.source_error import SourceError
 from tests.builders import NOW, OLD, empty_file, make_limits, node, reservation, sandbox, scanned, unrecognized, without
 from tests.cleanup.leaks import DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_IP, leaks
-from tests.cleanup.syncs import Daemon, InMemoryJournal, Owners, entry, image, reasons_of, verdicts_of
+from tests.cleanup.recheck import Owners
+from tests.cleanup.syncs import Daemon, InMemoryJournal, entry, image, reasons_of, verdicts_of
 
 AGAIN = sandbox(THE_ID, "shop/gone")
 

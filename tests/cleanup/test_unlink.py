@@ -24,6 +24,7 @@ from agent.model.release import Reason, Verdict
 from agent.model.runtime import CRI_O, ContainerRuntime
 from agent.model.snapshot import Known, Reservation, Snapshot
 from tests.builders import GONE, WEB_ID, node, processes
+from tests.cleanup.recheck import Owners
 from tests.cleanup.stores import (
     MADE_NS,
     STEPS,
@@ -37,10 +38,9 @@ from tests.cleanup.stores import (
     let_go,
     may_mount,
     mount,
-    owners,
     refuse,
+    synced,
     whole,
-    without_nameless_files,
 )
 from tests.wire import NOBODY, as_nobody, needs, open_directory, until
 
@@ -187,7 +187,7 @@ def test_a_lock_that_is_not_a_file_is_an_error_without_a_wait(tmp_path: Path) ->
         assert time.perf_counter() - start < 30
         assert (outcome.verdict, outcome.why[:6]) == (Verdict.FAILED, "lock: ")
         assert store.find() == reserved[0]
-        assert store.unlocked(), "the first network's locks were let go"
+        assert store.unlocked("kubenet"), "the first network's locks were let go"
 
 
 def test_a_child_process_inherits_no_lock(store: Store) -> None:
@@ -308,7 +308,7 @@ def test_what_is_removed_by_others_after_the_comparison_is_not_claimed(store: St
 def test_a_recheck_without_an_answer_refuses_the_release(store: Store) -> None:
     reserved = store.reserve()
     for silent in ("runtime", "kubelet", "kernel"):
-        outcome = store.release(reserved, recheck=owners(silent=silent))
+        outcome = store.release(reserved, recheck=Owners(silent=silent).recheck())
         assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{silent} is gone")
         assert store.find() == reserved
         assert store.journal().entries == ()
@@ -403,31 +403,10 @@ def test_if_the_second_file_cannot_be_removed_the_first_is_restored_byte_for_byt
 def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store: Store) -> None:
     """After a power cut, what the journal calls released must not be in place again."""
     reserved = store.reserve(), store.reserve(IP6, network="net1")
-
-    def act() -> list[list[object]]:
-        synced: list[list[object]] = []
-        fsync = os.fsync
-
-        def record_fsync(handle: int) -> None:
-            os.fsync = fsync
-            free = True
-            try:
-                with store.file_ops(0).locked(["kubenet", "net1"]):
-                    pass
-            except LockHeld:
-                free = False
-            os.fsync = record_fsync  # type: ignore[assignment]
-            synced.append([Path(f"/proc/self/fd/{handle}").readlink().name, free])
-            fsync(handle)
-
-        os.fsync = record_fsync  # type: ignore[assignment]
-        store.release(*reserved)
-        return synced
-
-    synced = in_child(act)
-    names = [name.rpartition(".")[2] for name, _ in synced[-6:]]
+    found = synced(lambda: store.release(*reserved), store.unlocked)
+    names = [path.name.rpartition(".")[2] for path, _ in found[-6:]]
     assert names == ["nodeleak", "journal", "kubenet", "net1", "nodeleak", "journal"]
-    assert all(free for _, free in synced)
+    assert all(unlocked for _, unlocked in found)
 
 
 # libcni's cache.
@@ -566,12 +545,7 @@ def test_leftovers_of_a_killed_agent_are_never_written_to(store: Store) -> None:
     before = whole(store.network() / live.ip)
     store.release(store.reserve())
     (store.networks / ".nodeleak-restoring").hardlink_to(store.network() / live.ip)
-
-    def act() -> list[object]:
-        without_nameless_files()
-        return store.restore()
-
-    assert in_child(act) == [True, ""]
+    assert in_child(store.restore, named=True) == [True, ""]
     assert whole(store.network() / live.ip) == before
     assert os.listdir(store.networks) == ["kubenet"]
 
@@ -581,13 +555,11 @@ def test_a_file_that_appears_right_before_the_link_is_not_overwritten(store: Sto
     for named in (False, True):
         store.release(store.reserve())
 
-        def act(named: bool = named) -> list[object]:
-            if named:
-                without_nameless_files()
+        def act() -> list[object]:
             refuse("os.link", errno.EIO, when=lambda _: bool(store.reserve(container_id=WEB_ID)) and False)
             return store.restore(store.journal().entries[-1].name)
 
-        assert in_child(act) == [False, f"{IP}: file exists"]
+        assert in_child(act, named=named) == [False, f"{IP}: file exists"]
         assert store.find().container_id == WEB_ID
         assert os.listdir(store.networks) == ["kubenet"]
         assert store.unlocked()

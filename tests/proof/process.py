@@ -35,7 +35,7 @@ from agent.model.snapshot import (
     Snapshot,
 )
 from agent.sources.collector import Moment, Sources, take_snapshot
-from tests.cleanup.recheck import probed, recheck
+from tests.cleanup.recheck import recheck
 from tests.proof.operations import START, UPTIME, Answer, Question
 from tests.proof.world import NETWORK
 
@@ -193,9 +193,8 @@ class InMemory:
         if not self._setup.probe:
             return {leak.key: ProbeResult("not probed: --probe=off", asked=False) for leak in reservations}
         answering = self._ask("probe", tuple(leak.ip for leak in reservations)) if self._setup.pinning else ()
-        free = [leak for leak in reservations if leak.ip not in answering]
-        taken = [leak for leak in reservations if leak.ip in answering]
-        return probed(free) | probed(taken, objection=Reason.ADDRESS_IN_USE)
+        taken = {leak.key: Reason.ADDRESS_IN_USE for leak in reservations if leak.ip in answering}
+        return {leak.key: ProbeResult(f"{leak.ip} was probed", taken.get(leak.key)) for leak in reservations}
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         if self._ask("holder_of", tuple(ips)):
