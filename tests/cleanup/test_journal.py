@@ -21,7 +21,7 @@ from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, 
 from agent.model.release import Verdict
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, NOW, WEB_ID
-from tests.cleanup.stores import Store, another_process_locks, in_child, let_go, may_mount, mount, synced
+from tests.cleanup.stores import Store, another_process_locks, in_child, let_go, synced
 from tests.wire import as_nobody, needs, open_directory
 
 KEPT = FileImage(
@@ -174,26 +174,6 @@ def test_an_unreadable_journal_is_unavailable() -> None:
                 JournalStore(directory).read()
         with as_nobody():
             assert JournalStore(directory).trouble() != ""
-
-
-def test_where_nothing_can_be_written_that_is_known_before(tmp_path: Path) -> None:
-    may_mount()
-
-    def read_only() -> str:
-        mount("-t", "tmpfs", "-o", "ro", "none", tmp_path)
-        return JournalStore(tmp_path / "state").trouble()
-
-    def full() -> str:
-        mount("-t", "tmpfs", "-o", "size=8k", "none", tmp_path)
-        assert JournalStore(tmp_path / "state").trouble() == ""
-        (tmp_path / "filler").write_bytes(b"x" * 8192)
-        return JournalStore(tmp_path / "state").trouble()
-
-    assert in_child(read_only) == f"{tmp_path} is mounted read-only"
-    assert in_child(full) == f"{tmp_path}: no space left on device"
-    too_long = JournalStore(tmp_path / ("x" * 300))
-    assert too_long.trouble().endswith(": file name too long")
-    assert (too_long.size(), too_long.full(NOW)) == (None, "")
 
 
 def test_no_release_of_the_last_day_is_ever_dropped(

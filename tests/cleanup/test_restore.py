@@ -161,29 +161,6 @@ def test_what_another_process_released_after_a_failed_release_is_not_restored(st
         assert store.files() == {}
 
 
-def test_if_the_second_file_cannot_be_restored_that_is_said_and_the_next_recovery_does_it(store: Store) -> None:
-    store.release(store.reserve(), store.reserve(IP6))
-
-    def act() -> list[object]:
-        refuse("os.link", 28, when=lambda arguments: arguments[1] == IP6)
-        return store.restore()
-
-    unfinished = "the entry is unfinished; the next cleanup or restore recovers it"
-    assert in_child(act) == [False, f"{IP6}: no space left on device: {unfinished}"]
-    assert (store.entry().restoring, store.entry().released) == (NOW, False)
-    store.start()
-    assert len(store.files()) == 2
-    assert store.entry().restored is not None
-
-
-def test_with_an_unwritable_journal_nothing_is_restored(store: Store) -> None:
-    store.release(store.reserve())
-    with immutable(store.journal_file.parent):
-        assert store.restore() == [False, f"{store.journal_file}: operation not permitted"]
-    assert store.files() == {}
-    assert store.unlocked()
-
-
 def test_a_changed_journal_cannot_write_elsewhere(store: Store) -> None:
     store.keep_result()
     store.release(store.reserve())

@@ -335,20 +335,6 @@ def test_a_mount_that_becomes_read_only_during_a_release_fails_and_changes_nothi
     assert [entry.verdict for entry in store.journal().entries] in ([], [Verdict.FAILED])
 
 
-def test_a_disk_that_fills_up_during_a_release_leaves_an_unfinished_entry_and_reports_it(store: Store) -> None:
-    reserved = store.reserve()
-
-    def filling() -> str:
-        limits = (10, resource.RLIM_INFINITY)
-        fill = at("journaled", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits))
-        return store.release_with(fill, reserved).why
-
-    assert in_child(filling) == f"the journal does not record the outcome: {store.journal_file}: file too large"
-    assert len(store.journal().unfinished()) == 1
-    store.start()
-    assert store.entry().verdict is Verdict.INTERRUPTED
-
-
 def test_without_permission_for_anything_that_a_release_needs_nothing_is_journaled_and_released() -> None:
     needs(os.geteuid() == 0, "root, to be somebody else")
     for kind in ("directory", "reservation", "cache", "result", "state"):
@@ -374,30 +360,6 @@ def test_without_permission_for_anything_that_a_release_needs_nothing_is_journal
                 assert outcome.why.endswith(f"{denied.name}: permission denied")
             assert store.find() == reserved
             assert store.journal().entries == ()
-
-
-def test_a_file_that_cannot_be_removed_fails_and_remains(store: Store) -> None:
-    reserved = store.reserve()
-    with immutable(store.network() / IP):
-        outcome = store.release(reserved)
-    assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{IP}: operation not permitted")
-    assert store.find() == reserved
-    assert store.entry().verdict is Verdict.FAILED
-    assert store.unlocked()
-
-
-def test_if_the_second_file_cannot_be_removed_the_first_is_restored_byte_for_byte(store: Store) -> None:
-    for network in ("kubenet", "net1"):
-        reserved = [store.reserve(mode=0o640, owner=NOBODY), store.reserve(IP6, network=network)]
-        result = store.keep_result()
-        before = store.files()
-        with immutable(store.network(network) / IP6):
-            outcome = store.release(*reserved)
-        assert (outcome.verdict, outcome.why) == (Verdict.FAILED, f"{IP6}: operation not permitted")
-        assert store.files() == before
-        assert result.exists()
-        assert store.unlocked()
-        assert store.release(store.find(), store.find(IP6, network)).verdict is Verdict.RELEASED
 
 
 def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store: Store) -> None:

@@ -8,7 +8,7 @@ from itertools import chain, combinations
 from typing import Final
 
 from agent.model.runtime import DOCKER
-from tests.proof.world import Pinned, Sandbox, World, changed, made, spent, without
+from tests.proof.world import Pinned, Sandbox, World, changed, made, spent, without_sandbox
 
 OTHER: Final = "unix:///run/containerd/containerd.sock"
 WIPE: Final = "the runtime is wiped"
@@ -55,21 +55,16 @@ def _add(world: World, index: int, sandbox: Sandbox) -> Move:
     family = (sandbox.families or world.families)[len(sandbox.ips)]
     free = [ip for ip in family if world.file(ip, sandbox.network) is None]
     if not free:
-        mine = [file for file in world.files if file.content == sandbox.id]
-        return f"{sandbox.pod}: ADD fails, the range is full", changed(
-            without(world, mine), index, setup="failed", ips=()
-        )
+        failed = changed(without_sandbox(world, sandbox.id), index, setup="failed", ips=())
+        return f"{sandbox.pod}: ADD fails, the range is full", failed
     locked = made(world, free[0], "", sandbox.network)._replace(lock=sandbox.id)
-    return f"{sandbox.pod}: ADD locks and creates {free[0]}", changed(
-        locked, index, setup="writing", ips=(*sandbox.ips, free[0])
-    )
+    writing = changed(locked, index, setup="writing", ips=(*sandbox.ips, free[0]))
+    return f"{sandbox.pod}: ADD locks and creates {free[0]}", writing
 
 
 def _write(world: World, sandbox: Sandbox) -> World:
-    files = (
-        file._replace(content=sandbox.id) if (file.network, file.ip) == (sandbox.network, sandbox.ips[-1]) else file
-        for file in world.files
-    )  # fmt: skip
+    created = world.file(sandbox.ips[-1], sandbox.network)
+    files = (file._replace(content=sandbox.id) if file == created else file for file in world.files)
     return world._replace(files=tuple(sorted(files)))
 
 
@@ -89,13 +84,10 @@ def tearing_down(world: World) -> Iterator[Move]:
         match sandbox.teardown:
             case "" if _to_be_torn_down(sandbox):
                 if not world.ready:
-                    yield (
-                        f"{sandbox.pod}: no DEL, the kubelet has no pod CIDR",
-                        changed(world, index, teardown="untorn"),
-                    )
+                    untorn = changed(world, index, teardown="untorn")
+                    yield f"{sandbox.pod}: no DEL, the kubelet has no pod CIDR", untorn
                 elif not world.lock:
-                    mine = [file for file in world.files if file.content == sandbox.id]
-                    torn = changed(without(world, mine), index, teardown="torn", ips=())
+                    torn = changed(without_sandbox(world, sandbox.id), index, teardown="torn", ips=())
                     yield f"{sandbox.pod}: DEL", torn
             case "torn" | "untorn":
                 yield _stop(world, index, sandbox)
@@ -115,8 +107,8 @@ def other_runtime(world: World) -> Iterator[Move]:
         if sandbox.setup == "new" and world.runtime != DOCKER:
             yield f"{sandbox.pod}: containerd run", changed(world, index, setup="started", container="running")
         elif sandbox.setup == "ready" and sandbox.leaves and not world.lock:
-            mine = [file for file in world.files if file.content == sandbox.id]
-            ended = changed(without(world, mine), index, setup="failed", container="", ips=(), configured=())
+            torn = without_sandbox(world, sandbox.id)
+            ended = changed(torn, index, setup="failed", container="", ips=(), configured=())
             yield f"{sandbox.pod}: DEL by containerd, and its end", ended
     if world.may(MIGRATION):
         yield MIGRATION, spent(world, MIGRATION)._replace(runtime=OTHER, kubelet_started=world.clock)
@@ -129,9 +121,8 @@ def _to_be_torn_down(sandbox: Sandbox) -> bool:
 def _stop(world: World, index: int, sandbox: Sandbox) -> Move:
     """Without a container the kubelet drops the checkpoint, even if DEL did not run: this is the known leak."""
     if not sandbox.listed:
-        return f"{sandbox.pod}: docker knows no such container, the checkpoint is dropped", changed(
-            world, index, teardown="", checkpoint=False
-        )
+        dropped = changed(world, index, teardown="", checkpoint=False)
+        return f"{sandbox.pod}: docker knows no such container, the checkpoint is dropped", dropped
     after = "stopped" if sandbox.teardown == "torn" else ""
     return f"{sandbox.pod}: docker stop", changed(world, index, teardown=after, container="exited", configured=())
 
@@ -162,10 +153,8 @@ def operator_removes(world: World) -> Iterator[Move]:
     """`docker rm -f` of a running pod."""
     for index, sandbox in enumerate(world.sandboxes):
         if sandbox.setup == "ready" and sandbox.listed and sandbox.container == "running" and world.may("docker rm -f"):
-            yield (
-                f"{sandbox.pod}: an operator's docker rm -f",
-                spent(changed(world, index, container=""), "docker rm -f"),
-            )
+            removed = spent(changed(world, index, container=""), "docker rm -f")
+            yield f"{sandbox.pod}: an operator's docker rm -f", removed
 
 
 def runtime_is_wiped(world: World) -> Iterator[Move]:
@@ -192,19 +181,13 @@ def namespaces_are_unmounted(world: World) -> Iterator[Move]:
 def late_del(world: World) -> Iterator[Move]:
     """A DEL of a sandbox that is gone, by a retry or a script."""
     if world.may("late DEL") and not world.lock:
-        for gone in sorted(
-            {file.content for file in world.files if file.content and not _has_container(world, file.content)}
-        ):
-            mine = [file for file in world.files if file.content == gone]
-            after = spent(without(world, mine), "late DEL")
+        contained = {sandbox.id for sandbox in world.sandboxes if sandbox.container}
+        for gone in sorted({file.content for file in world.files} - contained - {""}):
+            after = spent(without_sandbox(world, gone), "late DEL")
             for index, sandbox in enumerate(world.sandboxes):
                 if sandbox.id == gone:
                     after = changed(after, index, ips=())
             yield f"a late DEL of {gone[:2]}", after
-
-
-def _has_container(world: World, container_id: str) -> bool:
-    return any(sandbox.id == container_id and sandbox.container for sandbox in world.sandboxes)
 
 
 def docker_forgets(world: World) -> Iterator[Move]:
@@ -229,10 +212,8 @@ def status_follows(world: World) -> Iterator[Move]:
     for index, sandbox in enumerate(world.sandboxes):
         now = sandbox.active
         if sandbox.status != now:
-            yield (
-                f"{sandbox.pod}: the API server learns of {', '.join(now) or 'its end'}",
-                changed(world, index, status=now),
-            )
+            learned = changed(world, index, status=now)
+            yield f"{sandbox.pod}: the API server learns of {', '.join(now) or 'its end'}", learned
 
 
 def time_passes(world: World) -> Iterator[Move]:

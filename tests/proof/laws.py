@@ -1,6 +1,6 @@
 """What must hold in every state, and after one cleaner has run alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from agent.cleanup.journal import Entry
 from agent.model.release import Verdict
@@ -13,12 +13,8 @@ Law = Callable[[World], str]
 def reserved(world: World) -> str:
     """A sandbox that exists or is being made has its reservation, from when the file is created until DEL."""
     for sandbox in world.sandboxes:
-        if not sandbox.exists:
-            continue
-        for ip in sandbox.ips:
-            file = world.file(ip, sandbox.network)
-            if file is None or file.content != _content(sandbox, ip):
-                return f"{sandbox.pod} exists and has lost its reservation of {ip}"
+        if lost := _lost(world, sandbox, sandbox.ips):
+            return f"{sandbox.pod} exists and has lost its reservation of {lost}"
     return ""
 
 
@@ -29,15 +25,19 @@ def in_use(world: World) -> str:
     """
     for sandbox in world.sandboxes:
         adding = sandbox.ips if sandbox.setup in {"started", "writing", "reserved"} else ()
-        for ip in {*adding, *sandbox.configured}.intersection(sandbox.ips) if sandbox.exists else ():
-            file = world.file(ip, sandbox.network)
-            if file is None or file.content != _content(sandbox, ip):
-                return f"{sandbox.pod} uses {ip} and has lost its reservation"
+        if lost := _lost(world, sandbox, {*adding, *sandbox.configured}.intersection(sandbox.ips)):
+            return f"{sandbox.pod} uses {lost} and has lost its reservation"
     return ""
 
 
-def _content(sandbox: Sandbox, ip: str) -> str:
-    return "" if sandbox.setup == "writing" and ip == sandbox.ips[-1] else sandbox.id
+def _lost(world: World, sandbox: Sandbox, ips: Iterable[str]) -> str:
+    """Return one of these addresses that a sandbox which exists has lost."""
+    for ip in ips if sandbox.exists else ():
+        file = world.file(ip, sandbox.network)
+        content = "" if sandbox.setup == "writing" and ip == sandbox.ips[-1] else sandbox.id
+        if file is None or file.content != content:
+            return ip
+    return ""
 
 
 def owned_once(world: World) -> str:

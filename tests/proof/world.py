@@ -156,6 +156,11 @@ def without(world: World, gone: Iterable[File]) -> World:
     return world._replace(files=tuple(file for file in world.files if (file.network, file.ip) not in names))
 
 
+def without_sandbox(world: World, container_id: str) -> World:
+    """Remove the files of a sandbox, as DEL does."""
+    return without(world, [file for file in world.files if file.content == container_id])
+
+
 def unowned(world: World) -> tuple[File, ...]:
     """Return the true leaks: no container, no record, no checkpoint, no process, no claim, no ADD in progress."""
     return tuple(file for file in world.files if not _owned(world, file))
