@@ -15,7 +15,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -62,10 +62,7 @@ class WatchedFiles(NodeFiles):
     def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
         with super().locked(directories) as networks:
             self.happens("locked")
-            yield {
-                directory: WatchedNetwork(directory, network.handle, self.happens)
-                for directory, network in networks.items()
-            }
+            yield {name: WatchedNetwork(name, network.handle, self.happens) for name, network in networks.items()}
         self.happens("unlocked")
 
 
@@ -97,29 +94,15 @@ class WatchedJournal(JournalStore):
 _TICKS: Final = itertools.count()
 
 
-@dataclass(frozen=True)
 class Store:
     """The files of a node below one directory."""
 
-    root: Path
-    journal_store: JournalStore = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "journal_store", JournalStore(self.state))
-        for directory in (self.network("kubenet"), *self.caches):
-            directory.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def networks(self) -> Path:
-        return self.root / "networks"
-
-    @property
-    def caches(self) -> tuple[Path, Path]:
-        return self.root / "cache" / "results", self.root / "results"
-
-    @property
-    def state(self) -> Path:
-        return self.root / "state"
+    def __init__(self, root: Path) -> None:
+        self.root, self.networks, self.state = root, root / "networks", root / "state"
+        self.caches = root / "cache" / "results", root / "results"
+        self.journal_store = JournalStore(self.state)
+        for directory in (self.network(), *self.caches):
+            directory.mkdir(parents=True)
 
     @property
     def journal_file(self) -> Path:
@@ -169,15 +152,8 @@ class Store:
     ) -> Path:
         """Write a result as libcni does: with its surroundings (`>= 0.8`), or `bare`."""
         result = {"cniVersion": "0.4.0", "ips": [{"version": "4", "address": f"{ip}/24"}]}
-        whole = {
-            "kind": "cniCacheV1",
-            "containerId": container_id,
-            "config": "e30=",
-            "ifName": ifname,
-            "networkName": network,
-            "result": result,
-            **inside,
-        }
+        names = {"containerId": container_id, "networkName": network, "ifName": ifname}
+        whole = {"kind": "cniCacheV1", "config": "e30=", **names, "result": result, **inside}
         file = self.caches[at] / f"{network}-{container_id}-{ifname}"
         file.write_text(json.dumps(result if bare else whole))
         os.utime(file, ns=(MADE_NS, MADE_NS))
