@@ -222,8 +222,9 @@ class Store:
 
     def unlocked(self, *networks: str) -> bool:
         """Whether the locks of these networks, by default of all, are free."""
+        every = [path.name for path in self.networks.iterdir() if path.is_dir()]
         try:
-            with self.file_ops(0).locked(networks or os.listdir(self.networks)):
+            with self.file_ops(0).locked(networks or every):
                 return True
         except LockHeld:
             return False
