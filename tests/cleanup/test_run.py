@@ -248,6 +248,7 @@ def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> Non
         snapshots = node(AGAIN), node()
         assert daemon.clean(snapshots, scanned(*snapshots)).halted
         assert bool(daemon.journal.read().halted()) is not dry_run
+        assert bool(daemon.sync().halted) is not dry_run, "nobody could resume what was not recorded"
 
 
 def test_a_halt_that_cannot_be_recorded_lasts_and_is_recorded_later() -> None:

@@ -86,7 +86,7 @@ def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
 
 
 def test_other_leaks_are_no_failing_plugin() -> None:
-    completed = [cni_result(f"{n:064x}", "shop/gone", "10.244.1.0/24") for n in range(1, 13)]
+    completed = [cni_result(leak.container_id, "shop/gone", "10.244.1.0/24") for leak in leaks(12)]
     for why, snapshot in {
         "few": treadmill(4),
         "old": treadmill(age=timedelta(hours=1)),
