@@ -1,4 +1,4 @@
-"""Helm, built from its pinned Go module (helm-module), and the chart of deploy/helm."""
+"""Helm, and the chart of deploy/helm; krew. Both are built from their pinned Go modules (helm-module, krew-module)."""
 
 import fcntl
 import os
@@ -14,19 +14,18 @@ import yaml  # type: ignore[import-untyped]
 from tests.wire import needs
 
 CHART: Final = Path(__file__).parents[2] / "deploy/helm/nodeleak"
-_MODULE: Final = Path(__file__).parent / "helm-module"
 
 
 @cache
-def program() -> str:
-    """Return the path of Helm. Go builds it, in two minutes, and keeps it in its own cache."""
-    needs(shutil.which("go") is not None, "Go, to build Helm")
+def program(name: str = "helm") -> str:
+    """Return the path of helm or krew. Go builds it, Helm in two minutes, and keeps it in its own cache."""
+    needs(shutil.which("go") is not None, f"Go, to build {name}")
     settings = os.environ | {"GOFLAGS": "-mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0"}
-    with Path(tempfile.gettempdir(), f"nodeleak-helm-{os.getuid()}.lock").open("w") as lock:
+    with Path(tempfile.gettempdir(), f"nodeleak-{name}-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several builds at once would compile the same
-        command = ["go", "-C", str(_MODULE), "tool", "-n", "helm"]
+        command = ["go", "-C", str(Path(__file__).with_name(f"{name}-module")), "tool", "-n", name]
         built = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)  # noqa: S603 (Go)
-    needs(built.returncode == 0, f"a Go that can build Helm, and its module proxy: {built.stderr[-500:]}")
+    needs(built.returncode == 0, f"a Go that can build {name}, and its module proxy: {built.stderr[-500:]}")
     return built.stdout.strip()
 
 
@@ -37,7 +36,7 @@ def helm(*arguments: str, text: str = "", codes: tuple[int, ...] = (0,)) -> "sub
     return done
 
 
-def template(values: dict[str, Any], namespace: str = "kube-system") -> list[dict[str, Any]]:
+def template(values: dict[str, Any], namespace: str = "kube-system", chart: Path = CHART) -> list[dict[str, Any]]:
     """Return the objects of a release with these values."""
-    command = ("template", "any-name", str(CHART), f"--namespace={namespace}", "--values=-")
+    command = ("template", "any-name", str(chart), f"--namespace={namespace}", "--values=-")
     return [document for document in yaml.safe_load_all(helm(*command, text=yaml.safe_dump(values)).stdout) if document]

