@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Builds what the profiles of today need from Go modules (go/NAME, which pins versions and checksums), each once.
+# Builds what the profiles of today need from Go modules (go/NAME, which pins versions and checksums), each once. go.sum
+# has only what a build reads. After a change of go.mod: `rm go.sum; GOFLAGS=-mod=mod go list -deps tool`, not `go mod tidy`.
 
 GO=${CLUSTER_GO:-go}
 PINNED_MINOR=$(sed -nE 's#^\tk8s.io/kubernetes v([0-9]+\.[0-9]+)\..*#\1#p' "$HERE/go/kubernetes/go.mod")
@@ -56,29 +57,38 @@ did_not_run() {
 # The build cache of Go lets an interrupted build go on. Nothing depends on the settings of the machine.
 go_with_cgo() { GOFLAGS=-mod=readonly GO111MODULE=on GOWORK=off CGO_ENABLED=$1 "$GO" "${@:2}"; }
 
+# MODULE: set how it is built
+options() {
+  cgo=0 packages=tool tags=
+  case "$1" in
+    kubernetes) packages=. ;;
+    flannel) cgo=1 ;;
+    cri-o) cgo=1 tags=containers_image_openpgp,exclude_graphdriver_btrfs ;; # without GPGME and libbtrfs
+  esac
+}
+
+# MODULE: get the modules that its build reads. (`go mod download` gets all, and writes their checksums into go.sum.)
 download() {
+  local cgo packages tags
+  options "$1"
   cd "$(module "$1")" || return
-  go_with_cgo 0 mod download
+  go_with_cgo "$cgo" list -deps -tags "$tags" "$packages"
 }
 
 kubernetes_version() { sed -nE 's#^(require |\t)k8s.io/kubernetes v([^ ]*).*#\2#p' "$(module kubernetes)/go.mod"; }
 
 build_module() {
-  local name=$1 target version cgo=0 flags="-s -w" packages=tool tags=
+  local name=$1 target version package cgo packages tags flags="-s -w"
   target=$(built "$name")
+  options "$name"
   cd "$(module "$name")" || return
-  case "$name" in
-    kubernetes)
-      packages=.
-      version=$(kubernetes_version)
-      for package in component-base client-go/pkg; do
-        flags+=" -X k8s.io/$package/version.gitVersion=v$version"
-        flags+=" -X k8s.io/$package/version.gitMajor=${version%%.*} -X k8s.io/$package/version.gitMinor=${MINOR#*.}"
-      done
-      ;;
-    flannel) cgo=1 ;;
-    cri-o) cgo=1 tags=containers_image_openpgp,exclude_graphdriver_btrfs ;; # without GPGME and libbtrfs
-  esac
+  if [ "$name" = kubernetes ]; then
+    version=$(kubernetes_version)
+    for package in component-base client-go/pkg; do
+      flags+=" -X k8s.io/$package/version.gitVersion=v$version"
+      flags+=" -X k8s.io/$package/version.gitMajor=${version%%.*} -X k8s.io/$package/version.gitMinor=${MINOR#*.}"
+    done
+  fi
   rm -rf "$target.new"
   go_with_cgo "$cgo" build -trimpath -tags "$tags" -ldflags "$flags" -o "$target.new/" "$packages"
   case "$name" in
