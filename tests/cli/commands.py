@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,8 @@ def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **m
 
 
 def _in_process(arguments: Sequence[str], given: str, environ: Mapping[str, str]) -> tuple[int, str, str]:
-    out, err, stdin, before = StringIO(), StringIO(), sys.stdin, dict(os.environ)
+    encoding = environ.get("PYTHONIOENCODING", "utf-8")
+    out, err, stdin, before = TextIOWrapper(BytesIO(), encoding), StringIO(), sys.stdin, dict(os.environ)
     os.environ.clear()
     os.environ.update(environ)
     sys.stdin = StringIO(given)
@@ -139,7 +140,8 @@ def _in_process(arguments: Sequence[str], given: str, environ: Mapping[str, str]
         sys.stdin = stdin
         os.environ.clear()
         os.environ.update(before)
-    return code, out.getvalue(), err.getvalue()
+    out.seek(0)
+    return code, out.read(), err.getvalue()
 
 
 class Daemon:

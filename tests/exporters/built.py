@@ -1,25 +1,32 @@
-"""Nodes, cleanups and journals that no recording has, for the golden files."""
+"""The nodes of the golden files: those that are recorded, and with cleanups and a journal those that are built here."""
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
-from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
+from agent.checks import engine
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore
 from agent.model.devices import TransitionKind
+from agent.model.documents import Recording, loads
 from agent.model.rejections import RejectionKind
-from agent.model.release import BlockedBy, Blocker, Cleaning, NotReleasable, Reason, Refusal, Verdict
+from agent.model.release import BlockedBy, Blocker, Cleaning, Reason, Refusal, Verdict
+from agent.model.report import Report
 from agent.model.snapshot import (
     Address,
     Checkpoint,
+    Known,
+    LeftOver,
     NetworkStore,
     Node,
     NotRequested,
     Reservation,
+    SandboxFailure,
     Snapshot,
     Unavailable,
 )
 from tests import builders as b
-from tests.builders import NOW, node, reservation, unrecognized
+from tests.builders import GRACE, NOW, node, reservation, unrecognized
 from tests.exporters import cleanings as c
 from tests.exporters.cleanings import cleaning, outcome, refused
 
@@ -27,13 +34,40 @@ HOUR: Final = timedelta(hours=1)
 LOST: Final = reservation("10.244.1.9")
 EVIL: Final = "<script>alert('x')</script>&\"<b onclick=x>\x1b[2J"
 _UNUSED: Final = NetworkStore("storage", NotRequested("reservations", "the pods use another"))
-_MIXED: Final = ("10.244.1.10", "10.244.0.200", "fd00::10", "fd00::a", "fd00:0:1::1", "10.9.9.9")
+_MIXED: Final = ("10.244.1.1", "10.244.1.10", "10.244.0.200", "fd00::10", "fd00::a", "fd00:0:1::1", "10.9.9.9")
 _TRANSITIONS: Final = [b.transition(what, b.KVM, ago=HOUR, socket=b.KVM_SOCKET, exact=False) for what in TransitionKind]
 _REJECTED: Final = [b.refused_pod(f"shop/{refused}", refused=refused) for refused in RejectionKind]
 
 
+RECORDINGS: Final = {path.stem: path for path in sorted((Path(__file__).parents[1] / "nodes").glob("*.json"))}
+
+
 def leaks(count: int) -> tuple[Reservation, ...]:
     return tuple(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 4 + count))
+
+
+def small(max_pods: int) -> Node:
+    """A Node of 13 pod addresses."""
+    return replace(b.WORKER, pod_cidrs=("10.244.1.0/28",), max_pods=max_pods)
+
+
+def failing_plugin() -> Snapshot:
+    """Each retry of a waiting pod leaks an address; another pod waits for one of a range that was not read."""
+    failures = (
+        SandboxFailure("shop/waits", NOW, 'exec: "iptables": not found', "portmap", "", "add"),
+        SandboxFailure("shop/other", NOW, "no IP addresses available in range set: 10.9.0.1-10.9.0.254"),
+    )
+    lost = (replace(leak, mtime_ns=leak.mtime_ns + 10**9 * 6600) for leak in leaks(12))
+    return replace(b.with_waiting_pod(node(*lost)), sandbox_failures=Known(failures))
+
+
+def troubled_networks() -> Snapshot:
+    """Two networks have one range, and another directory is left over."""
+    other = b.cni_result("5" * 64, "shop/till", b.CIDR, network="cbr0")
+    seen = node(reservation("10.244.1.20", "5" * 64, network="cbr0"), b.sandbox("5" * 64, "shop/till"), other)
+    left = LeftOver("/var/lib/cni/networks/old", 2, 0, 86_400 * 10**9, pods=1)
+    store = NetworkStore("old", NotRequested("reservations", "no pod uses it"), left_over=left)
+    return replace(seen, reservations=(*seen.reservations, store))
 
 
 def with_range(subnet: str, *ips: str) -> Snapshot:
@@ -81,6 +115,11 @@ NODES: Final[dict[str, Snapshot]] = {
     "range-23": with_range("10.0.0.0/23", "10.0.1.9"),
     "range-16": with_range("10.0.0.0/16", "10.0.255.9", "10.0.7.9", "10.0.7.10"),
     "range-v6": with_range("fd00::/64", "fd00::9"),
+    "range-scarce": node(*leaks(10), node=[small(13)], cni_results=[]),
+    "range-too-small": node(node=[small(110)], cni_results=[]),
+    "range-unknown": node(LOST, node=[replace(b.WORKER, pod_cidrs=())], cni_results=[]),
+    "plugin-fails": failing_plugin(),
+    "networks-troubled": troubled_networks(),
     "plugin-late": node(device_plugins=b.late_plugins()),
     "without-processes": b.without(node(LOST, device_plugins=b.late_plugins()), "processes"),
     "plugins-many": node(device_plugins=b.device_plugins(*(b.registered(f"a.b/c{n:03}") for n in range(50)))),
@@ -117,13 +156,6 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
     ),
     "an empty file": cleaning(refused(c.CANDIDATE, of=(b.empty_file("10.244.1.9"),))),
     "nothing": cleaning(free_before={"kubenet": 253}, free_after={"kubenet": 253}),
-    "requested, with nothing to release": cleaning(
-        applied=False,
-        not_releasable=(
-            NotReleasable("10.244.1.2", "in use: its container is running", "kubenet"),
-            NotReleasable("10.9.9.9", "no"),
-        ),
-    ),
     "blocked everywhere": cleaning(
         outcome(Verdict.WOULD_RELEASE),
         applied=False,
@@ -153,15 +185,36 @@ _TEXT: Final = FileImage(
 )
 _BINARY: Final = FileImage("/var/lib/cni/results", "kubenet", "x", b"\xff\x00", 0o644, 0, 0, 8, 0)
 RELEASED: Final = Entry(c.ENTRY, NOW - HOUR, "run", b.GONE, "shop/cart", (_TEXT, _BINARY), Verdict.RELEASED)
-JOURNAL: Final = Journal(
-    (
-        RELEASED,
-        replace(RELEASED, actor="clean", pod="", restored=NOW),
-        replace(RELEASED, verdict=None, container_id=""),
-        replace(RELEASED, verdict=Verdict.FAILED, why="unlink: permission denied \x1b[2J"),
-        replace(RELEASED, restoring=NOW),
-        replace(RELEASED, halted=NOW),
-        replace(RELEASED, halted=NOW, resumed=NOW),
-    ),
-    ("line 3: no",),
+_ENTRIES: Final = (
+    RELEASED,
+    replace(RELEASED, actor="clean", pod="", restored=NOW),
+    replace(RELEASED, verdict=None, container_id=""),
+    replace(RELEASED, verdict=Verdict.FAILED, why="unlink: permission denied \x1b[2J"),
+    replace(RELEASED, restoring=NOW),
+    replace(RELEASED, halted=NOW),
+    replace(RELEASED, halted=NOW, resumed=NOW),
 )
+
+
+def write_journal(state: Path) -> None:
+    """Write a journal with an entry of each kind, and a file that is none."""
+    store = JournalStore(state)
+    for number, entry in enumerate(_ENTRIES):
+        named = replace(entry, name=f"20260326T19000{number}.000000Z-999999999999")
+        store.begin(named, [])
+        store.update(named, NOW)
+    (state / "journal/torn.json").write_text("{")
+
+
+def recording_of(name: str) -> Recording:
+    if name in NODES:
+        return Recording(GRACE, GRACE * 0, (NODES[name],) * 2)
+    return loads(RECORDINGS[name].read_text())
+
+
+def reports_of(recording: Recording) -> list[Report]:
+    reports, memory = [], None
+    for snapshot in recording.snapshots:
+        report, memory = engine.run(snapshot, memory, grace=recording.grace, confirm_after=recording.confirm_after)
+        reports.append(report)
+    return reports

@@ -5,60 +5,39 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.checks import engine
-from agent.cleanup.journal import Journal
-from agent.cleanup.restore import Restoration
-from agent.cli import main
-from agent.exporters.json.clean import clean_document, journal_document
-from agent.exporters.json.status import status_document
-from agent.exporters.text.addresses import TableView
-from agent.exporters.text.clean import clean_names, clean_table, journal_table, restoration_text
-from agent.exporters.text.status import status_line, status_table
+from agent.checks.registry import DETECTORS
+from agent.exporters.json.clean import clean_document
+from agent.exporters.text.clean import clean_table
 from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
-from agent.exporters.web.page import Page
-from agent.exporters.web.server import LINKS
-from agent.model.documents import Recording, dumps, loads
-from agent.model.release import CleanupStatus
+from agent.model.documents import dumps
 from agent.model.report import Report
-from tests.builders import GRACE, node, scanned
-from tests.exporters.built import CLEANINGS, JOURNAL, LOST, NODES, RELEASED
+from tests.builders import node, scanned
+from tests.cli.commands import nodeleak
+from tests.exporters.built import CLEANINGS, LOST, NODES, RECORDINGS, RELEASED, recording_of, reports_of, write_journal
 from tests.exporters.daemon import Daemon
+from tests.exporters.served import Server, serving, status
 from tests.exporters.test_metrics import everything
 
 Golden = Callable[[str, str], None]
-RECORDED = sorted((Path(__file__).parents[1] / "nodes").glob("*.json"))
 PAGES = ("incident", "dual-stack", "docker-silent", "devices-storm", "every-state", "foreign-names", "dark", "range-v6")
 """The nodes with a golden page, and all metrics: they are large."""
-SCANS = {
-    "scan": (),
-    "scan -v": ("-v",),
-    "scan -o wide": ("-o", "wide"),
-    "scan -o name": ("-o", "name"),
-    "scan --map": ("--map",),
-}
-CLEANUP = CleanupStatus(mode="auto", networks=("kubenet",), release_possible=None, why_not=("it is not known",))
+SCANS = (("scan",), ("scan", "-v"), ("scan", "-o", "wide"), ("scan", "-o", "name"), ("scan", "--map"))
 
 
-def recording_of(name: str) -> Recording:
-    if name in NODES:
-        return Recording(GRACE, GRACE * 0, (NODES[name],) * 2)
-    return loads((Path(__file__).parents[1] / "nodes" / f"{name}.json").read_text())
-
-
-def reports_of(recording: Recording) -> list[Report]:
-    reports, memory = [], None
-    for snapshot in recording.snapshots:
-        report, memory = engine.run(snapshot, memory, grace=recording.grace, confirm_after=recording.confirm_after)
-        reports.append(report)
-    return reports
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    state = tmp_path_factory.mktemp("state")
+    write_journal(state)
+    with serving(state) as served:
+        yield served
 
 
 def sections(parts: Mapping[str, str]) -> str:
@@ -71,28 +50,29 @@ def sections(parts: Mapping[str, str]) -> str:
     return written
 
 
-@pytest.mark.parametrize("name", [*(path.stem for path in RECORDED), *NODES])
-def test_a_node_looks_as_it_did(name: str, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", [*RECORDINGS, *NODES])
+def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> None:
     recording = recording_of(name)
-    file = tmp_path / "node.json"
-    file.write_text(dumps(recording))
-
-    def scan(*arguments: str) -> str:
-        main(["scan", "--recording", str(file), *arguments])
-        return "".join(capsys.readouterr())
-
     reports = reports_of(recording)
-    timeline = timeline_document(reports[-1], JOURNAL.entries[:2], JOURNAL.damage)
-    status = status_document(reports[-1], CLEANUP, "0.1.0", age=2.5, interval=15.0, alive=True)
+
+    def scan(*command: str) -> str:
+        done = nodeleak(*command, "--recording=-", given=dumps(recording))
+        return done.out + done.err
+
+    timeline = timeline_document(reports[-1], [RELEASED, replace(RELEASED, restored=RELEASED.at)], ["line 3: no"])
     daemon = Daemon()
     lines = [line for report in reports for line in daemon.export(report).lines]
-    texts = {head: scan(*arguments) for head, arguments in SCANS.items()}
+    server.export(reports[-1], 0.1)
+    texts = {" ".join(command): scan(*command) for command in SCANS}
     texts |= {"timeline": timeline_table(timeline, ""), "timeline -v": timeline_table(timeline, "", verbose=True)}
-    texts |= {"status": status_table(status), "status --watch": status_line(status)}
+    texts["status"] = nodeleak("status", f"--listen=127.0.0.1:{server.port}").out
+    for head, text in texts.items():
+        assert text.replace("\n", "").isprintable(), head
+        assert not re.search(r" +\n", text), head
     texts["log"] = "".join(f"{json.dumps(line)}\n" for line in lines)
     texts["metrics"] = metrics(daemon, whole=name in PAGES)
     golden(f"{name}.txt", sections(texts))
-    golden(f"{name}.json", "".join((scan("-o", "json"), pretty(status), pretty(timeline))))
+    golden(f"{name}.json", "".join((scan("scan", "-o", "json"), pretty(status(reports[-1])), pretty(timeline))))
 
 
 def pretty(document: dict[str, Any]) -> str:
@@ -106,65 +86,49 @@ def metrics(daemon: Daemon, *, whole: bool) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_looks_as_it_did(name: str, golden: Golden) -> None:
-    page = Page(lambda: (JOURNAL.entries, JOURNAL.damage), LINKS, "0.1.0", "off")
-    golden(f"{name}.html", shown(page, reports_of(recording_of(name))[-1]))
+def test_the_page_looks_as_it_did(name: str, golden: Golden, server: Server) -> None:
+    golden(f"{name}.html", shown(server, reports_of(recording_of(name))[-1]))
 
 
-def shown(page: Page, report: Report, *, alive: bool = True) -> str:
+def shown(server: Server, report: Report) -> str:
     """Return the page without what all have in common, and without the cells of free addresses."""
-    text = page.render(report, alive=alive, refreshing=True).decode()
-    text = re.sub(r"<style>.*?</style>", "<style/>", text, flags=re.DOTALL)
-    return re.sub(r'<g class="m-free">.*\n', "", text)
+    text = re.sub(r"<style>.*?</style>", "<style/>", server.page(report), flags=re.DOTALL)
+    text = re.sub(r'<g class="m-free">.*\n', "", text)
+    return re.sub(r"\S*/torn.json", "torn.json", text)
 
 
 def test_all_metrics_look_as_they_did(golden: Golden) -> None:
     golden("metrics.txt", metrics(everything(), whole=True))
 
 
-def test_cleanups_look_as_they_did(golden: Golden) -> None:
+def test_cleanups_look_as_they_did(golden: Golden, server: Server) -> None:
     """As text, as a document, on the page and in the log."""
-    page = Page(lambda: ((), ()), LINKS)
     texts, documents = {}, []
     for head, cleaning in CLEANINGS.items():
         report = replace(scanned(node(LOST)), cleaning=cleaning)
-        on_page = shown(page, report).partition('<section aria-labelledby="releases">')[2].partition("</section>")[0]
-        headline = status_document(report, CLEANUP, "", age=0, interval=1, alive=True)["headline"]
+        page = shown(server, report).partition('<section aria-labelledby="releases">')[2].partition("</section>")[0]
         texts[head] = clean_table(cleaning)
         texts[f"{head}: -v"] = clean_table(cleaning, verbose=True)
-        texts[f"{head}: -o wide"] = clean_table(cleaning, TableView(wide=True))
-        texts[f"{head}: -o name"] = clean_names(cleaning, TableView())
-        texts[f"{head}: page"] = f"{headline}\n{on_page}"
+        texts[f"{head}: page"] = f"{status(report)['headline']}\n{page}"
         texts[f"{head}: log"] = "".join(f"{json.dumps(line)}\n" for line in Daemon(mode="clean").export(report).lines)
         documents.append(clean_document(cleaning))
     golden("cleanups.txt", sections(texts))
     golden("cleanups.json", "".join(map(pretty, documents)))
 
 
-def test_the_journal_and_restorations_look_as_they_did(golden: Golden) -> None:
-    texts = {
-        "journal": journal_table(JOURNAL),
-        "journal: empty": journal_table(Journal()),
-        "journal: missing": journal_table(Journal(), "/var/lib/nodeleak"),
-    }
-    done = (
-        Restoration(RELEASED, done=True),
-        Restoration(RELEASED, done=True, why="libcni's x was not put back: it exists"),
-        Restoration(replace(RELEASED, pod="", container_id=""), done=False, why="10.244.1.9 is reserved again\x1b"),
-    )
-    for number, restoration in enumerate(done, 1):
-        for applied in (False, True):
-            journal = Journal(damage=JOURNAL.damage if number == 2 else ())
-            texts[f"restore {number} {applied}"] = restoration_text(restoration, journal, applied=applied)
-    golden("journal.txt", sections(texts))
-    golden("journal.json", pretty(journal_document(JOURNAL)))
+def test_the_journal_looks_as_it_did(golden: Golden, tmp_path: Path) -> None:
+    write_journal(tmp_path)
+    text, document = (nodeleak("journal", f"--state-dir={tmp_path}", *more).out for more in ((), ("-o", "json")))
+    golden("journal.txt", text.replace(str(tmp_path), ""))
+    golden("journal.json", document.replace(str(tmp_path), ""))
 
 
-def test_each_golden_file_is_compared(request: pytest.FixtureRequest) -> None:
+def test_each_golden_file_is_compared_and_every_detector_has_found_something(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--renew", default=False):
         return  # the last ones are not written yet
-    files = {path.name for path in (Path(__file__).parent / "golden").iterdir()}
-    expected: Iterable[str] = [*(path.stem for path in RECORDED), *NODES, "cleanups", "journal"]
-    assert files == {f"{name}.{kind}" for name in expected for kind in ("txt", "json")} | {"metrics.txt", "log.txt"} | {
-        f"{name}.html" for name in PAGES
-    }
+    directory = Path(__file__).parent / "golden"
+    expected = {f"{name}.{kind}" for name in (*RECORDINGS, *NODES, "cleanups", "journal") for kind in ("txt", "json")}
+    expected |= {"metrics.txt", "log.txt"} | {f"{name}.html" for name in PAGES}
+    assert {path.name for path in directory.iterdir()} == expected
+    texts = "".join(path.read_text() for path in directory.glob("*.txt"))
+    assert [one.NAME for one in DETECTORS if f'"detector": "{one.NAME}", "subject"' not in texts] == []
