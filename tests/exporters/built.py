@@ -55,7 +55,7 @@ def failing_plugin() -> Snapshot:
     """Each retry of a waiting pod leaks an address; another pod waits for one of a range that was not read."""
     failures = (
         SandboxFailure("shop/waits", NOW, 'exec: "iptables": not found', "portmap", "", "add"),
-        SandboxFailure("shop/other", NOW, "no IP addresses available in range set: 10.9.0.1-10.9.0.254"),
+        SandboxFailure("shop/other", NOW, "no IP addresses available", exhausted="10.9.0.1-10.9.0.254"),
     )
     lost = (replace(leak, mtime_ns=leak.mtime_ns + 10**9 * 6600) for leak in leaks(12))
     return replace(b.with_waiting_pod(node(*lost)), sandbox_failures=Known(failures))

@@ -130,5 +130,5 @@ def test_each_golden_file_is_compared_and_every_detector_has_found_something(req
     expected = {f"{name}.{kind}" for name in (*RECORDINGS, *NODES, "cleanups", "journal") for kind in ("txt", "json")}
     expected |= {"metrics.txt", "log.txt"} | {f"{name}.html" for name in PAGES}
     assert {path.name for path in directory.iterdir()} == expected
-    texts = "".join(path.read_text() for path in directory.glob("*.txt"))
-    assert [one.NAME for one in DETECTORS if f'"detector": "{one.NAME}", "subject"' not in texts] == []
+    documents = "".join(path.read_text() for path in directory.glob("*.json"))
+    assert [one.NAME for one in DETECTORS if f'"detector": "{one.NAME}",\n   "subject"' not in documents] == []
