@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 
 import yaml  # type: ignore[import-untyped]
 
-from agent.config import ENV_PREFIX
 from tests.wire import needs, run
 
 Object = dict[str, Any]
@@ -86,7 +85,7 @@ def container(name: str) -> Object:
 def environment(name: str) -> dict[str, str]:
     """Return the agent's environment variables, with an example for the node's name."""
     given = {variable["name"]: variable.get("value", "worker-1") for variable in container(name)["env"]}
-    return {key: value for key, value in given.items() if key.startswith(ENV_PREFIX)}
+    return {key: value for key, value in given.items() if key.startswith("NODELEAK_")}
 
 
 def mounts(name: str) -> dict[str, Object]:

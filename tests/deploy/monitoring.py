@@ -9,13 +9,11 @@ from typing import Any, Final
 import promql_parser as promql
 import yaml  # type: ignore[import-untyped]
 
-from agent.app.daemon import MODES
 from agent.checks.registry import DETECTORS
-from agent.exporters.metrics import STAGES
-from agent.model import rejections
 from agent.model.assessment import State
 from agent.model.finding import LeakCause, Severity
-from agent.model.release import MISSED, Reason
+from agent.model.rejections import PodOutcome, RejectionCause
+from agent.model.release import Reason, Verdict
 from agent.model.snapshot import SOURCES
 from tests.exporters.test_metrics import everything
 
@@ -27,15 +25,15 @@ _TARGET: Final = frozenset({"cluster", "job", "instance", "node"})
 _OTHERS: Final = {"up": _TARGET, "kube_node_info": frozenset({"node", "os_image"})}
 """Metrics that are not the agent's: Prometheus' own, and one of kube-state-metrics."""
 _VALUES: Final[Mapping[str, set[str]]] = {
-    "cause": {one.value for kind in (LeakCause, rejections.RejectionCause) for one in kind},
+    "cause": {one.value for kind in (LeakCause, RejectionCause) for one in kind},
     "detector": {one.NAME for one in DETECTORS},
-    "pod_outcome": {one.value for one in rejections.PodOutcome},
-    "mode": set(MODES.values()),
+    "pod_outcome": {one.value for one in PodOutcome},
+    "mode": {"observe", "dry-run", "clean"},
     "phase": {"candidate", "confirmed"},
-    "reason": {one.value for one in (*Reason, *MISSED)},
+    "reason": {one.value for one in (*Reason, *Verdict)},
     "severity": {one.value for one in Severity},
     "source": set(SOURCES),
-    "stage": set(STAGES),
+    "stage": {"read", "check"},
     "state": {one.value for one in State},
 }
 """Labels with closed lists of values. Rules must not name values of other labels (`network`, `resource`)."""

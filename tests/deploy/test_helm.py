@@ -119,14 +119,11 @@ def test_prometheus_finds_the_objects_by_their_labels() -> None:
 
 
 def test_a_data_directory_is_writable_only_with_cleanup() -> None:
-    for cleanup, read_only in (("off", True), (False, True), ("exec", False), ("auto", False)):
-        daemonset = by_name(template({"cleanup": cleanup, "dataDir": "/data/cni"}))["DaemonSet", "nodeleak"]
-        pod = daemonset["spec"]["template"]["spec"]
-        mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
-        assert mounts["data-dir"]["mountPath"] == "/data/cni"
-        assert {mounts[name].get("readOnly", False) for name in ("cni", "data-dir")} == {read_only}
-        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "data-dir"]
-        assert volume["hostPath"]["path"] == "/data/cni"
+    for cleanup, read_only in (("off", True), ("exec", False), ("auto", False)):
+        objects = by_name(template({"cleanup": cleanup, "dataDir": "/data/cni"}))
+        (agent,) = objects["DaemonSet", "nodeleak"]["spec"]["template"]["spec"]["containers"]
+        mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]}
+        assert (mounts["/var/lib/cni"], mounts["/data/cni"]) == (read_only, read_only)
 
 
 def test_values_that_mean_nothing_are_refused() -> None:

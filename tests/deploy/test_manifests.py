@@ -12,10 +12,8 @@ import jsonschema  # type: ignore[import-untyped]
 import kubernetes_validate  # type: ignore[import-untyped]
 import yaml  # type: ignore[import-untyped]
 
-from agent.app.sources import mounted_path
 from agent.cli.parser import parse_arguments
-from agent.config import load, variable
-from agent.sources.runtime.node_runtimes import ENDPOINTS
+from agent.config import load
 from tests.deploy.manifests import (
     AGENTS,
     ALL,
@@ -39,7 +37,7 @@ from tests.deploy.manifests import (
     writable,
 )
 from tests.deploy.schemas import SCHEMAS
-from tests.wire import needs, only_with
+from tests.wire import needs, only_with, run
 
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
@@ -82,24 +80,24 @@ def test_the_agent_accepts_its_settings_and_arguments() -> None:
 
 
 def test_every_path_that_the_agent_reads_is_mounted() -> None:
-    config = load("run", {}, {variable("node"): "worker-1"})
+    own = {
+        DOCKER: {"/var/lib/dockershim", "/var/lib/cri-dockerd"},
+        "overlays/microk8s": {"/var/snap/microk8s/common/run"},
+        "overlays/data-dir": {"/run/cni-ipam-state"},
+    }
+    of_kubelet = {f"/var/lib/kubelet/{name}" for name in ("device-plugins", "plugins", "pods")}
+    everywhere = {"/var/lib/cni", "/var/lib/nodeleak", "/var/run", "/etc/cni/net.d", *of_kubelet}
     for name in AGENTS:
-        checkpoints = config.checkpoint_dir if name == DOCKER else ()
-        read = [config.cni_networks_dir, *config.cni_cache_dir, *checkpoints, config.device_plugins_dir]
-        for path in (*read, config.state_dir):
-            assert path is not None
-            assert any(path.is_relative_to(at) and mount["mountPath"] == at for at, mount in mounts(name).items())
-        socket = environment(name)[variable("docker_host")].removeprefix("unix://")
-        assert socket.startswith(mounts(name)["/var/run"]["mountPath"])
-    for socket in ENDPOINTS:
-        in_run = socket.startswith("/run/")
-        above = str(Path(socket).parent)
-        mount = mounts("base")["/var/run"] if in_run else mounts("overlays/microk8s")[above]
-        assert mount["mountPath"] == (environment("base")[variable("run_dir")] if in_run else above)
-        assert mount["readOnly"]
-    data_dir = "overlays/data-dir"
-    seen = mounted_path(Path("/run/cni-ipam-state"), Path(environment(data_dir)[variable("run_dir")]))
-    assert mounts(data_dir)["/run/cni-ipam-state"]["mountPath"] == str(seen)
+        # Kubernetes creates what a manifest mounts and the node lacks: nobody else gets a directory of docker.
+        assert mounts(name).keys() == everywhere | own.get(name, set()), name
+        # Sockets are recreated, so directories are mounted.
+        assert {mount["type"] for mount in mounts(name).values()} <= {"Directory", "DirectoryOrCreate"}
+        # The node mounts network namespaces, volumes and secrets below these, and unmounts them.
+        following = {path for path, mount in mounts(name).items() if mount.get("mountPropagation") == "HostToContainer"}
+        sockets = {"/var/snap/microk8s/common/run"} if name == "overlays/microk8s" else set()
+        assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | sockets
+    for name in FILES:
+        assert not own[DOCKER] & mounts(name).keys(), name
 
 
 def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by_itself() -> None:
@@ -112,26 +110,6 @@ def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by
     assert {name: writable(name) for name in AGENTS} == {name: {state, *more.get(name, ())} for name in AGENTS}
     cleaning = {name: environment(name).get("NODELEAK_CLEANUP") for name in AGENTS}
     assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
-
-
-def test_docker_leaves_no_directory_on_a_node_that_never_had_it() -> None:
-    """Kubernetes creates what a manifest mounts and the node lacks."""
-    of_docker = {"/var/lib/dockershim", "/var/lib/cri-dockerd"}
-    assert mounts(DOCKER).keys() - mounts("base").keys() == of_docker
-    for name in (*AGENTS, *FILES):
-        assert name == DOCKER or not of_docker & mounts(name).keys(), name
-
-
-def test_mounts_follow_the_node_and_leave_the_kubelets_own_files_alone() -> None:
-    for name in AGENTS:
-        # The node mounts network namespaces, volumes and secrets below these, and unmounts them.
-        following = {path for path, mount in mounts(name).items() if mount.get("mountPropagation") == "HostToContainer"}
-        more = {"/var/snap/microk8s/common/run"} if name == "overlays/microk8s" else set()
-        assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | more
-        kubelet = {path.removeprefix("/var/lib/kubelet/") for path in mounts(name) if path.startswith("/var/lib/kubel")}
-        assert kubelet == {"device-plugins", "plugins", "pods"}
-        # Sockets are recreated, so directories are mounted.
-        assert {mount["type"] for mount in mounts(name).values()} <= {"Directory", "DirectoryOrCreate"}
 
 
 def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one() -> None:
@@ -150,7 +128,7 @@ def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one(
         assert spec["priorityClassName"] == "system-node-critical"
         assert "cpu" not in container(name)["resources"]["limits"]
         (port,) = container(name)["ports"]
-        assert port["containerPort"] == load("run", {}, {variable("node"): "worker-1"}).listen[1]
+        assert port["containerPort"] == 9747
         probes = [container(name)[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
         assert probes == ["/healthz", "/readyz"]
 
@@ -187,57 +165,38 @@ def test_the_monitors_select_the_agents_pods_and_label_them_alike() -> None:
     assert [endpoint["port"] for endpoint in services["spec"]["endpoints"]] == ["metrics"]
 
 
-# The Job
+# The Job and the Pod of one node
 
 
-def test_the_job_cleans_once_as_the_overlay_does() -> None:
-    spec = rendered(JOB)[0]["spec"]
-    assert (spec["backoffLimit"], pod_spec(JOB)["restartPolicy"]) == (0, "Never")
-    assert spec.keys() >= {"activeDeadlineSeconds", "ttlSecondsAfterFinished"}
-    assert parse_arguments(container(JOB)["args"]).apply
-    assert mounts(JOB) == mounts(CLEANUP_EXEC)
-    assert environment(JOB).items() <= environment(CLEANUP_EXEC).items()
-    assert container(JOB)["securityContext"] == container(CLEANUP_EXEC)["securityContext"]
-    # It has the address of the agent, which has the port.
-    assert container(JOB).keys().isdisjoint({"ports", "livenessProbe", "readinessProbe"})
-    assert "priorityClassName" not in pod_spec(JOB)
-    assert pod_spec(JOB)["nodeName"] != pod_spec(JOB)["nodeName"].lower(), "refused until a node is filled in"
+def filled(name: str, pattern: str, **variables: str) -> Any:
+    """Return the object that the shell command in the head of a file makes of it."""
+    shown = "\n".join(line.removeprefix("#   ") for line in (DEPLOY / name).read_text().splitlines())
+    (command,) = re.findall(pattern, shown, re.MULTILINE)
+    assigned = " ".join(f"{key}={value}" for key, value in variables.items())
+    return yaml.safe_load(run("bash", "-euc", f"cd {ROOT}; {assigned}\n{command}"))
 
 
 def test_the_commands_of_the_job_fill_in_node_mode_and_image() -> None:
-    shown = "\n".join(line.removeprefix("#   ") for line in (DEPLOY / JOB).read_text().splitlines())
-    (fill,) = re.findall(r"^JOB=\$\((sed .*) \|\n +kubectl create -f - -o name\)$", shown, re.MULTILINE)
+    pattern = r"^JOB=\$\((sed .*) \|\n +kubectl create -f - -o name\)$"
     for mode in ("--dry-run", "--apply"):
-        given = f"NODE=worker-1 MODE={mode} IMAGE=your.registry/nodeleak:1\n{fill}"
-        output = subprocess.run(["bash", "-euc", given], cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
-        filled = yaml.safe_load(output)["spec"]["template"]["spec"]
-        (agent,) = filled["containers"]
-        assert (filled["nodeName"], agent["image"]) == ("worker-1", "your.registry/nodeleak:1")
+        job = filled(JOB, pattern, NODE="worker-1", MODE=mode, IMAGE="your.registry/nodeleak:1")
+        assert (job["spec"]["backoffLimit"], job["spec"]["template"]["spec"]["restartPolicy"]) == (0, "Never")
+        (agent,) = job["spec"]["template"]["spec"]["containers"]
+        assert job["spec"]["template"]["spec"]["nodeName"] == "worker-1"
+        assert agent["image"] == "your.registry/nodeleak:1"
         assert parse_arguments(agent["args"]).apply == (mode == "--apply")
 
 
-# The Pod of one node
-
-
 def test_the_pod_of_one_node_is_one_of_the_daemonset_with_an_imported_image() -> None:
-    (pod,), (daemonset,) = rendered(ONE_NODE), of_kind("base", "DaemonSet")
+    pod = filled(ONE_NODE, r"^(sed .*) \| kubectl apply", NODE="worker-1", IMAGE="nodeleak:1")
+    (daemonset,) = of_kind("base", "DaemonSet")
     template = daemonset["spec"]["template"]
-    name = {"name": "nodeleak-NODE_NAME", "namespace": daemonset["metadata"]["namespace"]}
-    assert pod["metadata"] == template["metadata"] | name
-    spec = dict(template["spec"], nodeName="NODE_NAME")
+    assert pod["metadata"] == template["metadata"] | {"name": "nodeleak-worker-1", "namespace": "kube-system"}
+    spec = dict(template["spec"], nodeName="worker-1")
     # It is not scheduled, and evicts no other pod.
     del spec["nodeSelector"], spec["priorityClassName"]
-    spec["containers"] = [container("base") | {"imagePullPolicy": "Never"}]
+    spec["containers"] = [container("base") | {"image": "nodeleak:1", "imagePullPolicy": "Never"}]
     assert pod["spec"] == spec
-
-
-def test_the_command_of_the_pod_fills_in_node_and_image() -> None:
-    (fill,) = re.findall(r"^#   (sed .*) \| kubectl apply", (DEPLOY / ONE_NODE).read_text(), re.MULTILINE)
-    command = f"NODE=worker-1 IMAGE=nodeleak:1\n{fill}"
-    filled = subprocess.run(["bash", "-euc", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
-    pod = yaml.safe_load(filled)
-    assert (pod["metadata"]["name"], pod["spec"]["nodeName"]) == ("nodeleak-worker-1", "worker-1")
-    assert pod["spec"]["containers"][0]["image"] == "nodeleak:1"
 
 
 # Kustomizations of users
