@@ -6,24 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.snapshot import Damage, DamagedResult
-from agent.sources.host.cni_cache import CniResults
-from agent.sources.kube import client
 from agent.sources.source_error import SourceError
 from tests.sources.kube.connections import connect
-from tests.wire import CHUNKED, ID, FakeServer, Request, kubeconfig
+from tests.wire import CHUNKED, FakeServer, Request, kubeconfig
 
 
-def test_a_cached_result_that_is_too_large_costs_only_what_it_says(tmp_path: Path) -> None:
-    with (tmp_path / f"kubenet-{ID}-eth0").open("wb") as file:
-        file.truncate(1 << 28)
-    results = CniResults([tmp_path])
-    assert results.read() == ()
-    assert results.damaged == (DamagedResult("kubenet", ID, "eth0", Damage.TOO_LARGE),)
-
-
-def test_an_event_of_any_length_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "LARGEST_OBJECT", 1 << 20)
+def test_an_event_of_any_length_is_not_read_as_a_whole(tmp_path: Path) -> None:
     events = [json.dumps({"n": number}).encode() for number in range(300)]
     sent: list[int] = []
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,7 +116,7 @@ def environment(more: dict[str, str]) -> dict[str, str]:
 def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **more: str) -> Done:
     """Run a command to its end: in this process, or in one of its own after a prefix, such as `env`."""
     start = time.perf_counter()
-    if prefix or arguments[0] == "run":
+    if prefix or arguments[:1] == ("run",):
         done = subprocess.run(  # noqa: S603 (ours)
             [*prefix, *AGENT, *arguments], env=environment(more), input=given, capture_output=True, text=True,
             timeout=30, check=False,
@@ -125,6 +126,15 @@ def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **m
         code, out, err = _in_process(arguments, given, environment(more))
     assert "Traceback" not in err, err
     return Done(code, out, err, time.perf_counter() - start)
+
+
+def options_of(command: str) -> dict[str, str]:
+    """Return the help of each option of a command, settings too."""
+    page = nodeleak(command, "--help-all").out
+    if not page:  # it has no settings
+        page = nodeleak(command, "--help").out
+    texts = re.split(r"^  (?:-\w(?: \S+)?, )?--(?=[a-z])", page.partition("\nexamples:")[0], flags=re.MULTILINE)[1:]
+    return {f"--{text.split(maxsplit=1)[0]}": " ".join(text.split()) for text in texts}
 
 
 def _in_process(arguments: Sequence[str], given: str, environ: Mapping[str, str]) -> tuple[int, str, str]:

@@ -12,6 +12,7 @@ from agent.model.documents import Recording, loads
 from agent.model.rejections import RejectionKind
 from agent.model.release import BlockedBy, Blocker, Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
+from agent.model.runtime import ContainerRuntime
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -49,6 +50,18 @@ def leaks(count: int) -> tuple[Reservation, ...]:
 def small(max_pods: int) -> Node:
     """A Node of 13 pod addresses."""
     return replace(b.WORKER, pod_cidrs=("10.244.1.0/28",), max_pods=max_pods)
+
+
+def restarted() -> Snapshot:
+    """containerd restarted after the leaked address was reserved."""
+    endpoint = "/run/containerd/containerd.sock"
+    started = replace(b.processes(docker=None), containerd=NOW - HOUR, runtime=f"unix://{endpoint}")
+    return node(
+        LOST,
+        checkpoints=NotRequested("checkpoints", "the kubelet of this node has none"),
+        runtimes=[ContainerRuntime("containerd", "2.1.8", endpoint)],
+        processes=[started],
+    )
 
 
 def failing_plugin() -> Snapshot:
@@ -118,6 +131,7 @@ NODES: Final[dict[str, Snapshot]] = {
     "range-scarce": node(*leaks(10), node=[small(13)], cni_results=[]),
     "range-too-small": node(node=[small(110)], cni_results=[]),
     "range-unknown": node(LOST, node=[replace(b.WORKER, pod_cidrs=())], cni_results=[]),
+    "containerd-restarted": restarted(),
     "plugin-fails": failing_plugin(),
     "networks-troubled": troubled_networks(),
     "plugin-late": node(device_plugins=b.late_plugins()),
