@@ -21,6 +21,8 @@ from agent.cli import main
 from tests.fakes.host import write_sockets
 from tests.wire import ID, Answer, Answers, FakeServer, Request, hang, http, kubeconfig, until
 
+DONE, FOUND, USAGE, UNAVAILABLE, FAILED, INTERRUPTED, BLOCKED, NO_DAEMON, BUG, OUTPUT = (*range(7), 69, 70, 74)
+"""Exit codes, as the help has them."""
 LEAKED = "f" * 64
 AGENT = (sys.executable, "-m", "agent")
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.cli.exit_codes import DONE, UNAVAILABLE
-from tests.cli.commands import nodeleak
+from tests.cli.commands import DONE, UNAVAILABLE, nodeleak
 from tests.cli.test_networks import (
     BRIDGE,
     CIDR,

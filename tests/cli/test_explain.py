@@ -1,6 +1,7 @@
 """explain: every word that nodeleak prints."""
 
 import re
+from collections.abc import Iterable
 
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import State
@@ -15,7 +16,7 @@ from tests.deploy.monitoring import known_metrics, rules
 
 FINDINGS = [detector.NAME for detector in DETECTORS]
 ALERTS = {rule["alert"] for rule in rules("alert")}
-WORDS = {
+WORDS: dict[str, Iterable[str]] = {
     "finding": FINDINGS,
     "severity of a finding": Severity,
     "likely cause of a leak": LeakCause,

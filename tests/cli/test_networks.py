@@ -140,14 +140,6 @@ def test_a_network_in_use_is_judged_beside_one_that_is_not(tmp_path: Path) -> No
         assert [one for one in document["insufficient_data"] if one["detector"] in of_addresses] == []
 
 
-def test_a_left_over_directory_on_a_containerd_node_is_no_fault(tmp_path: Path) -> None:
-    with standing(tmp_path, a_node(network="cbr0", runtime="containerd://1.7.24")) as stand:
-        leave_over(stand.host.store, every_address())
-        document = stand.scan()
-        assert subjects(document) == ["left_over_network kubenet"]
-        assert kubenet(document)["not_in_use"] == "the pods of this node get their addresses from network cbr0"
-
-
 @pytest.mark.parametrize("api", ["on", "off"])
 def test_kubenet_as_the_network_of_containerd_is_judged_and_cleaned(tmp_path: Path, api: str) -> None:
     with standing(tmp_path, a_node(runtime="containerd://1.7.24")) as stand:
@@ -186,20 +178,6 @@ def test_while_a_node_moves_pods_of_both_networks_have_their_reservation(tmp_pat
 
 
 # Unknown whether in use, or in use: judged
-
-
-def test_the_incident_is_diagnosed_without_credentials(tmp_path: Path) -> None:
-    with standing(tmp_path, the_incident(NOW)) as stand:
-        assert len(leaks(stand.scan(api="off"))) == 7
-
-
-@pytest.mark.parametrize("api", ["on", "off"])
-def test_the_leaks_of_a_drained_node_are_found_and_released(tmp_path: Path, api: str) -> None:
-    node = the_incident(NOW)
-    drained = replace(node, running=tuple(one for one in node.running if not one.ip), pending=())
-    with standing(tmp_path, drained) as stand:
-        assert len(leaks(stand.scan(api=api))) == 7
-        assert stand.clean("--apply", api=api)["verdicts"]["released"] == 7
 
 
 def test_a_podman_container_does_not_put_a_drained_node_out_of_use(tmp_path: Path) -> None:
@@ -274,11 +252,11 @@ def test_a_directory_with_the_reservations_of_the_pods_is_in_use_at_any_path(tmp
 # Missing
 
 
-def a_control_plane(leaked: tuple[PodSandbox, ...] = (), runtime: str = "docker://19.3.15") -> FakeNode:
+def a_control_plane(leaked: tuple[PodSandbox, ...] = ()) -> FakeNode:
     """A node whose pods all use its own network."""
     node = the_incident(NOW)
     on_host = tuple(one for one in node.running if not one.ip)
-    return replace(node, running=on_host, leaked=leaked, pending=(), runtime=runtime)
+    return replace(node, running=on_host, leaked=leaked, pending=())
 
 
 @contextmanager
@@ -292,76 +270,33 @@ def without_networks(directory: Path, node: FakeNode, *, mounted: bool = True) -
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
-def test_nothing_is_missing_where_no_pod_ever_had_an_address(tmp_path: Path, api: str) -> None:
-    with without_networks(tmp_path, a_control_plane()) as stand:
+def test_what_no_pod_ever_needed_is_not_missing(tmp_path: Path, api: str) -> None:
+    node = a_control_plane()
+    with without_networks(tmp_path / "a", node) as stand:
         document = stand.scan(api=api)
         assert (document["unavailable"], subjects(document)) == ([], [])
         assert kubenet(document)["reserved"] == 0
-
-
-def test_nothing_is_missing_on_a_fresh_node_of_containerd(tmp_path: Path) -> None:
-    with without_networks(tmp_path, replace(a_control_plane(runtime="containerd://1.7.24"), network="cbr0")) as stand:
+    with without_networks(tmp_path / "b", replace(node, network="cbr0", runtime="containerd://1.7.24")) as stand:
         assert stand.scan("--network=cbr0")["unavailable"] == []
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
-def test_a_directory_that_is_not_mounted_is_unavailable(tmp_path: Path, api: str) -> None:
-    with without_networks(tmp_path, a_control_plane(), mounted=False) as stand:
-        missing = [one["source"] for one in stand.scan(api=api, code=3)["unavailable"]]
-        assert missing == ["reservations", "cni_results"]
+def test_what_is_missing_although_pods_may_need_it_is_unavailable(tmp_path: Path, api: str) -> None:
+    def missing(stand: Stand, *arguments: str, api: str = api) -> list[str]:
+        return [one["source"] for one in stand.scan(*arguments, api=api, code=3)["unavailable"]]
 
-
-def test_a_node_that_does_not_exist_is_no_evidence_that_nothing_is_missing(tmp_path: Path) -> None:
-    with without_networks(tmp_path, a_control_plane(runtime="containerd://1.7.24")) as stand:
-        document = stand.scan("--network=cbr0", "--node=another", code=3)
-        assert {"reservations", "pods"} <= {one["source"] for one in document["unavailable"]}
-
-
-@pytest.mark.parametrize("api", ["on", "off"])
-def test_a_directory_that_is_missing_below_running_pods_is_unavailable(tmp_path: Path, api: str) -> None:
-    with without_networks(tmp_path, a_node()) as stand:
-        assert "reservations" in {one["source"] for one in stand.scan(api=api, code=3)["unavailable"]}
+    with without_networks(tmp_path / "a", a_control_plane(), mounted=False) as stand:
+        assert missing(stand) == ["reservations", "cni_results"]
+    with without_networks(tmp_path / "b", a_node()) as stand:
+        assert "reservations" in missing(stand)
+    with without_networks(tmp_path / "c", replace(a_control_plane(), runtime="containerd://1.7.24")) as stand:
+        assert {"reservations", "pods"} <= {*missing(stand, "--network=cbr0", "--node=another", api="on")}
 
 
 def test_a_directory_that_somebody_removed_below_no_pod_is_empty(tmp_path: Path) -> None:
     with standing(tmp_path, a_control_plane(leaked=the_incident(NOW).leaked)) as stand:
         shutil.rmtree(stand.host.store)
         assert subjects(stand.scan()) == []
-
-
-# Too few addresses
-
-
-def small(max_pods: int, **changes: Any) -> FakeNode:
-    """A node with 13 addresses, of which 5 are in use and 6 leaked."""
-    node = replace(healthy(NOW, 5, "10.244.1.0/28"), max_pods=max_pods, **changes)
-    leaked = healthy(NOW, 11, "10.244.1.0/28").running[5:]
-    return replace(node, leaked=tuple(replace(one, id=one.id[::-1]) for one in leaked))
-
-
-def range_findings(document: Any) -> list[tuple[str, str]]:
-    return [(one["severity"], one["message"]) for one in document["findings"] if one["detector"] == "exhausted_range"]
-
-
-def test_leaks_that_take_the_addresses_of_pods_to_come_are_a_warning(tmp_path: Path) -> None:
-    with standing(tmp_path, small(13)) as stand:
-        assert range_findings(stand.scan()) == [
-            ("warning", "kubenet: 2 free addresses for 8 more pods; 11 of 13 addresses are reserved (6 leaked)")
-        ]
-
-
-def test_no_more_pods_come_to_a_cordoned_node(tmp_path: Path) -> None:
-    with standing(tmp_path, small(13, unschedulable=True)) as stand:
-        assert range_findings(stand.scan()) == []
-
-
-@pytest.mark.parametrize("cordoned", [False, True])
-def test_more_pods_than_the_range_has_addresses_are_a_property_of_the_node(tmp_path: Path, cordoned: bool) -> None:
-    node = replace(healthy(NOW, 0, "10.244.1.0/28"), max_pods=110, unschedulable=cordoned)
-    with standing(tmp_path, node) as stand:
-        (info,) = range_findings(stand.scan())
-        assert info == ("info", "kubenet: 13 addresses for up to 110 pods: the range is smaller than --max-pods")
-        assert nodeleak("scan", *stand.options(), "--exit-code").code == 0
 
 
 # A sandbox that is being made again
@@ -399,17 +334,13 @@ def test_checkpoints_that_the_runtime_before_left_hide_no_leak(tmp_path: Path, a
         assert stand.clean(both, "--apply", api=api)["verdicts"]["released"] == 7
 
 
-def test_a_checkpoint_is_pending_if_it_is_newer_than_the_running_sandboxes(tmp_path: Path) -> None:
+def test_a_checkpoint_is_pending_if_it_is_newer_than_the_running_sandboxes_or_none_runs(tmp_path: Path) -> None:
     """The kubelet has changed its runtime, and no pod that runs is newer than that."""
-    with standing(tmp_path, the_incident(NOW)) as stand:
-        document = stand.scan(leave_checkpoints(stand, NOW.timestamp()))
-        assert kubenet(document)["states"]["teardown_pending"] == 7
-
-
-def test_while_no_sandbox_runs_every_checkpoint_is_pending(tmp_path: Path) -> None:
-    with standing(tmp_path, replace(the_incident(NOW), running=(), pending=())) as stand:
-        document = stand.scan(leave_checkpoints(stand))
-        assert kubenet(document)["states"]["teardown_pending"] == 7
+    nobody = replace(the_incident(NOW), running=(), pending=())
+    for node, when in ((the_incident(NOW), NOW.timestamp()), (nobody, NINETY_DAYS_AGO)):
+        with standing(tmp_path / str(len(node.running)), node) as stand:
+            document = stand.scan(leave_checkpoints(stand, when))
+            assert kubenet(document)["states"]["teardown_pending"] == 7
 
 
 # Networks that no setting names

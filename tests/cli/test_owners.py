@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.exit_codes import DONE
-from tests.cli.commands import CONTAINER, LEAKED, SmallNode, engine, nodeleak, running
+from tests.cli.commands import CONTAINER, DONE, LEAKED, SmallNode, engine, nodeleak, running
 from tests.cli.test_clean import Incident
 from tests.fakes.engine import engine as full_engine
 from tests.fakes.host import build

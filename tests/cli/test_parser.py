@@ -22,8 +22,8 @@ SCREEN = 44
 """Lines."""
 
 
-def output(*arguments: str, **environment: str) -> str:
-    done = nodeleak(*arguments, **environment)
+def output(*arguments: str, columns: str = "") -> str:
+    done = nodeleak(*arguments, COLUMNS=columns)
     assert (done.code, done.err) == (0, "")
     return done.out
 
@@ -48,11 +48,11 @@ def test_the_overview_lists_every_command() -> None:
 def test_the_help_of_a_command_fits_a_screen_and_the_full_one_has_every_setting() -> None:
     for name in COMMANDS:
         for columns in (80, 100, 300):
-            page = output(name, "--help", COLUMNS=str(columns))
+            page = output(name, "--help", columns=str(columns))
             assert max(map(len, page.splitlines())) <= min(columns, 100)
         assert page.startswith(f"usage: nodeleak {name}")
         assert len(page.splitlines()) <= SCREEN
-        assert page == output("help", name, COLUMNS="300") == output(name, "-h", COLUMNS="300")
+        assert page == output("help", name, columns="300") == output(name, "-h", columns="300")
         if name != "version":
             assert "\nexamples:\n  " in page
             assert "\nexit codes:\n  0  " in page

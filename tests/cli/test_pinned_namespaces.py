@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.exit_codes import DONE, UNAVAILABLE
-from tests.cli.commands import LEAKED, Done, SmallNode, engine, nodeleak
+from tests.cli.commands import DONE, LEAKED, UNAVAILABLE, Done, SmallNode, engine, nodeleak
 from tests.deploy.monitoring import RUNBOOKS
 from tests.network import Network, network, sniffer
 from tests.wire import ID, Answer, FakeServer, Request, http, run

@@ -9,8 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE, USAGE
-from tests.cli.commands import AGENT, Daemon, SmallNode, environment, nodeleak, running
+from tests.cli.commands import (
+    AGENT,
+    DONE,
+    FOUND,
+    NO_DAEMON,
+    UNAVAILABLE,
+    USAGE,
+    Daemon,
+    SmallNode,
+    environment,
+    nodeleak,
+    running,
+)
 from tests.model.test_status import GOOD
 from tests.wire import FakeServer, http, refusing_port, until
 

@@ -175,7 +175,7 @@ def test_no_output_falls_silent_at_an_odd_name_or_has_control_characters(tmp_pat
         report, daemon = scanned(snapshot), Daemon("kubenet")
         with serving(tmp_path) as server:
             page = unescape(server.page(report))
-        for text in (page, scan(snapshot, "-v")):
+        for text in (page, scan(snapshot, "-v"), scan(snapshot, "--map")):
             assert shown in text
             assert all(character.isprintable() or character == "\n" for character in text)
         assert name in {network["name"] for network in document(snapshot)["networks"]}
