@@ -6,23 +6,20 @@ Needs Debian's chromium and the font Inter: `hack/cluster build` installs both.
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from playwright.sync_api import Browser, Error, sync_playwright
-from prometheus_client import CollectorRegistry
 
 from agent.checks import engine
-from agent.exporters.web.page import Page
-from agent.exporters.web.server import LINKS, HttpExporter
 from agent.model.devices import DevicePlugins, PluginSocket, Registered
 from agent.model.documents import loads
 from agent.model.report import Report
 from agent.model.snapshot import Known, NetworkStore, Node, Snapshot, Unavailable
+from tests.exporters.served import serving
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _CHROMIUM: Final = "/usr/bin/chromium"
@@ -116,27 +113,15 @@ def _without_sources(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, containers=unavailable, pods=stale)
 
 
-@contextmanager
-def serving(report: Report) -> Iterator[str]:
-    """Serve a report as the daemon does; yield the URL."""
-    page = Page(lambda: ((), ()), LINKS, "0.1.0", "off")
-    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, page)
-    exporter.export(report, 0.1)
-    exporter.start()
-    try:
-        yield f"http://127.0.0.1:{exporter.port}"
-    finally:
-        exporter.close()
-
-
 def _take(browser: Browser, report: Report, to: Path, *, dark: bool) -> None:
     view = browser.new_page(
         viewport={"width": _WIDTH, "height": _HEIGHT},
         color_scheme="dark" if dark else "light",
         java_script_enabled=False,
     )
-    with serving(report) as url:
-        view.goto(f"{url}/?refresh=off")
+    with TemporaryDirectory() as state, serving(Path(state)) as server:
+        server.export(report, 0.1)
+        view.goto(f"http://127.0.0.1:{server.port}/?refresh=off")
         view.screenshot(path=to)
     view.close()
     size = to.stat().st_size

@@ -77,7 +77,7 @@ def test_a_page_is_green_only_if_everything_was_read_and_nothing_found(
 ) -> None:
     for report, page in pages:
         healthy = report.complete and not report.unavailable and status(report)["state"] == "ok"
-        assert ('class="headline status-healthy"' in page) == healthy
+        assert ('class="headline status-healthy' in page) == healthy
         assert (' partly"' in page) == (bool(report.unavailable) or not report.complete)
     unconfirmed = scanned(node(LOST))
     findings = tuple(replace(found, confirmed=False) for found in unconfirmed.findings)
