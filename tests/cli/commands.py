@@ -189,7 +189,7 @@ class Daemon:
         self.process.send_signal(number)
         code, seconds = self.process.wait(20), time.perf_counter() - start
         self._reader.join()
-        assert "Traceback" not in "".join(self.lines)
+        assert "Traceback" not in "".join(self.lines), self.lines
         return code, seconds
 
 
