@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,7 +70,15 @@ def view_of(arguments: argparse.Namespace) -> TableView:
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"
     columns = None if wide else terminal_columns()
-    return TableView(arguments.sort_by or "ip", wide, columns, release_commands(os.environ))
+    return TableView(arguments.sort_by or "ip", wide, columns, release_commands(os.environ, _given(arguments)))
+
+
+def _given(arguments: argparse.Namespace) -> str:
+    """Write how a command was told about the node, for the next one. Not what counts as a leak: that is a guard."""
+    names = settings_of("clean").keys() - {"grace", "confirm_after"}
+    given = ((name, getattr(arguments, name, None) or []) for name in sorted(names))
+    options = ((name, text) for name, texts in given for text in ([texts] if isinstance(texts, str) else texts))
+    return "".join(f" {option(name)}={shlex.quote(text)}" for name, text in options)
 
 
 def add_apply(parser: argparse.ArgumentParser, text: str) -> None:

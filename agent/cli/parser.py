@@ -11,16 +11,7 @@ from agent.cli.output import reflow, width
 from agent.config import UsageError, did_you_mean, quote, settings_of
 
 COMMANDS: Final = (
-    "scan",
-    "status",
-    "explain",
-    "timeline",
-    "clean",
-    "restore",
-    "resume",
-    "journal",
-    "record",
-    "run",
+    *("scan", "status", "explain", "timeline", "clean", "restore", "resume", "journal", "record", "run"),
     "version",
 )
 """Modules of this package. Only that of the given command is imported, and its docstring is its help."""

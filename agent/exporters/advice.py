@@ -31,10 +31,10 @@ class Step(NamedTuple):
     """To copy, each on a line of its own."""
 
 
-def release_commands(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the commands that release addresses: on a node, in a pod that may do it, or from outside of a pod."""
+def release_commands(environment: Mapping[str, str], options: str = "") -> tuple[str, ...]:
+    """Return the commands that release addresses: on a node (with `options`), in a pod that may, or from outside."""
     if "KUBERNETES_SERVICE_HOST" not in environment:
-        return ON_NODE
+        return tuple(f"{command}{options}" for command in ON_NODE)
     return _IN_POD if environment.get("NODELEAK_CLEANUP_NETWORK") else _AS_JOB
 
 
@@ -50,7 +50,7 @@ def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> l
     mend = Step(f"Mend the CNI plugin that fails first (see {failing_plugin.NAME}), or addresses leak again.")
     first = [mend] if failing_plugin.NAME in found else []
     if detector == leaked_reservation.NAME:
-        return [*first, *_about_leaks(report, node, [command.format(node=node) for command in release])]
+        return [*first, *_about_leaks(report, node, [command.replace("{node}", node) for command in release])]
     return [] if leaked_reservation.NAME in found else [*first, *_about_pods(report, node)]
 
 

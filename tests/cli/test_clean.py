@@ -197,6 +197,16 @@ def test_nothing_is_released_while_no_network_is_named(incident: Incident, comma
     assert incident.files() == before
 
 
+def test_the_commands_that_scan_prints_are_told_about_the_node_as_scan_was(incident: Incident) -> None:
+    quick = {"NODELEAK_CONFIRM_AFTER": "1ms"}
+    where = [f"--state-dir={incident.state}", "--api=off", *incident.host.options]
+    page = nodeleak("scan", "--grace=1m", *where, **quick).out
+    listed, released = (line.split() for line in page.splitlines() if line.strip().startswith("nodeleak clean"))
+    assert "--grace=1m" not in listed
+    assert "7 would be released" in nodeleak(*listed[1:], **quick).out
+    assert "7 released" in nodeleak(*released[1:], **quick).out
+
+
 def test_no_variable_can_allow_a_release(incident: Incident) -> None:
     before = incident.files()
     assert incident.document("--dry-run")["applied"] is False

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.advice import ON_NODE, Step
+from agent.exporters.advice import Step
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
 from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
@@ -80,8 +80,8 @@ def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
     halted = "cleanup halted: see below"
     whys = (halted if blocker["by"] == BlockedBy.HALTED else blocker["why"] for blocker in blockers)
     yield from fill_each(whys, view.columns)
-    if view.release != ON_NODE and _OF_A_POD & {blocker["by"] for blocker in blockers}:
-        yield from commands([view.release[-1].format(node=quote(document["node"]))], "To release, run:")
+    if "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}:
+        yield from commands([view.release[-1].replace("{node}", quote(document["node"]))], "To release, run:")
     use_apply = "" if _everywhere(blockers) else "; use --apply to release"
     yield f"DRY RUN: nothing is changed{use_apply}."
 
