@@ -41,7 +41,7 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 (a private directory is made in it)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Counters up to `lists`; the others are what there is now."""
+    """Counters up to `requests`; the others are what there is now."""
 
     at: float
     cpu: float
@@ -50,7 +50,6 @@ class Sample:
     """Bytes, to all connections: those of the clients and that to etcd."""
     requests: int
     """A watch counts when it ends."""
-    lists: Counter[str]
     watches: int
     connections: int
     memory: int
@@ -203,19 +202,16 @@ def sample(plane: ControlPlane) -> Sample:
     sent = dict(line.split(": ") for line in Path(f"/proc/{plane.api_server}/io").read_text().splitlines())["wchar"]
     wanted = ("apiserver_request_total{", "apiserver_longrunning_gauge{", "go_memstats_")
     lines = [line for line in plane.request("GET", "/metrics").decode().splitlines() if line.startswith(wanted)]
-    totals, lists_ = Counter[str](), Counter[str]()
+    totals = Counter[str]()
     for family in text_string_to_metric_families("\n".join([*lines, ""])):
         for series in family.samples:
             if series.labels.get("verb") != "PATCH":
                 totals[series.name] += int(series.value)
-            if series.labels.get("verb") == "LIST":
-                lists_[series.labels["resource"]] += int(series.value)
     return Sample(
         at,
         cpu,
         int(sent),
         totals["apiserver_request_total"],
-        lists_,
         totals["apiserver_longrunning_gauge"],
         len(established(plane.port)),
         totals["go_memstats_heap_alloc_bytes"] + totals["go_memstats_stack_inuse_bytes"],
