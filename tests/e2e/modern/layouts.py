@@ -1,6 +1,6 @@
 """How the distributions configure CNI: the files of /etc/cni/net.d, with a range so small that it fills."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,18 +17,19 @@ _BANDWIDTH: Final = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
 @dataclass(frozen=True)
 class Layout:
     name: str
-    distribution: str
     network: str
     """The network whose directory has the reservations."""
-    files: Mapping[str, Any]
-    """By name, in /etc/cni/net.d."""
+    file: str
+    """In /etc/cni/net.d."""
+    plugins: Sequence[Mapping[str, Any]]
+    version: str = "0.3.1"
     data_dir: str = "/var/lib/cni/networks"
     flanneld: bool = False
     """Whether it runs, and writes the range for the plugin `flannel`: the node's pod CIDR."""
-    probe: bool = True
-    """Whether the probe can ask an address of this network: it is on a link of the node."""
     uses_pod_cidr: bool = False
     """Whether its range is the node's pod CIDR, instead of five addresses."""
+    multus: bool = False
+    """Whether Multus is in front of it, as the installer of its thin plugin writes it."""
 
     @property
     def size(self) -> int:
@@ -39,163 +40,72 @@ class Layout:
     def directory(self) -> str:
         return f"{self.data_dir}/{self.network}"
 
-
-def _network(name: str, *plugins: Mapping[str, Any], version: str = "0.3.1") -> dict[str, Any]:
-    return {"cniVersion": version, "name": name, "plugins": list(plugins)}
+    @property
+    def files(self) -> dict[str, Any]:
+        """The files of /etc/cni/net.d by name."""
+        network = {"cniVersion": self.version, "name": self.network, "plugins": self.plugins}
+        multus = {
+            "cniVersion": "0.3.1",
+            "name": "multus-cni-network",
+            "type": "multus",
+            "kubeconfig": "/etc/kubernetes/kubelet.conf",
+            "delegates": [network],  # the configuration that was there, once more inside
+            "capabilities": {"portMappings": True},
+        }
+        return {self.file: network} | ({"00-multus.conf": multus} if self.multus else {})
 
 
 def _bridge(bridge: str, ipam: Mapping[str, Any] = _HOST_LOCAL, **more: object) -> dict[str, Any]:
     return {"type": "bridge", "bridge": bridge, "isGateway": True, "hairpinMode": True, "ipam": ipam} | more
 
 
+def _ptp(ipam: Mapping[str, Any] = _HOST_LOCAL, **more: object) -> dict[str, Any]:
+    return {"type": "ptp", "ipam": ipam} | more
+
+
 def _flannel(**delegate: object) -> dict[str, Any]:
     return {"type": "flannel", "delegate": {"hairpinMode": True, "isDefaultGateway": True} | delegate}
 
 
+_USE_POD_CIDR: Final = {"type": "host-local", "ranges": [[{"subnet": "usePodCidr"}]]}
+_DUAL_STACK: Final = {
+    "type": "host-local",
+    "ranges": [[{"subnet": CIDR}], [{"subnet": _CIDR_V6}]],
+    "routes": [*_ROUTES, {"dst": "::/0"}],
+}
+_OF_NODES: Final = {"subnet": "10.254.0.0/24", "rangeStart": "10.254.0.200", "rangeEnd": "10.254.0.204"}
+_AKS: Final = _bridge("cbr0", mtu=1500, addIf="eth0", ipMasq=False, promiscMode=True, hairpinMode=False)
+_MASQUERADED: Final = _PORTMAP | {"externalSetMarkChain": "KUBE-MARK-MASQ"}
+_KUBE_ROUTER: Final = _bridge("kube-bridge", {"type": "host-local", "subnet": CIDR}, isDefaultGateway=True)
+
 MACVLAN: Final = Layout(
-    "macvlan",
-    "",
-    "mac",
-    {
-        "10-mac.conflist": _network(
-            "mac",
-            {
-                "type": "macvlan",
-                "master": "eth0",
-                "ipam": {
-                    "type": "host-local",
-                    "ranges": [[{"subnet": "10.254.0.0/24", "rangeStart": "10.254.0.200", "rangeEnd": "10.254.0.204"}]],
-                },
-            },
-        )
-    },
-    probe=False,
-)
+    "macvlan", "mac", "10-mac.conflist",
+    [{"type": "macvlan", "master": "eth0", "ipam": {"type": "host-local", "ranges": [[_OF_NODES]]}}],
+)  # fmt: skip
 """On the link of the nodes themselves: they have it, and do not reach its pods."""
 LAYOUTS: Final = (
+    Layout("kubeadm", "cbr0", "10-flannel.conflist", [_flannel(), _PORTMAP], flanneld=True, uses_pod_cidr=True),
     Layout(
-        "kubeadm",
-        "kubeadm with flannel",
-        "cbr0",
-        {"10-flannel.conflist": _network("cbr0", _flannel(), _PORTMAP)},
-        flanneld=True,
-        uses_pod_cidr=True,
+        "k3s", "cbr0", "10-flannel.conflist", [_flannel(forceAddress=True), _PORTMAP, _BANDWIDTH],
+        flanneld=True, uses_pod_cidr=True,
     ),
-    Layout(
-        "k3s",
-        "k3s",
-        "cbr0",
-        {"10-flannel.conflist": _network("cbr0", _flannel(forceAddress=True), _PORTMAP, _BANDWIDTH)},
-        flanneld=True,
-        uses_pod_cidr=True,
+    Layout(  # with canal
+        "rke2", "k8s-pod-network", "10-canal.conflist",
+        [{"type": "calico", "ipam": _USE_POD_CIDR}, _PORTMAP, _BANDWIDTH], "1.0.0", uses_pod_cidr=True,
     ),
+    Layout("aks", "kubenet", "10-containerd-net.conflist", [_AKS, _MASQUERADED]),
+    Layout("gke", "k8s-pod-network", "10-containerd-net.conflist", [_ptp(mtu=1460), _PORTMAP]),  # without Dataplane V2
     Layout(
-        "rke2",
-        "RKE2 with canal",
-        "k8s-pod-network",
-        {
-            "10-canal.conflist": _network(
-                "k8s-pod-network",
-                {"type": "calico", "ipam": {"type": "host-local", "ranges": [[{"subnet": "usePodCidr"}]]}},
-                _PORTMAP,
-                _BANDWIDTH,
-                version="1.0.0",
-            )
-        },
-        probe=False,
-        uses_pod_cidr=True,
-    ),
-    Layout(
-        "aks",
-        "AKS with kubenet",
-        "kubenet",
-        {
-            "10-containerd-net.conflist": _network(
-                "kubenet",
-                _bridge("cbr0", mtu=1500, addIf="eth0", ipMasq=False, promiscMode=True, hairpinMode=False),
-                _PORTMAP | {"externalSetMarkChain": "KUBE-MARK-MASQ"},
-            )
-        },
-    ),
-    Layout(
-        "gke",
-        "GKE without Dataplane V2",
-        "k8s-pod-network",
-        {
-            "10-containerd-net.conflist": _network(
-                "k8s-pod-network", {"type": "ptp", "mtu": 1460, "ipam": _HOST_LOCAL}, _PORTMAP
-            )
-        },
-        probe=False,
-    ),
-    Layout(
-        "kind",
-        "kind",
-        "kindnet",
-        {
-            "10-kindnet.conflist": _network(
-                "kindnet",
-                {"type": "ptp", "ipMasq": False, "ipam": _HOST_LOCAL | {"dataDir": "/run/cni-ipam-state"}, "mtu": 1500},
-                _PORTMAP,
-            )
-        },
+        "kind", "kindnet", "10-kindnet.conflist",
+        [_ptp(_HOST_LOCAL | {"dataDir": "/run/cni-ipam-state"}, ipMasq=False, mtu=1500), _PORTMAP],
         data_dir="/run/cni-ipam-state",
-        probe=False,
     ),
-    Layout(
-        "crio",
-        "CRI-O's own bridge",
-        "crio",
-        {
-            "11-crio-ipv4-bridge.conflist": _network(
-                "crio",
-                _bridge(
-                    "cni0",
-                    {
-                        "type": "host-local",
-                        "ranges": [[{"subnet": CIDR}], [{"subnet": _CIDR_V6}]],
-                        "routes": [*_ROUTES, {"dst": "::/0"}],
-                    },
-                    ipMasq=True,
-                ),
-                version="1.0.0",
-            )
-        },
-    ),
-    Layout(
-        "kube-router",
-        "kube-router",
-        "kubernetes",
-        {
-            "10-kuberouter.conflist": _network(
-                "kubernetes",
-                _bridge("kube-bridge", {"type": "host-local", "subnet": CIDR}, isDefaultGateway=True),
-                version="0.3.0",
-            )
-        },
-    ),
-    Layout(
-        "cni-1.1",
-        "any, cniVersion 1.1.0",
-        "pods",
-        {"10-pods.conflist": _network("pods", _bridge("cni0"), _PORTMAP, version="1.1.0")},
-    ),
-)
-_BRIDGED: Final = _network("cbr0", _bridge("cni0", {"type": "host-local", "subnet": _LARGER}), _PORTMAP)
+    Layout("crio", "crio", "11-crio-ipv4-bridge.conflist", [_bridge("cni0", _DUAL_STACK, ipMasq=True)], "1.0.0"),
+    Layout("kube-router", "kubernetes", "10-kuberouter.conflist", [_KUBE_ROUTER], "0.3.0"),
+    Layout("cni-1.1", "pods", "10-pods.conflist", [_bridge("cni0"), _PORTMAP], "1.1.0"),
+)  # fmt: skip
 MULTUS: Final = Layout(
-    "multus",
-    "Multus, with a bridge and a macvlan attachment (name them in `--cleanup-network`)",
-    "cbr0",
-    {
-        "00-multus.conf": {
-            "cniVersion": "0.3.1",
-            "name": "multus-cni-network",
-            "type": "multus",
-            "kubeconfig": "/etc/kubernetes/kubelet.conf",
-            "delegates": [_BRIDGED],
-            "capabilities": {"portMappings": True},
-        },
-        "10-bridge.conflist": _BRIDGED,
-    },
-)
-"""As the installer of Multus' thin plugin writes it: the configuration that was there, once more inside."""
+    "multus", "cbr0", "10-bridge.conflist", [_bridge("cni0", {"type": "host-local", "subnet": _LARGER}), _PORTMAP],
+    multus=True,
+)  # fmt: skip
+"""Its attachments are those of the test: name them in `--cleanup-network`."""
