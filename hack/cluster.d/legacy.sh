@@ -7,11 +7,10 @@ KUBERNETES=$CACHE/bin
 SERVICE_NET=10.96.0 API_BIND=127.0.0.1
 VOLUME_DRIVER=/usr/libexec/kubernetes/kubelet-plugins/volume/exec/nodeleak~disk
 LEASES=/var/lib/cni/networks/kubenet
-PARTS=(etcd docker apiserver controller-manager scheduler kubelet containerd) # in the order they start
-ON_REQUEST=containerd
+PARTS=(etcd docker apiserver controller-manager scheduler kubelet) # in the order they start
 export DOCKER_HOST=unix:///var/run/docker.sock                      # the socket that the kubelet uses, whatever the caller set
 declare -gA PORTS=([etcd]="2379 2380" [docker]="" [apiserver]=6443 [controller-manager]=10257 [scheduler]=10259
-  [kubelet]="10248 10250" [containerd]="10348 10350")
+  [kubelet]="10248 10250")
 declare -gA EXTRA_FLAGS=([controller-manager]="--port=0 --controllers=*,-nodeipam" [scheduler]=--port=0)
 
 # PART: does it answer?
@@ -19,7 +18,6 @@ answers() {
   case "$1" in
     docker) docker info ;;
     kubelet) healthz http://127.0.0.1:10248/healthz && { ! answers apiserver || node_ready; } ;;
-    containerd) containerd_ready ;;
     *) control_plane_answers "$1" ;;
   esac >/dev/null 2>&1
 }
@@ -56,10 +54,7 @@ start_part() {
   if [ "$part" = docker ]; then make_missing_images; fi
 }
 
-end_part() {
-  halt "$1"
-  if [ "$1" = containerd ]; then remove_containerd; fi
-}
+end_part() { halt "$1"; }
 
 before_stop() { refuse_real_node; }
 
@@ -241,6 +236,6 @@ remove_state() {
   restore_network
   rm -rf "$VOLUME_DRIVER" /run/nodeleak-flexdisk
   rm -rf --one-file-system "$LEASES" /var/lib/cni/cache /var/lib/dockershim /var/lib/kubelet
-  rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,containerd,runc-wrapper,kubelet.extra,mounts-shared,forwarding,*.conf}
+  rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,runc-wrapper,kubelet.extra,mounts-shared,forwarding,*.conf}
   rmdir --ignore-fail-on-non-empty "$STATE"
 }

@@ -2,14 +2,13 @@
 # What every profile shares: the parts are started in their order and stopped in the reverse one. A profile defines
 # PARTS, PORTS, answers, run_PART, start_part, end_part, prepare, before_stop and after_stop.
 
-# PART...: print the named parts, or all, in starting order. Those in ON_REQUEST start only if they are named.
+# PART...: print the named parts, or all, in starting order.
 parts() {
   local part name
   for name in "$@"; do
     [[ " ${PARTS[*]} " == *" $name "* ]] || die "unknown part '$name'; the parts are: ${PARTS[*]}"
   done
   for part in "${PARTS[@]}"; do
-    if [ $# = 0 ] && [ "$COMMAND" = start ] && [[ " ${ON_REQUEST-} " == *" $part "* ]]; then continue; fi
     if [ $# = 0 ] || [[ " $* " == *" $part "* ]]; then echo "$part"; fi
   done
 }

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-from tests.containerd.failure import CannotRun
+from tests.containerd.packages import CannotRun
 
 NAME: Final = "docker.io/nodeleak/pause:1"
 _SOURCE: Final = Path(__file__).parents[2] / "hack/cluster.d/pause.c"

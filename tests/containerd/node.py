@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,17 +19,12 @@ from agent.sources.source_error import SourceError
 from tests import processes
 from tests.containerd import image
 from tests.containerd.client import NAMESPACE, Kubelet
-from tests.containerd.failure import CannotRun
-from tests.containerd.packages import Packages
+from tests.containerd.packages import CannotRun, Packages
+from tests.e2e.node import reservations, run
 
 NETWORK: Final = "pods"
-SUBNET: Final = "10.231.0.0/24"
-NODELEAK: Final = Path(sys.executable).with_name("nodeleak")
-SLOWED: Final = {"before-add": "0.1", "after-add": "0.1", "before-del": "0.05", "after-del": "0.05"}
-"""Seconds that host-local sleeps: a sandbox is in the middle of being created for longer than a snapshot takes."""
+_SUBNET: Final = "10.231.0.0/24"
 _TOOLS: Final = ("unshare", "nsenter", "setpriv", "runc", "ip", "mount", "jq")
-_ROOT: Final = Path(__file__).parents[2]
-"""In another mount namespace, the working directory is another one."""
 _CNI: Final = Path("/usr/lib/cni")
 _PLUGINS: Final = Path(__file__).with_name("plugins")
 _KNOWN_TO_NODE: Final = ("cni", "containerd", "nodeleak")
@@ -81,21 +75,12 @@ class ContainerdNode:
 
     # The node as a whole
 
-    def start(
-        self,
-        chained: Sequence[Mapping[str, Any]] = (),
-        addresses: tuple[str, str] | None = None,
-        subnet: str = SUBNET,
-        subnet6: str = "",
-    ) -> None:
-        """Start it with an empty store; raises CannotRun. `addresses`: the first and the last one of its range.
-
-        `subnet6`: for a second address of each sandbox, by IPv6.
-        """
+    def start(self, chained: Sequence[Mapping[str, Any]] = (), subnet6: str = "") -> None:
+        """Start it with an empty store; raises CannotRun. `subnet6`: for a second address of each sandbox, by IPv6."""
         for name in ("run", "etc-cni/net.d", "knobs", "logs", *_KNOWN_TO_NODE):
             (self.home / name).mkdir(parents=True, exist_ok=True)
         self._provide_plugins()
-        self.configure_network(NETWORK, chained, addresses, subnet, subnet6)
+        self.configure_network(NETWORK, chained, subnet6)
         (self.home / "config.toml").write_text(_CONFIGURATION.format(image=image.NAME, home=self.home))
         image.build(self.home / "pause", self.home / "image.tar")
         (self.home / "kubelet").symlink_to("pause")
@@ -171,17 +156,9 @@ class ContainerdNode:
 
     # Its network
 
-    def configure_network(
-        self,
-        name: str,
-        chained: Sequence[Mapping[str, Any]] = (),
-        addresses: tuple[str, str] | None = None,
-        subnet: str = SUBNET,
-        subnet6: str = "",
-    ) -> None:
+    def configure_network(self, name: str, chained: Sequence[Mapping[str, Any]] = (), subnet6: str = "") -> None:
         """Write the only network that containerd loads; it notices a change by itself."""
-        span = {"subnet": subnet} | (dict(zip(("rangeStart", "rangeEnd"), addresses, strict=True)) if addresses else {})
-        ipam = {"type": "host-local", "ranges": [[span], *([[{"subnet": subnet6}]] if subnet6 else [])]}
+        ipam = {"type": "host-local", "ranges": [[{"subnet": subnet}] for subnet in (_SUBNET, subnet6) if subnet]}
         plugins = [{"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": ipam}, *chained]
         # Written in place: containerd ignores a file that is moved here.
         configuration = {"cniVersion": "0.4.0", "name": name, "plugins": plugins}
@@ -199,17 +176,11 @@ class ContainerdNode:
     @property
     def reserved(self) -> dict[str, str]:
         """The ids by address, read without the agent's code."""
-        names = os.listdir(self.store) if self.store.is_dir() else []
-        files = [self.store / name for name in names if name[0].isdigit() or ":" in name]
-        found = {}
-        for file in files:
-            with suppress(FileNotFoundError):
-                found[file.name] = file.read_text().partition("\n")[0].strip()
-        return found
+        return {ip: owner.strip() for ip, owner in reservations(self.store).items()}
 
-    def plugin_log(self) -> list[list[str]]:
-        log = self.home / "plugin.log"
-        return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    def not_of(self, sandbox: str) -> set[str]:
+        """Return the addresses of other sandboxes."""
+        return {ip for ip, owner in self.reserved.items() if owner != sandbox}
 
     def plugins_running(self) -> list[int]:
         """Return the processes of CNI plugins, as they are seen from outside."""
@@ -226,9 +197,6 @@ class ContainerdNode:
         interfaces = json.loads(cached.read_text())["result"]["interfaces"] if cached.exists() else []
         return next((Path(one["sandbox"]).name for one in interfaces if one.get("sandbox")), "")
 
-    def mounted_namespaces(self) -> set[str]:
-        return set(self.run("ls", "/run/netns").split())
-
     # Commands inside
 
     def enter(self, *command: str) -> tuple[str, ...]:
@@ -236,14 +204,9 @@ class ContainerdNode:
         target = ("nsenter", f"--target={self.first}", "--mount", "--net", "--pid")
         return (*target, "setpriv", "--pdeathsig=KILL", "--", *command)
 
-    def run(self, *command: str, codes: tuple[int, ...] = (0,), env: Mapping[str, str] | None = None) -> str:
-        paths = {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "PYTHONPATH": str(_ROOT)}
-        environment = processes.environment(**paths, **(env or {}))
-        done = subprocess.run(
-            self.enter(*command), capture_output=True, text=True, check=False, timeout=120, env=environment
-        )
-        assert done.returncode in codes, f"{' '.join(command)}: {done.returncode} {done.stderr}{done.stdout}"
-        return done.stdout
+    def run(self, *command: str) -> str:
+        environment = processes.environment(PATH=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        return run(*self.enter(*command), env=environment).stdout
 
     @property
     def first(self) -> int:

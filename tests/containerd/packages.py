@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.containerd.failure import CannotRun
-
 CACHE: Final = Path(os.environ.get("NODELEAK_CONTAINERD_CACHE", "/var/cache/nodeleak-cluster/containerd"))
 PACKAGED: Final = {"1.6": ("bookworm", "1.6.20"), "1.7": ("trixie", "1.7.24"), "2": ("sid", "2.1.9")}
 """The suite of each version, and the release that the tests were tried with: sid's changes."""
@@ -18,6 +16,10 @@ _PROGRAMS: Final = ("containerd", "ctr", "containerd-shim-runc-v2")
 _KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _TIMEOUT: Final = 300.0
 """Seconds for one call of apt."""
+
+
+class CannotRun(Exception):
+    """The text names what is needed, and what this machine does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,6 @@ class Packages:
     @property
     def binaries(self) -> Path:
         return self.directory / "usr/bin"
-
-    def version(self) -> str:
-        """Return the version as the binary tells it, such as 1.7.24~ds1."""
-        return _run(str(self.binaries / "containerd"), "--version").split()[2]
 
 
 def unpacked(family: str) -> Packages:

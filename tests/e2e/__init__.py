@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite(f"{__name__}.node", f"{__name__}.agent")  # their complaints show values too
+pytest.register_assert_rewrite(f"{__name__}.node", f"{__name__}.nodeleak")  # their complaints show values too

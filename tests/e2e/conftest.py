@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from .agent import Nodeleak
-from .containerd_node import ContainerdNode
 from .node import Cluster, Pods, remove_left_containers
+from .nodeleak import Nodeleak
 
 
 @pytest.fixture(scope="session")
@@ -38,21 +37,3 @@ def nodeleak(cluster: Cluster, tmp_path: Path) -> Nodeleak:
     logs = tmp_path / "logs"
     logs.mkdir()
     return Nodeleak(cluster, logs)
-
-
-@pytest.fixture(scope="module")
-def running_node(whole_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerdNode]:
-    logs = tmp_path_factory.mktemp("containerd") / "logs"
-    logs.mkdir()
-    containerd = ContainerdNode.up(whole_cluster, logs)
-    yield containerd
-    whole_cluster.stop("containerd")
-    whole_cluster.kubectl("delete", "node", containerd.cluster.node)
-
-
-@pytest.fixture
-def node(running_node: ContainerdNode) -> Iterator[ContainerdNode]:
-    """The second node of the cluster, with containerd."""
-    running_node.clear()
-    yield running_node
-    running_node.clear()

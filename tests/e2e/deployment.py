@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import MappingProxyType
@@ -13,10 +12,9 @@ import yaml  # type: ignore[import-untyped]
 
 from tests.processes import environment
 
-from .agent import Metrics
-from .node import Cluster, docker, eventually, run
+from .node import ROOT, Cluster, docker, eventually, run
+from .nodeleak import Cleaned, Metrics, Report
 
-ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = "registry.invalid/nodeleak"
 TAGS: Final = ("e2e", "e2e-next")
 MODERN_TAG: Final = "e2e-modern"
@@ -33,15 +31,6 @@ def build_image(*tags: str) -> None:
     run(ROOT / "hack/image", *(tags or TAGS), env=environment(**own), seconds=600)
 
 
-def get(path: str) -> str:
-    """Request a path of the agent, whose port is one of this machine."""
-    return run("curl", "--silent", "--fail", "--noproxy", "*", f"http://127.0.0.1:9747{path}").stdout
-
-
-def metrics() -> Metrics:
-    return Metrics(get("/metrics"))
-
-
 class Deployment:
     """The agent on one node of this cluster: at most one pod."""
 
@@ -49,25 +38,55 @@ class Deployment:
         self,
         cluster: Cluster,
         directory: Path,
-        kubectl: str | Path = "kubectl",
         namespace: str = "kube-system",
         api_server: Mapping[str, str] = _API_SERVER,
         tag: str = TAGS[0],
+        inside: Sequence[str] = (),
         *,
         docker: bool = False,
     ) -> None:
-        """`api_server`: where the agent finds it, if the node does not tell its pods. `docker`: with its component."""
+        """`api_server`: where the agent finds it, if the node does not tell its pods. `docker`: with its component.
+
+        `inside`: command prefix: run on another node than this machine.
+        """
         self._node, self._directory, self._namespace, self._api_server = cluster.node, directory, namespace, api_server
-        self._tag, self._docker, self._program = tag, docker, (kubectl, "--kubeconfig", cluster.admin)
+        self._inside, self._tag, self._docker = inside, tag, docker
+        self._program = (cluster.program, "--kubeconfig", cluster.admin)
 
     def kubectl(self, *arguments: str, codes: Sequence[int] = (0,), text: str = "") -> str:
         """Run kubectl as administrator, in the agent's namespace."""
         return run(*self._program, "-n", self._namespace, *arguments, codes=codes, text=text).stdout
 
+    def get(self, path: str) -> str:
+        """Request a path of the agent, which listens on the node."""
+        return run(*self._inside, "curl", "-sf", "--noproxy", "*", f"http://127.0.0.1:9747{path}").stdout
+
+    def metrics(self) -> Metrics:
+        return Metrics(self.get("/metrics"))
+
+    def sources_up(self) -> set[float]:
+        return set(self.metrics().by("source", "source_up").values())
+
+    def report(self) -> Report:
+        return Report(0, json.loads(self.get("/api/v1/report")))
+
+    def scan(self, *options: str) -> Report:
+        """Scan in the pod."""
+        return Report(0, self.run_json("scan", *options))
+
+    def clean(self, *options: str, codes: Sequence[int] = (0,)) -> Cleaned:
+        """Clean in the pod."""
+        return Cleaned(0, self.run_json("clean", *options, codes=codes))
+
+    def released(self) -> set[tuple[str, str]]:
+        """Return each address in the journal with who has released it."""
+        entries = self.run_json("journal")["entries"]
+        return {(ip, entry["by"]) for entry in entries for ip in entry["addresses"]}
+
     def apply(self, name: str = "base", tag: str | None = None, **settings: str) -> dict[str, Any]:
         """Apply a kustomization with the changes that this node needs; return the pod when it is ready."""
         self.kubectl("apply", "-k", str(self.written(name, tag or self._tag, settings)))
-        self._wait_for_rollout()
+        self.kubectl("rollout", "status", "daemonset/nodeleak", "--timeout=150s")
         return self.pod()
 
     def present(self) -> None:
@@ -92,7 +111,8 @@ class Deployment:
         def check() -> dict[str, Any]:
             found = json.loads(self.kubectl("get", "pods", "-l", _PODS, "-o", "json"))["items"]
             (pod,) = [one for one in found if "deletionTimestamp" not in one["metadata"]]
-            assert since(pod, "Ready") is not None
+            conditions = {found["type"]: found["status"] for found in pod["status"].get("conditions", ())}
+            assert conditions.get("Ready") == "True"
             return dict(pod)
 
         return eventually(check, 60)
@@ -117,9 +137,6 @@ class Deployment:
         assert len(found) == 1
         return int(docker("inspect", "--format={{.State.Pid}}", *found))
 
-    def memory(self) -> "MemoryCgroup":
-        return MemoryCgroup.of(self.process())
-
     def clean_once(self, mode: str = "--apply", **settings: str) -> str:
         """Run the Job of deploy/clean-one-node.yaml on this node to its end; return what it printed."""
         text = (ROOT / "deploy/clean-one-node.yaml").read_text()
@@ -131,30 +148,19 @@ class Deployment:
             spec = yaml.safe_load(DOCKER.read_text())["spec"]["template"]["spec"]
             container["volumeMounts"] += spec["containers"][0]["volumeMounts"]
             job["spec"]["template"]["spec"]["volumes"] += spec["volumes"]
-        return self.run_job(json.dumps(job))
-
-    def run_job(self, manifest: str) -> str:
-        """Run a Job that cleans to its end; return what it printed."""
-        job = self.kubectl("create", "-f", "-", "-o", "name", text=manifest).strip()
+        name = self.kubectl("create", "-f", "-", "-o", "name", text=json.dumps(job)).strip()
         try:
-
-            def ended() -> None:
-                status = json.loads(self.kubectl("get", job, "-o", "json"))["status"]
-                assert {one["type"] for one in status.get("conditions", ()) if one["status"] == "True"}
-
-            eventually(ended, 90)
-            return self.kubectl("logs", job)
+            ended = ("get", name, "-o", 'jsonpath={.status.conditions[?(@.status=="True")].type}')
+            eventually(lambda: self.kubectl(*ended) != "", 90, equal=True)
+            return self.kubectl("logs", name)
         finally:
-            self.kubectl("delete", job)
-            eventually(self._no_pods_of_jobs, 60)
-
-    def _no_pods_of_jobs(self) -> None:
-        assert self.kubectl("get", "pods", "-l", _JOBS, "-o", "name") == ""
+            self.kubectl("delete", name)
+            eventually(lambda: self.kubectl("get", "pods", "-l", _JOBS, "-o", "name"), equal="")
 
     def written(self, name: str, tag: str = "", settings: Mapping[str, str] = MappingProxyType({})) -> Path:
         """Write the kustomization that `apply` applies; return its directory."""
         container = {"name": "nodeleak", "imagePullPolicy": "Never", "env": self._variables(settings)}
-        # Another node of the cluster is on the same machine, where the agent's port is taken.
+        # The nodes of the other profiles share a control plane.
         node = {"kubernetes.io/hostname": self._node}
         patch = {
             "apiVersion": "apps/v1",
@@ -177,32 +183,3 @@ class Deployment:
     def _variables(self, settings: Mapping[str, str]) -> list[dict[str, str]]:
         """Return settings as environment variables of a container."""
         return [{"name": key, "value": value} for key, value in {**self._api_server, **settings}.items()]
-
-    def _wait_for_rollout(self) -> None:
-        self.kubectl("rollout", "status", "daemonset/nodeleak", "--timeout=150s")
-
-
-def since(pod: dict[str, Any], condition: str) -> datetime | None:
-    """Return since when a condition of a pod is true; None if it is not."""
-    true = [one for one in pod["status"].get("conditions", ()) if (one["type"], one["status"]) == (condition, "True")]
-    return datetime.fromisoformat(true[0]["lastTransitionTime"]) if true else None
-
-
-class MemoryCgroup:
-    """The memory cgroup of a container, in bytes."""
-
-    def __init__(self, now: int, peak: int, limit: int) -> None:
-        self.now, self.peak, self.limit = now, peak, limit
-
-    @classmethod
-    def of(cls, pid: int) -> "MemoryCgroup":
-        """Read the cgroup of a process, of either version."""
-        groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
-        of_version_1 = [path for _, controllers, path in groups if "memory" in controllers.split(",")]
-        if of_version_1:
-            directory = Path("/sys/fs/cgroup/memory") / of_version_1[0].lstrip("/")
-            names = ("memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.limit_in_bytes")
-        else:
-            directory = Path("/sys/fs/cgroup") / groups[0][2].lstrip("/")
-            names = ("memory.current", "memory.peak", "memory.max")
-        return cls(*(int((directory / name).read_text()) for name in names))

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tests.processes import environment
@@ -28,9 +27,7 @@ class DevicePlugin:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def start(self) -> None:

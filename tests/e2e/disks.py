@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from .node import Cluster, applied, eventually, pod_with
+from .node import Cluster, eventually, pod_with
 
 _STATE: Final = Path("/run/nodeleak-flexdisk")
 _DRIVER, _HANDLE, _CLAIM = "disk.nodeleak.example", "vol-e2e-7", "e2e-disk"
@@ -41,11 +41,11 @@ class Disks:
         self._make(name, {"persistentVolumeClaim": {"claimName": _CLAIM}})
 
     def _make(self, name: str, volume: dict[str, Any]) -> None:
-        pod = pod_with(self._cluster, name, {})
+        pod = pod_with(self._cluster, name)
         pod["spec"]["terminationGracePeriodSeconds"] = 0
         pod["spec"]["volumes"] = [{"name": name, **volume}]
         pod["spec"]["containers"][0]["volumeMounts"] = [{"name": name, "mountPath": "/data"}]
-        applied(self._cluster, pod)
+        self._cluster.apply(pod)
 
     def delete(self, *names: str) -> None:
         self._cluster.kubectl("delete", "pods", *names, "--timeout=60s")
@@ -55,11 +55,7 @@ class Disks:
 
     def runs(self, name: str, seconds: float = 130) -> None:
         """A kubelet that waits for a disk for long checks every two minutes only."""
-
-        def check() -> None:
-            assert self.phase(name) == "Running"
-
-        eventually(check, seconds)
+        eventually(lambda: self.phase(name), seconds, equal="Running")
 
     def lists(self) -> tuple[set[str], set[str]]:
         """Return the node's volumesInUse and volumesAttached."""
@@ -67,18 +63,11 @@ class Disks:
         return {*status.get("volumesInUse", ())}, {one["name"] for one in status.get("volumesAttached", ())}
 
     def attached(self, *volumes: str) -> None:
-        def check() -> None:
-            assert {*volumes} <= self.lists()[1]
-
-        eventually(check)
+        eventually(lambda: {*volumes} - self.lists()[1], equal=set())
 
     def gone(self, *volumes: str) -> None:
         """Wait until volumes are in neither list."""
-
-        def check() -> None:
-            assert not {*volumes} & set().union(*self.lists())
-
-        eventually(check)
+        eventually(lambda: {*volumes} & set().union(*self.lists()), equal=set())
 
     def lost(self, *volumes: str) -> bool:
         """Return whether volumes are in use, not attached, and stay like that."""
@@ -123,7 +112,7 @@ class Disks:
                 "volumeName": f"pv-{_CLAIM}",
             },
         }
-        applied(self._cluster, volume, claim)
+        self._cluster.apply(volume, claim)
         try:
             yield
         finally:
@@ -137,12 +126,14 @@ class Disks:
         """
 
         def check() -> None:
-            (made,) = (one for one in self.get(_ATTACHMENTS)["items"] if one["spec"]["attacher"] == _DRIVER)
+            found = [item for item in self.get(_ATTACHMENTS)["items"] if item["spec"]["attacher"] == _DRIVER]
+            assert len(found) == 1
+            (made,) = found
             made |= {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
             made["status"] = {"attached": True}
             self._put(f"{_ATTACHMENTS}/{made['metadata']['name']}/status", made)
 
-        eventually(lambda: _or_complaint(check), 150)
+        eventually(check, 150)
 
     @contextlib.contextmanager
     def detaching_fails(self) -> Iterator[None]:
@@ -158,7 +149,8 @@ class Disks:
             yield
         finally:
             (_STATE / "detach-fails").unlink()
-            self._cluster.kubectl("patch", "--type=merge", "-p", json.dumps({"rules": role["rules"]}), *_named(role))
+            patch = json.dumps({"rules": role["rules"]})
+            self._cluster.kubectl("patch", "clusterrole", role["metadata"]["name"], "--type=merge", "-p", patch)
 
     def refused(self, name: str) -> int:
         """Return the number of detach calls to the driver."""
@@ -169,15 +161,3 @@ class Disks:
 
     def _put(self, path: str, tree: Any) -> None:
         self._cluster.kubectl("replace", "--raw", path, "-f", "-", text=json.dumps(tree))
-
-
-def _named(role: dict[str, Any]) -> tuple[str, str]:
-    return "clusterrole", role["metadata"]["name"]
-
-
-def _or_complaint(check: Any) -> None:
-    """Run a check in which a missing object is a failure."""
-    try:
-        check()
-    except ValueError as missing:
-        raise AssertionError("there is no such object yet") from missing

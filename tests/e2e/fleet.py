@@ -11,15 +11,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
-from urllib.request import urlopen
 
 import yaml  # type: ignore[import-untyped]
 
 from tests import processes
+from tests.bench.measure import get
 from tests.control_plane import free_ports
 
 from .node import eventually
@@ -103,15 +102,6 @@ class Notifications(_Server):
         return [(one["status"], one["groupLabels"].get("alertname", ""), len(one["alerts"])) for one in self.all]
 
 
-def configuration(receiver: str) -> Any:
-    """Return the deployed configuration, with a webhook behind each receiver that people would read."""
-    deployed = yaml.safe_load(faster(ALERTMANAGER.read_text()))
-    for one in deployed["receivers"]:
-        if one["name"] != "nobody":
-            one["webhook_configs"] = [{"url": receiver, "send_resolved": True}]
-    return deployed
-
-
 def paths_of(address: str, nodes: int) -> list[dict[str, Any]]:
     """Return targets that take each path of one server for an agent."""
     return [
@@ -134,36 +124,25 @@ class Monitoring:
 
 
 @contextmanager
-def fleet(nodes: int, page: str, directory: Path) -> Iterator[tuple[Agents, Prometheus, Notifications]]:
-    """Run all of it during the block."""
-    with Agents(page) as agents, monitoring(paths_of(agents.address, nodes), directory) as running:
-        yield agents, running.prometheus, running.told
-
-
-@contextmanager
 def monitoring(targets: Sequence[dict[str, Any]], directory: Path) -> Iterator[Monitoring]:
-    """Run Prometheus and Alertmanager during the block."""
+    """Run Prometheus and Alertmanager during the block. Behind each receiver that people would read is a webhook."""
     alertmanager, (port,) = program("prometheus-alertmanager"), free_ports(1)
-    file = directory / "alertmanager.yml"
+    file, url = directory / "alertmanager.yml", f"http://127.0.0.1:{port}"
     alerting = {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}]}
-    interval, rules = f"{SCRAPE_MS}ms", faster(RULES.read_text())
+    job = (faster(RULES.read_text()), f"{SCRAPE_MS}ms", "kube-system/nodeleak", targets)
     with (
         Notifications() as told,
-        running_prometheus(
-            directory / "prometheus", rules, interval, "kube-system/nodeleak", targets, alerting=alerting
-        ) as prometheus,
+        running_prometheus(directory / "prometheus", *job, alerting=alerting) as prometheus,
     ):
-        file.write_text(yaml.safe_dump(configuration(f"http://{told.address}/")))
+        deployed = yaml.safe_load(faster(ALERTMANAGER.read_text()))
+        for receiver in deployed["receivers"]:
+            if receiver["name"] != "nobody":
+                receiver["webhook_configs"] = [{"url": f"http://{told.address}/", "send_resolved": True}]
+        file.write_text(yaml.safe_dump(deployed))
         command = (
             *(alertmanager, f"--config.file={file}", f"--storage.path={directory / 'alertmanager'}"),
             *("--cluster.listen-address=", f"--web.listen-address=127.0.0.1:{port}"),
         )
-        url = f"http://127.0.0.1:{port}"
         with processes.running(command, directory / "alertmanager.log", processes.environment()):
-            eventually(lambda: _is_ready(url), 30)
+            eventually(lambda: get(f"{url}/-/ready"), 30)
             yield Monitoring(prometheus, url, told)
-
-
-def _is_ready(url: str) -> None:
-    with urlopen(f"{url}/-/ready", timeout=5) as answer:  # noqa: S310 (our own, on loopback)
-        assert answer.status == HTTPStatus.OK

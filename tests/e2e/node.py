@@ -1,5 +1,6 @@
 """The real node: commands that change it, its pods and reservations, and waiting for conditions."""
 
+import base64
 import contextlib
 import itertools
 import json
@@ -9,10 +10,12 @@ import secrets
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from tests.processes import environment
@@ -25,8 +28,10 @@ STORE: Final = Path("/var/lib/cni/networks") / NETWORK
 CNI_CACHE: Final = Path("/var/lib/cni/cache/results")
 CHECKPOINTS: Final = Path("/var/lib/dockershim/sandbox")
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
-_SCRIPT: Final = Path(__file__).parents[2] / "hack" / "cluster"
+ROOT: Final = Path(__file__).parents[2]
+_SCRIPT: Final = ROOT / "hack" / "cluster"
 _LABEL: Final = "nodeleak-e2e"
+_ANYTHING: Final = object()
 
 
 def _cluster(*arguments: str, seconds: float = 180) -> str:
@@ -58,24 +63,39 @@ def run(
     return done
 
 
-def eventually(check: Callable[[], T], seconds: float = 60) -> T:
-    """Repeat `check` until it passes and return its result; after `seconds`, raise its last failure."""
+def eventually(check: Callable[[], T], seconds: float = 60, equal: object = _ANYTHING) -> T:
+    """Repeat `check` until it passes, and returns `equal` if that is given; after `seconds`, raise its last failure."""
     deadline = time.monotonic() + seconds  # noqa: TID251 (a real node takes real time)
     while True:
         try:
-            return check()
+            return _checked(check, equal)
         except (AssertionError, OSError):
             if time.monotonic() > deadline:  # noqa: TID251
                 raise
         time.sleep(0.2)  # noqa: TID251
 
 
-def throughout(check: Callable[[], object], seconds: float) -> None:
-    """Repeat `check` for some time; it must always pass."""
+def throughout(check: Callable[[], object], seconds: float, equal: object = _ANYTHING) -> None:
+    """Repeat `check` for some time; it must always pass, and return `equal` if that is given."""
     deadline = time.monotonic() + seconds  # noqa: TID251 (as above)
     while time.monotonic() < deadline:  # noqa: TID251
-        check()
+        _checked(check, equal)
         time.sleep(0.2)  # noqa: TID251
+
+
+def _checked(check: Callable[[], T], equal: object) -> T:
+    found = check()
+    assert equal is _ANYTHING or found == equal, f"{found!r}, and not {equal!r}"
+    return found
+
+
+def stress(report: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
+    """Run the stress test; return its exit code, what it printed, and its report."""
+    command = (sys.executable, "-m", "tests.stress", f"--report={report}", *options)
+    done = run(*command, codes=(0, 1), cwd=ROOT, seconds=580)
+    output = done.stdout + done.stderr
+    assert report.exists(), output
+    return done.returncode, output, json.loads(report.read_text())
 
 
 def reservations(store: Path = STORE) -> dict[str, str]:
@@ -123,15 +143,16 @@ class Cluster:
     kubelet: Path
     """The kubelet's kubeconfig, which an agent on the node can use."""
     pod_cidr: str
+    program: str | Path = "kubectl"
 
     @classmethod
     def up(cls) -> "Cluster":
         """Start all parts and wait until the node is ready."""
         _cluster("start", seconds=300)
         values = dict(re.findall(r"^export (\w+)=(.*)$", _cluster("env"), re.MULTILINE))
-        node, admin = values["NODE_NAME"], Path(values["KUBECONFIG"])
-        found = json.loads(run("kubectl", "--kubeconfig", admin, "get", "node", node, "-o", "json").stdout)
-        return cls(node, admin, admin.with_name("kubelet.conf"), found["spec"]["podCIDR"])
+        admin = Path(values["KUBECONFIG"])
+        cluster = cls(values["NODE_NAME"], admin, admin.with_name("kubelet.conf"), "")
+        return replace(cluster, pod_cidr=cluster.described_node()["spec"]["podCIDR"])
 
     def start(self, *parts: str) -> None:
         _cluster("start", *parts)
@@ -170,7 +191,56 @@ class Cluster:
         _cluster("leak")
 
     def kubectl(self, *arguments: str, text: str = "") -> str:
-        return run("kubectl", "--kubeconfig", self.admin, *arguments, text=text).stdout
+        """Run kubectl as administrator."""
+        return run(self.program, "--kubeconfig", self.admin, *arguments, text=text).stdout
+
+    def get(self, *what: str) -> Any:
+        """Return objects as the API server has them."""
+        return json.loads(self.kubectl("get", "-o", "json", *what))
+
+    def described_node(self) -> Any:
+        """Return the Node object."""
+        return self.get("node", self.node)
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        """Create objects in the API server, or change them."""
+        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+    @contextlib.contextmanager
+    def may(self, name: str, rules: Iterable[dict[str, Any]], subject: dict[str, str]) -> Iterator[None]:
+        """Bind a role of these rules to a subject during the block."""
+        group = "rbac.authorization.k8s.io"
+        common = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
+        role = {"apiGroup": group, "kind": "ClusterRole", "name": name}
+        self.apply(
+            {**common, "kind": "ClusterRole", "rules": list(rules)},
+            {**common, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]},
+        )
+        try:
+            yield
+        finally:
+            self.kubectl("delete", "clusterrole,clusterrolebinding", name)
+
+    @contextlib.contextmanager
+    def account(self, name: str, rules: Iterable[dict[str, Any]], config: Path) -> Iterator[Path]:
+        """Have a service account with these rights during the block, and write its kubeconfig."""
+        account = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
+        self.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+
+        def token() -> str:
+            """Up to 1.23, a controller creates a secret for it."""
+            secrets = self.get("serviceaccount", name).get("secrets")
+            assert secrets, "its token is not made yet"
+            return base64.b64decode(self.get("secret", secrets[0]["name"])["data"]["token"]).decode()
+
+        try:
+            tree = json.loads(self.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
+            tree["users"][0]["user"] = {"token": eventually(token, 20)}
+            config.write_text(json.dumps(tree))
+            with self.may(name, rules, account):
+                yield config
+        finally:
+            self.kubectl("delete", "serviceaccount", name)
 
     def reserve(self, count: int) -> list[str]:
         """Create leaks: reserve addresses with the real host-local for containers that do not exist."""
@@ -205,8 +275,7 @@ class Pods:
     def ask_for(self, count: int) -> list[str]:
         """Create pods without waiting, and return their names."""
         names = list(itertools.islice(self._names, count))
-        items = [_pod(name, self._cluster.node) for name in names]
-        self._cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        self._cluster.apply(*(pod_with(self._cluster, name) for name in names))
         return names
 
     def running(self) -> dict[str, str]:
@@ -227,9 +296,12 @@ class Pods:
 
     def now(self) -> list[dict[str, Any]]:
         """Return the pods as the API server has them."""
-        found = json.loads(self._cluster.kubectl("get", "pods", "-l", f"app={_LABEL}", "-o", "json"))
-        items: list[dict[str, Any]] = found["items"]
+        items: list[dict[str, Any]] = self._cluster.get("pods", "-l", f"app={_LABEL}")["items"]
         return items
+
+    def phases(self, start: str) -> set[str]:
+        """Return the phases of the pods whose names begin like this."""
+        return {pod["status"]["phase"] for pod in self.now() if pod["metadata"]["name"].startswith(start)}
 
     def wait_for(self, names: Iterable[str], what: str) -> None:
         """Wait for a condition of `kubectl wait`."""
@@ -243,12 +315,12 @@ class Pods:
         """Force-delete all pods of these tests and wait until the kubelet has stopped them."""
         self._cluster.kubectl("delete", "pods", "-l", f"app={_LABEL}", "--grace-period=0", "--force")
 
-        def check() -> None:
-            assert not running_sandboxes()
-            self._cluster.release_ownerless()
-            assert not reservations()
+        def left() -> tuple[dict[str, str], dict[str, str]]:
+            if not (sandboxes := running_sandboxes()):
+                self._cluster.release_ownerless()
+            return sandboxes, reservations()
 
-        eventually(check, 90)
+        eventually(left, 90, equal=({}, {}))
 
 
 @dataclass(frozen=True)
@@ -272,16 +344,6 @@ def _trace(path: Path) -> Trace:
     at = path.lstat()
     content = None if stat.S_ISDIR(at.st_mode) else path.read_bytes()
     return Trace(at.st_ino, at.st_mode, (at.st_uid, at.st_gid), at.st_mtime_ns, content)
-
-
-def _pod(name: str, node: str) -> dict[str, Any]:
-    container = {"name": "main", "image": "nodeleak/busybox:1", "imagePullPolicy": "Never"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "labels": {"app": _LABEL}},
-        "spec": {"nodeName": node, "automountServiceAccountToken": False, "containers": [container]},
-    }
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:
@@ -354,17 +416,15 @@ def moved_away(path: Path) -> Iterator[None]:
         away.rename(path)
 
 
-def applied(cluster: Cluster, *objects: dict[str, Any]) -> None:
-    """Create objects in the API server."""
-    cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
-
-
-def pod_with(cluster: Cluster, name: str, limits: Mapping[str, int], finalizers: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a pod for the node whose container asks for something; it is sent there past the scheduler."""
-    pod = _pod(name, cluster.node)
-    pod["metadata"]["finalizers"] = list(finalizers)
-    pod["spec"]["containers"][0]["resources"] = {"limits": {what: str(count) for what, count in limits.items()}}
-    return pod
+def pod_with(
+    cluster: Cluster, name: str, limits: Mapping[str, int] = MappingProxyType({}), finalizers: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return a pod for the node; it is sent there past the scheduler. `limits`: what its container asks for."""
+    resources = {"limits": {what: str(count) for what, count in limits.items()}}
+    container = {"name": "main", "image": "nodeleak/busybox:1", "imagePullPolicy": "Never", "resources": resources}
+    metadata = {"name": name, "namespace": "default", "labels": {"app": _LABEL}, "finalizers": list(finalizers)}
+    spec = {"nodeName": cluster.node, "automountServiceAccountToken": False, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def deployment_of(pod: dict[str, Any]) -> dict[str, Any]:
@@ -389,7 +449,7 @@ def forget_resource(cluster: Cluster, resource: str) -> None:
     path = f"/api/v1/nodes/{cluster.node}"
 
     def check() -> None:
-        node = json.loads(cluster.kubectl("get", "--raw", path))
+        node = cluster.described_node()
         for values in (node["status"]["capacity"], node["status"]["allocatable"]):
             values.pop(resource, None)
         cluster.kubectl("replace", "--raw", f"{path}/status", "-f", "-", text=json.dumps(node))

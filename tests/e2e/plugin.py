@@ -1,27 +1,39 @@
-"""`kubectl nodeleak` on an operator's machine: the program on PATH, with the real kubectl."""
+"""An operator's machine: `kubectl nodeleak` with the real kubectl, and a runbook that is followed to the end."""
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Any, Final
 
+from tests.bench.measure import get
 from tests.processes import environment
 
-from .deployment import ROOT
-from .node import Cluster, run
+from .fleet import Monitoring, monitoring
+from .node import ROOT, Cluster, eventually, run
+
+RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+ALERT: Final = "NodeleakLeakedAddresses"
+LONG: Final = 300
+HASTY: Final = {
+    "NODELEAK_GRACE": "0s",
+    "NODELEAK_SETTLE": "0s",
+    "NODELEAK_CONFIRM_AFTER": "0s",
+    "NODELEAK_INTERVAL": "1s",
+}
+"""Settings of the deployed agent: the leaks of a test are seconds old, and its node has just restarted."""
 
 
 class Plugin:
     """The console script on PATH, as on an operator's machine."""
 
-    def __init__(self, cluster: Cluster, directory: Path, kubectl: Path | None = None) -> None:
-        """`kubectl`: another one than that of PATH."""
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster, self._directory = cluster, directory
-        if kubectl is not None:
-            (directory / "kubectl").symlink_to(kubectl)
+        if cluster.program != "kubectl":  # another one than that of PATH
+            (directory / "kubectl").symlink_to(cluster.program)
         program = directory / "kubectl-nodeleak"
         program.write_text(f"#!{sys.executable}\nimport sys\nfrom agent.fleet.command import main\nsys.exit(main())\n")
         program.chmod(0o755)
@@ -41,3 +53,35 @@ class Plugin:
         (node,) = tree["nodes"]
         found: dict[str, Any] = node
         return found
+
+
+def follow(cluster: Cluster, directory: Path, leaked: int, agent: str = "127.0.0.1:9747") -> None:
+    """Run the commands on a node that has so many leaks and a deployed agent, from the alert until it has resolved.
+
+    `agent`: its address.
+    """
+    target: dict[str, Any] = {"targets": [agent], "labels": {"node": cluster.node}}
+    environment = Plugin(cluster, directory).environment()
+    _, *find = commands("README.md", "Find the node and its agent")
+    typed = [f"NODE={cluster.node}", *find, *commands("LeakedAddresses.md", ALERT), "true"]
+    with monitoring([target], directory) as running:
+        eventually(lambda: alerts(running), LONG, equal=1)
+        try:
+            printed = run("bash", text="\n".join(typed), env=environment, cwd=directory, seconds=LONG).stdout
+            assert f"\n{leaked} released\n" in printed, printed
+            eventually(lambda: alerts(running), LONG, equal=0)
+        finally:
+            jobs = ("-n", "kube-system", "delete", "jobs", "-l", "app.kubernetes.io/name=nodeleak-clean")
+            cluster.kubectl(*jobs, "--cascade=foreground", "--timeout=60s")
+
+
+def commands(page: str, heading: str) -> list[str]:
+    """Return the commands of a section for the operator's machine, not output nor what runs on the node."""
+    section = (RUNBOOKS / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^ *```\n( *(?:NODE=|JOB=|kubectl ).*?)^ *```", section, re.MULTILINE | re.DOTALL)
+    return [line.strip() for block in blocks for line in block.splitlines()]
+
+
+def alerts(running: Monitoring) -> int:
+    found = json.loads(get(f"{running.alertmanager}/api/v2/alerts"))
+    return [alert["labels"]["alertname"] for alert in found].count(ALERT)

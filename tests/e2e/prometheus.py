@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import yaml  # type: ignore[import-untyped]
 
 from tests import processes
+from tests.bench.measure import get
 from tests.control_plane import free_ports
 from tests.wire import needs
 
@@ -26,8 +26,7 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> Any:
-        with urlopen(f"{self.url}{path}", timeout=5) as answer:  # noqa: S310 (our own, on loopback)
-            return json.load(answer)["data"]
+        return json.loads(get(f"{self.url}{path}"))["data"]
 
     def firing(self) -> dict[str, list[dict[str, Any]]]:
         """Return the firing alerts by name."""
@@ -36,10 +35,6 @@ class Prometheus:
             if alert["state"] == "firing":
                 found.setdefault(alert["labels"]["alertname"], []).append(alert)
         return found
-
-    def sees_its_targets(self) -> None:
-        targets = self.get("/api/v1/targets?state=active")["activeTargets"]
-        assert {target["health"] for target in targets} == {"up"}
 
 
 def program(name: str) -> str:
@@ -70,16 +65,4 @@ def running_prometheus(
     with processes.running(command, directory / "log", processes.environment()):
         prometheus = Prometheus(port)
         eventually(lambda: prometheus.get("/api/v1/status/buildinfo"), 30)
-        yield prometheus
-
-
-@contextmanager
-def prometheus_of(agent_port: int, node: str, directory: Path) -> Iterator[Prometheus]:
-    """Scrape one agent every second; every `for` of the rules is two seconds, and nothing else of them is changed."""
-    rules = yaml.safe_load(RULES.read_text())
-    for rule in (rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule):
-        rule["for"] = "2s"
-    target = {"targets": [f"127.0.0.1:{agent_port}"], "labels": {"node": node}}
-    with running_prometheus(directory, yaml.safe_dump(rules), "1s", "nodeleak", [target]) as prometheus:
-        eventually(prometheus.sees_its_targets, 20)
         yield prometheus

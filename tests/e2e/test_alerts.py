@@ -1,83 +1,66 @@
-"""Alerts, from the node to Prometheus: a leak and an unavailable source fire, and resolve afterwards.
-
-The rules are those of deploy/, with every `for` reduced to two seconds (`prometheus.with_short_for`).
-"""
+"""Alerts, from the node to Prometheus: an unavailable source and a leak fire, and resolve afterwards."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
-from .agent import BOLD, Daemon, Nodeleak
 from .docker_without_containers import docker_without_containers
 from .node import Cluster, Pods, eventually, throughout
-from .prometheus import Prometheus, prometheus_of
+from .nodeleak import BOLD, Nodeleak
+from .prometheus import RULES, running_prometheus
 
 pytestmark = pytest.mark.e2e
 
 QUICK = ("--interval=1s", "--confirm-after=1s", "--grace=1s", "--docker-timeout=2s")
-DOCKER = Path("/var/run/docker.sock")
 
 
-def test_a_leak_fires_until_it_is_released(cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path) -> None:
+def test_a_source_and_a_leak_fire_until_they_are_seen_and_released(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path
+) -> None:
     pods(1)
+    rules = yaml.safe_load(RULES.read_text())
+    for rule in (rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule):
+        rule["for"] = "2s"  # and nothing else of them is changed
+    path = tmp_path / "docker.sock"
     with (
-        nodeleak.running(*QUICK) as daemon,
-        prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
+        docker_without_containers(path) as url,  # it lists nothing while a pod runs, so it is rejected
+        nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
+        running_prometheus(
+            tmp_path / "prometheus",
+            yaml.safe_dump(rules),
+            "1s",
+            "nodeleak",
+            [{"targets": [f"127.0.0.1:{daemon.port}"], "labels": {"node": cluster.node}}],
+        ) as prometheus,
     ):
-        eventually(lambda: _fires_nothing(prometheus), 20)  # before the first scrape, the agent is absent
-        throughout(lambda: _fires_nothing(prometheus), 4)
+
+        def fires(name: str) -> dict[str, Any]:
+            firing = prometheus.firing()
+            assert firing.keys() == {name}, firing
+            (alert,) = firing[name]
+            return alert
+
+        alert = eventually(lambda: fires("NodeleakSourceDown"))
+        assert (alert["labels"]["source"], alert["labels"]["node"]) == ("containers", cluster.node)
+
+        path.unlink()
+        path.symlink_to("/var/run/docker.sock")
+        eventually(prometheus.firing, equal={})
+        throughout(prometheus.firing, 4, equal={})
 
         leaked = cluster.reserve(3)
-        (alert,) = eventually(lambda: _fires_alone(prometheus, "NodeleakLeakedAddresses"))
+        alert = eventually(lambda: fires("NodeleakLeakedAddresses"))
         assert alert["labels"] == {
             "alertname": "NodeleakLeakedAddresses",
             "severity": "info",
             "network": "kubenet",
             "job": "nodeleak",
-            "instance": f"127.0.0.1:{_port(daemon)}",
+            "instance": f"127.0.0.1:{daemon.port}",
             "node": cluster.node,
         }
-        summary = f"{len(leaked)} leaked pod addresses on {cluster.node} (network kubenet)"
+        summary = f"3 leaked pod addresses on {cluster.node} (network kubenet)"
         assert alert["annotations"]["summary"] == summary
-
         assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
-        eventually(lambda: _fires_nothing(prometheus), 20)
-        throughout(lambda: _fires_nothing(prometheus), 3)
-
-
-def test_an_unavailable_source_fires_until_it_was_read_long_enough(
-    cluster: Cluster, pods: Pods, nodeleak: Nodeleak, tmp_path: Path
-) -> None:
-    pods(1)
-    leaked = cluster.reserve(1)
-    path = tmp_path / "docker.sock"
-    with (
-        docker_without_containers(path) as url,  # it lists nothing while a pod runs, so it is rejected
-        nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
-        prometheus_of(_port(daemon), cluster.node, tmp_path / "prometheus") as prometheus,
-    ):
-        (alert,) = eventually(lambda: _fires_alone(prometheus, "NodeleakSourceDown"))
-        assert (alert["labels"]["source"], alert["labels"]["node"]) == ("containers", cluster.node)
-
-        path.unlink()
-        path.symlink_to(DOCKER)
-        # The leak existed all the time, but could not be seen.
-        eventually(lambda: _fires_alone(prometheus, "NodeleakLeakedAddresses"), 40)
-        assert nodeleak.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
-        eventually(lambda: _fires_nothing(prometheus), 20)
-
-
-def _port(daemon: Daemon) -> int:
-    (started,) = daemon.events("agent.started")
-    return int(started["port"])
-
-
-def _fires_nothing(prometheus: Prometheus) -> None:
-    assert prometheus.firing() == {}
-
-
-def _fires_alone(prometheus: Prometheus, name: str) -> list[dict[str, Any]]:
-    firing = prometheus.firing()
-    assert firing.keys() == {name}, firing
-    return firing[name]
+        eventually(prometheus.firing, 20, equal={})

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from .agent import BOLD, Daemon, Nodeleak
 from .node import CHECKPOINTS, CNI_CACHE, STORE, Cluster, Pods, eventually, reservations, run, traces
+from .nodeleak import BOLD, Daemon, Nodeleak
 
 pytestmark = pytest.mark.e2e
 
@@ -32,12 +31,13 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
         off = processes.enter_context(nodeleak.running(*QUICK, "--settle=0s"))
         trying = processes.enter_context(nodeleak.running("--cleanup=dry-run", *QUICK, "--settle=0s"))
         settling = processes.enter_context(nodeleak.running("--cleanup=auto", *QUICK))
-        eventually(lambda: _tells_of(off, "finding.opened", "subject", {f"kubenet/{ip}" for ip in old}))
-        eventually(lambda: _tells_of(trying, "release.dry_run", "ip", old))
-        eventually(lambda: _tells_of(settling, "release.refused", "ip", old))
+        eventually(lambda: _logged(off, "finding.opened", "subject"), equal=Counter(f"kubenet/{ip}" for ip in old))
+        eventually(lambda: _logged(trying, "release.dry_run"), equal=Counter(old))
+        eventually(lambda: _logged(settling, "release.refused"), equal=Counter(old))
         _lets_syncs_pass(off, trying, settling)
 
-        assert [_mode(one) for one in (off, trying, settling)] == ["observe", "dry-run", "clean"]
+        modes = [{*daemon.metrics().by("mode", "mode_info")} for daemon in (off, trying, settling)]
+        assert modes == [{"observe"}, {"dry-run"}, {"clean"}]
         assert _tells_nothing_of_releases(off)
         assert off.metrics().total("releases_refused_total") == 0
         assert _tells_nothing_of_releases(trying, but="release.dry_run")
@@ -52,14 +52,14 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
 
     frugal = (*AUTO, "--max-per-sync=1", "--max-per-hour=2")
     with nodeleak.running(*frugal) as daemon:
-        eventually(lambda: _counts(daemon, "address.released", 2))
+        eventually(lambda: len(daemon.events("address.released")), equal=2)
         _lets_syncs_pass(daemon)
         metrics = daemon.metrics()
         released = {line["ip"]: line for line in daemon.events("address.released")}
         last = set(old) - set(released)
         # The second release waited for the next sync; the third exceeded the hourly budget.
         _, second = released
-        _tells_of_refusal(daemon, "over_budget", {second, *last})
+        assert _refused_for(daemon, "over_budget") == {second, *last}
 
     assert reservations().keys() == last | set(new)
     assert metrics.by("network", "releases_total") == {"kubenet": 2}
@@ -76,7 +76,7 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
 
     # The hourly budget is kept in the journal, so a restart does not reset it.
     with nodeleak.running(*frugal) as daemon:
-        eventually(lambda: _tells_of_refusal(daemon, "over_budget", last))
+        eventually(lambda: _refused_for(daemon, "over_budget"), equal=last)
         _lets_syncs_pass(daemon)
         assert _tells_nothing_of_releases(daemon, but="release.refused")
         assert all("--max-per-hour" in line["why"] for line in daemon.events("release.refused"))
@@ -96,26 +96,28 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
     with nodeleak.running(*AUTO) as daemon:
         cluster.leak()
         new = pods.running()
-        eventually(lambda: _holds(new))
-        eventually(lambda: _tells_of(daemon, "address.released", "ip", old))
+        eventually(_held, equal=set(new))
+        eventually(lambda: _logged(daemon, "address.released"), equal=Counter(old))
         assert {(line["ip"], line["pod"]) for line in daemon.events("address.released")} == set(old.items())
         assert not [path for path in CNI_CACHE.iterdir() if any(reserved_before[ip] in path.name for ip in old)]
 
         # A reservation without a record is that of a plugin that outlived its sandbox.
         shutil.copy2(tmp_path / back, STORE)
-        eventually(lambda: _counts(daemon, "address.released", len(old) + 1))
+        eventually(lambda: len(daemon.events("address.released")), equal=len(old) + 1)
         assert daemon.metrics().get("cleanup_halted") == 0
 
         with cluster.frozen("kubelet"):  # it would complete the teardown of the checkpoint
             shutil.copy2(tmp_path / checkpoint.name, CHECKPOINTS)
             shutil.copy2(tmp_path / back, STORE)
-            eventually(lambda: _has_halted(daemon, reserved_before[back]))
+            eventually(lambda: daemon.metrics().get("cleanup_halted"), equal=1)
+            (halted,) = daemon.events("cleanup.halted")
+            assert reserved_before[back][:12] in halted["why"]
             cleaning = nodeleak.clean("--apply", *BOLD, "--confirm-after=100ms")
             assert cleaning.verdicts == {back: "halted"}
             assert reserved_before[back][:12] in cleaning.document["halted"]
 
             (leaked,) = cluster.reserve(1)
-            eventually(lambda: _tells_of_refusal(daemon, "halted", {leaked}))
+            eventually(lambda: _refused_for(daemon, "halted"), equal={leaked})
             (STORE / back).unlink()
             checkpoint.unlink()
         _lets_syncs_pass(daemon)
@@ -123,13 +125,13 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
         assert _refused(daemon)["halted"] > 0
         assert daemon.metrics().by("network", "releases_total") == {"kubenet": len(old) + 1}
         assert len(daemon.events("cleanup.halted")) == 1
-        _holds({leaked, *new})
+        assert _held() == {leaked, *new}
 
     with nodeleak.running(*AUTO) as daemon:
         _lets_syncs_pass(daemon)
-        _holds({leaked, *new})
+        assert _held() == {leaked, *new}
         assert reserved_before[back][:12] in nodeleak.resume()
-        eventually(lambda: _holds(new))
+        eventually(_held, equal=set(new))
 
 
 def test_two_cleaners_beside_the_daemon_release_each_address_once(
@@ -155,11 +157,11 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
             for _ in "12"
         ]
         cleaning = [json.loads(one.communicate(timeout=60)[0]) for one in cleaners]
-        eventually(lambda: _holds(owners))
+        eventually(_held, equal=set(owners))
 
         assert [one.returncode for one in cleaners] == [0] * len(cleaners)
         by_clean = [one["ip"] for each in cleaning for one in each["addresses"] if one["verdict"] == "released"]
-        eventually(lambda: _counts(daemon, "address.released", len(leaked) - len(by_clean)))
+        eventually(lambda: len(daemon.events("address.released")), equal=len(leaked) - len(by_clean))
         by_run = [line["ip"] for line in daemon.events("address.released")]
         assert daemon.metrics().by("network", "releases_total") == {"kubenet": len(by_run)}
 
@@ -172,13 +174,13 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
     assert {entry["outcome"] for entry in entries} == {"released"}
 
 
-def _tells_of(daemon: Daemon, event: str, field: str, subjects: Iterable[str]) -> None:
-    """The event was logged once for each of them."""
-    assert Counter(line[field] for line in daemon.events(event)) == Counter(list(subjects))
+def _logged(daemon: Daemon, event: str, field: str = "ip") -> Counter[str]:
+    """Return how often an event was logged for each of its subjects."""
+    return Counter(line[field] for line in daemon.events(event))
 
 
-def _tells_of_refusal(daemon: Daemon, reason: str, ips: Iterable[str]) -> None:
-    assert {line["ip"] for line in daemon.events("release.refused") if line["reason"] == reason} == set(ips)
+def _refused_for(daemon: Daemon, reason: str) -> set[str]:
+    return {line["ip"] for line in daemon.events("release.refused") if line["reason"] == reason}
 
 
 def _tells_nothing_of_releases(daemon: Daemon, but: str = "") -> bool:
@@ -186,24 +188,14 @@ def _tells_nothing_of_releases(daemon: Daemon, but: str = "") -> bool:
     return not {one for one in events if one.startswith(("release.", "address.", "cleanup."))} - {but}
 
 
-def _counts(daemon: Daemon, event: str, times: int) -> None:
-    assert len(daemon.events(event)) == times
-
-
 def _lets_syncs_pass(*processes: Daemon) -> None:
     """Wait for three more syncs of each daemon, and one for the sync in progress."""
-    wanted = [(daemon, daemon.metrics().total("sync_seconds_count") + 4) for daemon in processes]
-    for daemon, number in wanted:
-        eventually(lambda daemon=daemon, number=number: _rounds(daemon, number), 20)  # type: ignore[misc]
-
-
-def _rounds(daemon: Daemon, number: float) -> None:
-    assert daemon.metrics().total("sync_seconds_count") >= number
-
-
-def _mode(daemon: Daemon) -> str:
-    (mode,) = daemon.metrics().by("mode", "mode_info")
-    return mode
+    before = [daemon.syncs() + 4 for daemon in processes]
+    eventually(
+        lambda: [daemon.syncs() >= syncs for daemon, syncs in zip(processes, before, strict=True)],
+        20,
+        equal=[True] * len(processes),
+    )
 
 
 def _refused(daemon: Daemon) -> dict[str, float]:
@@ -214,10 +206,5 @@ def _when(line: dict[str, str]) -> datetime:
     return datetime.fromisoformat(line["timestamp"])
 
 
-def _has_halted(daemon: Daemon, container_id: str) -> None:
-    assert [container_id[:12] in line["why"] for line in daemon.events("cleanup.halted")] == [True]
-    assert daemon.metrics().get("cleanup_halted") == 1
-
-
-def _holds(ips: Iterable[str]) -> None:
-    assert reservations().keys() == set(ips)
+def _held() -> set[str]:
+    return set(reservations())

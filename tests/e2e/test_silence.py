@@ -1,23 +1,20 @@
 """A source becomes unavailable or returns nonsense: dependent states are unknown, and nothing is reported as leaked."""
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from .agent import DROPPED, Daemon, Nodeleak
 from .docker_without_containers import docker_without_containers
 from .node import STORE, Cluster, Pods, eventually, moved_away, reservations, throughout
+from .nodeleak import DROPPED, Daemon, Nodeleak
 
 pytestmark = pytest.mark.e2e
 
 _OF_ADDRESSES = {
     "leaked_reservation", "unreserved_pod_ip", "shared_ip", "unmanaged_address", "stuck_teardown", "exhausted_range",
 }  # fmt: skip
-
 QUICK = ("--interval=500ms", "--confirm-after=1s", "--grace=1s", "--docker-timeout=1s", "--stale-after=4s")
 
 
@@ -43,14 +40,11 @@ def daemon(nodeleak: Nodeleak, owners: dict[str, str], leak: str) -> Iterator[Da
 def test_when_docker_is_stopped_everything_is_unknown_until_it_is_back(
     cluster: Cluster, pods: Pods, daemon: Daemon, leak: str
 ) -> None:
-    cluster.pid("docker")
-    with _stopped(cluster, "docker"):
+    with cluster.stopped("docker"):
         # The kubelet may have torn down containers that the engine stopped.
-        eventually(lambda: _unavailable(daemon, "containers", set(reservations())), 30)
-        throughout(lambda: _unavailable(daemon, "containers", set(reservations())), 3)
+        _stays_unavailable(daemon, "containers", reservations)
         assert leak in reservations()
         assert daemon.metrics().get("findings", detector="leaked_reservation", phase="confirmed") is None
-
     eventually(lambda: _knows(daemon, pods.running(), leak), 90)
     _only_leak_ever_was(daemon, leak)
 
@@ -58,14 +52,8 @@ def test_when_docker_is_stopped_everything_is_unknown_until_it_is_back(
 def test_when_docker_hangs_everything_is_unknown_until_it_answers(
     cluster: Cluster, daemon: Daemon, owners: dict[str, str], leak: str
 ) -> None:
-    engine = cluster.pid("docker")
-    os.kill(engine, signal.SIGSTOP)
-    try:
-        eventually(lambda: _unavailable(daemon, "containers", {*owners, leak}), 30)
-        throughout(lambda: _unavailable(daemon, "containers", {*owners, leak}), 3)
-    finally:
-        os.kill(engine, signal.SIGCONT)
-
+    with cluster.frozen("docker"):
+        _stays_unavailable(daemon, "containers", reservations)
     eventually(lambda: _knows(daemon, owners, leak))
     _only_leak_ever_was(daemon, leak)
 
@@ -79,34 +67,26 @@ def test_when_the_api_server_is_stopped_its_dependents_are_unknown_until_it_is_b
         assert report.states == dict.fromkeys(owners, "in_use") | {leak: "unknown"}
         assert metrics.get("findings", detector="leaked_reservation", phase="confirmed") is None
 
-    with _stopped(cluster, "apiserver"):
+    with cluster.stopped("apiserver"):
         eventually(only_docker_speaks, 30)
         throughout(only_docker_speaks, 3)
-
-    eventually(lambda: _knows(daemon, owners, leak), 60)
+    eventually(lambda: _knows(daemon, owners, leak))
     assert daemon.metrics().total("watch_restarts_total")
     _only_leak_ever_was(daemon, leak)
 
 
-def test_while_the_directory_is_missing_reservations_are_unavailable(
-    daemon: Daemon, owners: dict[str, str], leak: str
+def test_a_directory_that_is_missing_or_a_file_is_not_an_empty_directory(
+    nodeleak: Nodeleak, daemon: Daemon, owners: dict[str, str], leak: str
 ) -> None:
     with moved_away(STORE):
-        eventually(lambda: _unavailable(daemon, "reservations", set()), 30)
-        throughout(lambda: _unavailable(daemon, "reservations", set()), 2)
+        _stays_unavailable(daemon, "reservations", dict)
         metrics = daemon.metrics()
         assert not metrics.by("state", "reservations")
         # Detectors with other sources still work.
         assert not _OF_ADDRESSES & set(metrics.by("detector", "findings"))
-
     eventually(lambda: _knows(daemon, owners, leak))
     _only_leak_ever_was(daemon, leak)
 
-
-def test_a_file_in_place_of_the_directory_is_not_an_empty_directory(
-    nodeleak: Nodeleak, owners: dict[str, str], leak: str
-) -> None:
-    assert nodeleak.scan("--grace=0s").states == dict.fromkeys(owners, "in_use") | {leak: "leaked"}
     with moved_away(STORE), ExitStack() as later:
         STORE.touch()
         later.callback(STORE.unlink)
@@ -124,46 +104,30 @@ def test_an_unreadable_directory_is_not_an_empty_directory(
         eventually(lambda: _knows(daemon, owners, leak))
         STORE.chmod(0)
         try:
-            eventually(lambda: _unavailable(daemon, "reservations", set()), 30)
+            _stays_unavailable(daemon, "reservations", dict)
         finally:
             STORE.chmod(mode)
         eventually(lambda: _knows(daemon, owners, leak))
         _only_leak_ever_was(daemon, leak)
 
 
-def test_an_empty_docker_list_while_pods_run_is_unavailable(
+def test_an_empty_docker_list_while_pods_run_releases_no_pod_address(
     nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
 ) -> None:
     with docker_without_containers(tmp_path / "docker.sock") as url:
-        scan = nodeleak.scan("--grace=0s", f"--docker-host={url}", codes=[3])
+        arguments = ("--grace=0s", f"--docker-host={url}")
+        scan = nodeleak.scan(*arguments, codes=[3])
         assert scan.unavailable == {"containers"}
         assert (scan.states, scan.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
 
+        with_checkpoints = nodeleak.scan(*arguments, "--api=off")
+        assert with_checkpoints.states == dict.fromkeys(owners, "teardown_pending") | {leak: "leaked"}
+        without = nodeleak.scan(*arguments, "--api=off", f"--checkpoint-dir={tmp_path}")  # an empty directory
+        assert without.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}
+
         with nodeleak.running(*QUICK, f"--docker-host={url}") as daemon:
-            eventually(lambda: _unavailable(daemon, "containers", {*owners, leak}))
-            throughout(lambda: _unavailable(daemon, "containers", {*owners, leak}), 3)
+            _stays_unavailable(daemon, "containers", reservations)
             assert not daemon.events("finding.opened")
-
-
-def test_without_the_api_server_an_empty_docker_list_releases_no_pod_address(
-    nodeleak: Nodeleak, owners: dict[str, str], leak: str, tmp_path: Path
-) -> None:
-    with docker_without_containers(tmp_path / "docker.sock") as url:
-        arguments = ("--grace=0s", "--api=off", f"--docker-host={url}")
-        with_checkpoints = nodeleak.scan(*arguments)
-        without = nodeleak.scan(*arguments, f"--checkpoint-dir={tmp_path}")  # an empty directory
-
-    assert with_checkpoints.states == dict.fromkeys(owners, "teardown_pending") | {leak: "leaked"}
-    assert without.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}
-
-
-@contextmanager
-def _stopped(cluster: Cluster, part: str) -> Iterator[None]:
-    cluster.stop(part)
-    try:
-        yield
-    finally:
-        cluster.start(part)
 
 
 def _knows(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
@@ -173,12 +137,17 @@ def _knows(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
     assert not [source for source, up in daemon.metrics().by("source", "source_up").items() if not up]
 
 
-def _unavailable(daemon: Daemon, source: str, unknown: set[str]) -> None:
-    """Only this source is unavailable, and in the same sync all reservations are unknown."""
-    metrics, report = daemon.metrics(), daemon.report()
-    assert (metrics.up(source), report.unavailable) == (0, {source})
-    assert report.states == dict.fromkeys(unknown, "unknown")
-    assert report.findings == []
+def _stays_unavailable(daemon: Daemon, source: str, unknown: Callable[[], dict[str, str]]) -> None:
+    """Only this source is unavailable, and in the same sync all reservations (`unknown`) are unknown."""
+
+    def check() -> None:
+        metrics, report = daemon.metrics(), daemon.report()
+        assert (metrics.up(source), report.unavailable) == (0, {source})
+        assert report.states == dict.fromkeys(unknown(), "unknown")
+        assert report.findings == []
+
+    eventually(check, 30)
+    throughout(check, 3)
 
 
 def _only_leak_ever_was(daemon: Daemon, leak: str) -> None:

@@ -6,7 +6,6 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -15,11 +14,9 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
-from tests.containerd.failure import CannotRun
-from tests.containerd.packages import VERSIONS
-from tests.stress import containerd, docker, whole_node
+from tests.stress import docker, whole_node
 from tests.stress.ledger import Ledger
-from tests.stress.run import Context, Options, RunState, Runtime, StressRun
+from tests.stress.run import Context, Options, RunState, StressRun
 
 _ABOUT: Final = """
 Stress-test cleaners of leaked addresses: churn one host-local store, leak addresses and kill plugins, runtimes and
@@ -27,17 +24,15 @@ kubelets, run cleaners at the same time, and check that no address is taken from
 leak is reclaimed in the end, and nothing else is left in the store.
 """
 _MORE: Final = """
-Runtimes: docker (the machine's, with a store of its own); containerd (of Debian, in namespaces of its own). With
---profile, a whole node of hack/cluster, which the test needs for itself.
+Without --profile, what is stressed is the machine's docker and host-local, with a store of their own. With it, it is a
+whole node of hack/cluster, which the test needs for itself, and the daemon on that node is its only cleaner.
 COMMAND is a shell command or one of: nodeleak; one-liner (the widely copied shell one-liner, as a cleaner only); none;
-with docker restore (`nodeleak restore --last --apply` during the churn, often killed).
+restore (`nodeleak restore --last --apply` during the churn, often killed).
 A command gets STRESS_STORE, STRESS_CACHE, STRESS_STATE and DOCKER_HOST, and the same values in nodeleak's variables.
 
 Exit codes: 0 no violations; 1 violations, or a cleaner or daemon failed; 2 wrong usage.
 Requires root and host-local, and for docker the image of hack/cluster (hack/cluster start docker).
 """
-_DEFAULTS: Final = {"docker": (8, 30.0), "containerd": (10, 60.0), "node": (10, 240.0)}
-"""Workers, and seconds for the cleaners after the churn."""
 MOST_ADDRESSES: Final = 240
 
 
@@ -45,17 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the stress test and return the exit code."""
     options = _parse(arguments)
     signal.signal(signal.SIGTERM, _leave)
-    print(f"stress: {options.runtime}, {options.seconds:g} s, seed {options.seed}", flush=True)
+    print(f"stress: {options.profile or 'docker'}, {options.seconds:g} s, seed {options.seed}", flush=True)
     context = Context(options, Random(options.seed), RunState(), Ledger())  # noqa: S311 (chance, not secrecy)
     try:
-        with _prepared(context) as runtime:
+        with whole_node.prepared(context) if options.profile else docker.prepared(context) as runtime:
             finished = StressRun(context, runtime)
             finished.execute()
             document = _document(finished)
     except KeyboardInterrupt:
         print("stress: interrupted; everything was cleaned up", file=sys.stderr)
         return 128 + signal.SIGINT
-    except (CannotRun, pytest.skip.Exception) as error:
+    except pytest.skip.Exception as error:
         print(f"stress: DID NOT RUN: it needs {error}", file=sys.stderr)
         return 1
     except (OSError, *docker.BROKEN) as error:
@@ -71,16 +66,6 @@ def _leave(_signal: int, _frame: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-def _prepared(context: Context) -> AbstractContextManager[Runtime]:
-    match context.options.runtime:
-        case "docker":
-            return docker.prepared(context)
-        case "containerd":
-            return containerd.prepared(context)
-        case _:
-            return whole_node.prepared(context)
-
-
 def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m tests.stress",
@@ -89,25 +74,22 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--runtime", choices=("docker", "containerd"), default="docker", help="what is stressed (docker)")
-    add("--version", choices=VERSIONS, default="1.7", help="of containerd (1.7)")
     add("--profile", choices=sorted(whole_node.RUNTIMES), default="", help="stress this node of hack/cluster")
     add("--cleaner", action="append", default=[], metavar="COMMAND", help="run it in a loop; may be repeated")
     add("--daemon", action="append", default=[], metavar="COMMAND", help="start it once, as a daemon; may be repeated")
     add("--seconds", type=float, default=60.0, help="duration of the churn (60)")
-    add("--workers", type=int, help="concurrent sandboxes or pods (8; containerd and node 10)")
+    add("--workers", type=int, help="concurrent sandboxes or pods (8; node 10)")
     add("--addresses", type=int, default=12, help=f"size of the address range, at most {MOST_ADDRESSES} (12)")
-    add("--leak", type=float, metavar="PERCENT", help="sandboxes that leak (docker 15, containerd 3)")
+    add("--leak", type=float, default=15.0, metavar="PERCENT", help="docker: sandboxes that leak (15)")
     add("--kill", type=float, default=10.0, metavar="PERCENT", help="docker: sandboxes whose kubelet is killed (10)")
     add("--seed", type=int, default=secrets.randbits(32), help="random seed (default: a new one for each run)")
-    add("--reclaim", type=float, metavar="SECONDS", help="time for the cleaners after the churn (30; 60; 240)")
+    add("--reclaim", type=float, metavar="SECONDS", help="time for the cleaners after the churn (30; node 240)")
     add("--release", type=float, metavar="SECONDS", help="node: remove a reservation in use by hand at this time")
     add("--report", type=Path, metavar="FILE", help="write the result as JSON")
     given = parser.parse_args(arguments)
     if not 1 <= given.addresses <= MOST_ADDRESSES:
         parser.error(f"--addresses must be between 1 and {MOST_ADDRESSES}")
-    given.runtime = "node" if given.profile else given.runtime
-    workers, reclaim = _DEFAULTS[given.runtime]
+    workers, reclaim = (10, 240.0) if given.profile else (8, 30.0)
     given.workers, given.reclaim = given.workers or workers, given.reclaim or reclaim
     return Options(**vars(given))
 
@@ -116,7 +98,7 @@ def _document(finished: StressRun) -> dict[str, Any]:
     """Return the complete result for programs."""
     ledger, lifetimes = finished.ledger, finished.ledger.reclaim_seconds()
     return {
-        "runtime": finished.options.runtime,
+        "runtime": finished.options.profile or "docker",
         "seed": finished.options.seed,
         "seconds": finished.seconds,
         "counts": ledger.counts(),

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import processes
 from tests.bench.measure import get
-from tests.stress.run import RunState
+from tests.stress.run import Cleaner, RunState
 
 NODELEAK: Final = "nodeleak"
 ONE_LINER: Final = "one-liner"
@@ -51,7 +51,7 @@ def loop_command(text: str) -> str:
     """Return the shell command that is run in a loop beside docker."""
     named = {
         NODELEAK: shlex.join([nodeleak(), "clean", "--apply", "--output=json", "--cleanup-network=auto", *AT_ONCE]),
-        ONE_LINER: shlex.join(["bash", str(Path(__file__).with_name("one_liner_docker.sh"))]),
+        ONE_LINER: shlex.join(["bash", str(Path(__file__).with_name("one_liner.sh"))]),
         RESTORE: _RESTORE_AND_DIE.format(restore=shlex.join([nodeleak(), "restore", "--last", "--apply"])),
     }
     return named.get(text, text)
@@ -65,7 +65,7 @@ def daemon_command(text: str) -> str:
 
 
 @dataclass
-class _Process:
+class _Process(Cleaner):
     """A command of a run, with its output in files."""
 
     name: str
@@ -131,9 +131,6 @@ class Loop(_Process):
         self._thread = Thread(target=self._work, daemon=True)
         self._thread.start()
 
-    def watch(self) -> None:
-        """Each run is watched by itself."""
-
     def churn_is_over(self) -> None:
         if self.name == RESTORE and self._thread:
             self._may_run = False
@@ -184,9 +181,6 @@ class Daemon(_Process):
         if self._child is not None and (code := self._child.poll()) is not None:
             self._child = None
             self.state.fail(f"daemon {self.name} exited on its own with {code}:\n{self._said()}")
-
-    def churn_is_over(self) -> None:
-        """It cleans what is left."""
 
     def end(self) -> None:
         self.watch()

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from ipaddress import IPv4Network
 from pathlib import Path
-from random import Random
 from threading import Lock
 from typing import Any, Final
 
@@ -30,7 +29,7 @@ from tests.stress import cleaners
 from tests.stress.checker import Action
 from tests.stress.cleaners import Daemon, Loop
 from tests.stress.ledger import Ledger, Store
-from tests.stress.run import Context, RunState
+from tests.stress.run import Context
 
 HOST: Final = "unix:///var/run/docker.sock"
 """The engine of hack/cluster."""
@@ -247,36 +246,47 @@ class Lifecycle(Enum):
 _KILLED: Final = tuple(lifecycle for lifecycle in Lifecycle if lifecycle.name.startswith("KILLED"))
 
 
-class Abandoned:
-    """Sandboxes of killed workers, which the garbage collector removes late and in random order."""
+class GarbageCollector:
+    """The kubelet's: it removes sandboxes of killed workers, late, in random order, and half of them without DEL."""
 
-    def __init__(self, chance: Random) -> None:
-        self._chance, self._lock = chance, Lock()
+    def __init__(self, kubelet: Kubelet, context: Context) -> None:
+        self._kubelet, self._chance, self._state = kubelet, context.another_chance(), context.state
+        self._leaked = 0.5 if context.options.leak else 0.0
+        self._lock = Lock()
         self._due_at: dict[str, float] = {}
 
     def leave(self, sandbox: str) -> None:
         with self._lock:
             self._due_at[sandbox] = time.monotonic() + self._chance.uniform(0, _LATEST_REMOVAL)
 
-    def pick(self, *, all_of_them: bool) -> str | None:
-        """Take one sandbox that is due, or None."""
+    def work(self) -> None:
+        while not self._state.stopping.wait(0.02):
+            self.collect()
+
+    def collect(self, *, all_of_them: bool = False) -> None:
+        """Remove the sandboxes that are due."""
+        while not self._state.over.is_set() and (sandbox := self._pick(all_of_them=all_of_them)):
+            if self._chance.random() >= self._leaked:
+                self._kubelet.delete(sandbox)
+            self._kubelet.remove(sandbox)
+
+    def _pick(self, *, all_of_them: bool) -> str:
+        """Take one sandbox that is due; empty: none is."""
         with self._lock:
             now = time.monotonic()
             due = [sandbox for sandbox, due_at in self._due_at.items() if all_of_them or due_at <= now]
-            sandbox = self._chance.choice(due) if due else None
-            self._due_at.pop(sandbox or "", None)
+            sandbox = self._chance.choice(due) if due else ""
+            self._due_at.pop(sandbox, None)
             return sandbox
 
 
 class Worker:
     """One thread of a kubelet. After a kill it goes on with a new sandbox; the garbage collector gets the old one."""
 
-    def __init__(
-        self, kubelet: Kubelet, context: Context, leak: float, abandoned: Abandoned, adds: list[float]
-    ) -> None:
+    def __init__(self, kubelet: Kubelet, context: Context, collector: GarbageCollector, adds: list[float]) -> None:
         self._kubelet, self._chance, self._state = kubelet, context.another_chance(), context.state
-        self._leak, self._kill = leak, context.options.kill
-        self._abandoned, self._adds = abandoned, adds
+        self._leak, self._kill = context.options.leak, context.options.kill
+        self._collector, self._adds = collector, adds
         self._usual_add = 0.01
 
     def work(self) -> None:
@@ -285,7 +295,7 @@ class Worker:
             if self._survives(sandbox, self._lifecycle()):
                 self._kubelet.remove(sandbox)
             else:
-                self._abandoned.leave(sandbox)
+                self._collector.leave(sandbox)
 
     def _lifecycle(self) -> Lifecycle:
         drawn = self._chance.uniform(0, 100)
@@ -322,25 +332,6 @@ class Worker:
             left -= seconds
 
 
-class GarbageCollector:
-    """The kubelet's garbage collector. It skips DEL for half of the sandboxes, if sandboxes leak at all."""
-
-    def __init__(self, kubelet: Kubelet, abandoned: Abandoned, chance: Random, state: RunState, *, leaks: bool) -> None:
-        self._kubelet, self._abandoned, self._chance, self._state = kubelet, abandoned, chance, state
-        self._leaked = 0.5 if leaks else 0.0
-
-    def work(self) -> None:
-        while not self._state.stopping.wait(0.02):
-            self.collect()
-
-    def collect(self, *, all_of_them: bool = False) -> None:
-        """Remove the sandboxes that are due."""
-        while not self._state.over.is_set() and (sandbox := self._abandoned.pick(all_of_them=all_of_them)):
-            if self._chance.random() >= self._leaked:
-                self._kubelet.delete(sandbox)
-            self._kubelet.remove(sandbox)
-
-
 class DockerRuntime:
     """docker, host-local and a kubelet's threads."""
 
@@ -350,14 +341,10 @@ class DockerRuntime:
         host_local = HostLocal(directories.state.parent, directories.networks, addresses)
         self.store = Store(directories.store, addresses, context.ledger)
         self.journal = directories.state / "journal"
-        self._context, self._leak = context, 15.0 if options.leak is None else options.leak
+        self._context = context
         cache = Cache(directories.cache, host_local.netconf)
         self._kubelet = Kubelet(_connected(), secrets.token_hex(4), host_local, cache, self.store, context.ledger)
-        self._abandoned = Abandoned(context.another_chance())
-        self._collector = GarbageCollector(
-            self._kubelet.for_another_thread(), self._abandoned, context.another_chance(), context.state,
-            leaks=self._leak > 0,
-        )  # fmt: skip
+        self._collector = GarbageCollector(self._kubelet.for_another_thread(), context)
         self._adds: list[float] = []
         self._staying = ""
         common = (directories.environment(), directories.logs, context.state)
@@ -384,7 +371,7 @@ class DockerRuntime:
 
     def churn(self) -> Sequence[Callable[[], None]]:
         workers = [
-            Worker(self._kubelet.for_another_thread(), self._context, self._leak, self._abandoned, self._adds)
+            Worker(self._kubelet.for_another_thread(), self._context, self._collector, self._adds)
             for _ in range(self._context.options.workers)
         ]
         return [self._collector.work, *(worker.work for worker in workers)]

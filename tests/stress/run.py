@@ -56,18 +56,15 @@ class RunState:
 class Options:
     """The command line."""
 
-    runtime: str
-    version: str
-    """Of containerd."""
     profile: str
-    """Of the whole node (hack/cluster)."""
+    """Of the whole node (hack/cluster); empty: docker."""
     cleaner: Sequence[str]
     daemon: Sequence[str]
     seconds: float
     workers: int
     addresses: int
-    leak: float | None
-    """Percentage of the sandboxes that leak; None: the default of the runtime."""
+    leak: float
+    """Percentage of the sandboxes that leak."""
     kill: float
     """Percentage of the sandboxes during which the kubelet is killed."""
     seed: int
@@ -90,7 +87,7 @@ class Context:
         return Random(self.chance.random())  # noqa: S311 (chance, not secrecy)
 
 
-class Cleaner(Protocol):
+class Cleaner:
     """A command that cleans, in a loop or as a daemon."""
 
     def start(self) -> None: ...
@@ -99,7 +96,8 @@ class Cleaner(Protocol):
 
     def churn_is_over(self) -> None: ...
     def end(self) -> None: ...
-    def result(self) -> dict[str, Any]: ...
+    def result(self) -> dict[str, Any]:
+        return {}
 
 
 class Runtime(Protocol):

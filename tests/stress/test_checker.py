@@ -1,6 +1,5 @@
 """The checker reports every violation and nothing else, on short histories of one address."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from tests.stress.checker import Action, ActionEvent, Checker, Event, FileRead, ViolationKind, check
@@ -25,8 +24,11 @@ class Events:
         self.events.append(ActionEvent(self.now, action, sandbox, ip))
         return self
 
+    def created(self, sandbox: str = FIRST) -> "Events":
+        return self.action(Action.CREATED, sandbox)
+
     def holds(self, sandbox: str = FIRST) -> "Events":
-        return self.action(Action.CREATED, sandbox).action(Action.ADDED, sandbox, IP)
+        return self.created(sandbox).action(Action.ADDED, sandbox, IP)
 
     def seen(self, found: str | None, since: float | None = None) -> "Events":
         self.events.append(FileRead(self.now, self.now if since is None else since, IP, found))
@@ -38,59 +40,54 @@ class Events:
     def removed(self) -> "Events":
         return self.action(Action.RM_CALLED)
 
-    def kinds(self, left: dict[str, str] | None = None) -> Sequence[ViolationKind]:
-        return [violation.kind for violation in check(self.events, self.now, EMPTY if left is None else left)]
+    def killed(self) -> "Events":
+        return self.action(Action.KILLED)
 
 
 def held() -> Events:
     return Events().holds()
 
 
-def test_a_complete_lifecycle_is_no_violation() -> None:
-    ended = held().seen(FIRST).deleted().seen(None).removed()
-    assert ended.holds(SECOND).seen(SECOND).deleted(SECOND).kinds() == []
+def test_every_violation_is_reported_and_nothing_else() -> None:
+    for what, events, expected in (
+        (
+            "a complete lifecycle",
+            held().seen(FIRST).deleted().seen(None).removed().holds(SECOND).seen(SECOND).deleted(SECOND),
+            [],
+        ),
+        ("a holder without its file, reported once", held().seen(FIRST).seen(None).seen(None), [TAKEN]),
+        ("a holder with an empty file", held().seen(""), [TAKEN]),
+        ("a holder with the file of another", held().created(SECOND).seen(SECOND), [TAKEN, HELD_TWICE]),
+        ("the container of a killed worker holds until it is removed", held().seen(None).removed(), [TAKEN]),
+        ("a killed ADD holds from its first read", Events().created().seen(FIRST).killed().seen(None), [TAKEN]),
+        ("until its DEL", Events().created().seen(FIRST).killed().deleted().seen(None), []),
+        ("a killed ADD that had reserved nothing", Events().created().killed().seen(None), []),
+        ("two holders", held().holds(SECOND).seen(SECOND), [HELD_TWICE]),
+        ("two holders in turn", held().seen(None).holds(SECOND).seen(SECOND), [TAKEN, HELD_TWICE]),
+        (
+            "the second holder is checked too",
+            held().seen(None).holds(SECOND).deleted().seen(None),
+            [TAKEN, HELD_TWICE, TAKEN],
+        ),
+        ("a reclaimed leak", held().removed().seen(None).holds(SECOND).seen(SECOND).deleted(SECOND), []),
+        ("a read that overlaps an ADD", held().seen(None, since=0.5).seen(FIRST), []),
+        ("a read that overlaps a DEL", held().deleted().seen(None, since=1.5), []),
+        (
+            "a read that overlaps another ADD",
+            held().deleted().holds(SECOND).seen(FIRST, since=1.5).seen(SECOND),
+            [],
+        ),
+    ):
+        assert [violation.kind for violation in check(events.events, events.now, EMPTY)] == expected, what
 
 
-def test_a_holder_without_its_file_is_reported_once() -> None:
-    assert held().seen(FIRST).seen(None).seen(None).kinds() == [TAKEN]
-    assert held().seen("").kinds() == [TAKEN]
-    assert held().action(Action.CREATED, SECOND).seen(SECOND).kinds() == [TAKEN, HELD_TWICE]
-
-
-def test_the_container_of_a_killed_worker_holds_its_address_until_it_is_removed() -> None:
-    assert held().seen(None).removed().kinds() == [TAKEN]
-
-
-def test_the_reservation_of_a_killed_add_is_held_from_its_first_read() -> None:
-    def killed() -> Events:
-        return Events().action(Action.CREATED).seen(FIRST).action(Action.KILLED)
-
-    assert killed().seen(None).kinds() == [TAKEN]
-    assert killed().deleted().seen(None).kinds() == []
-    assert Events().action(Action.CREATED).action(Action.KILLED).seen(None).kinds() == []
-
-
-def test_an_address_of_two_sandboxes_is_held_twice_even_if_the_removal_was_not_observed() -> None:
-    assert held().holds(SECOND).seen(SECOND).kinds() == [HELD_TWICE]
-    assert held().seen(None).holds(SECOND).seen(SECOND).kinds() == [TAKEN, HELD_TWICE]
-    # The second holder is checked too.
-    assert held().seen(None).holds(SECOND).deleted().seen(None).kinds() == [TAKEN, HELD_TWICE, TAKEN]
-
-
-def test_a_leak_is_a_violation_only_if_it_stays() -> None:
-    assert held().removed().seen(None).holds(SECOND).seen(SECOND).deleted(SECOND).kinds() == []
-    assert held().removed().seen(FIRST).kinds({**EMPTY, IP: FIRST}) == [ViolationKind.UNRECLAIMED]
-
-
-def test_any_other_file_left_in_the_store_is_a_violation() -> None:
+def test_a_leak_or_any_other_file_that_stays_is_a_violation() -> None:
+    leak, ended = held().removed().seen(FIRST), held().deleted()
+    (violation,) = check(leak.events, leak.now, {**EMPTY, IP: FIRST})
+    assert violation.kind is ViolationKind.UNRECLAIMED
     for left in ({IP: ""}, {IP: SECOND}, {"quarantine": "(a directory)"}, {f".{IP}.tmp": FIRST}):
-        assert held().deleted().kinds({**EMPTY, **left}) == [ViolationKind.LEFT_OVER]
-
-
-def test_a_read_that_overlaps_a_change_is_no_evidence() -> None:
-    assert held().seen(None, since=0.5).seen(FIRST).kinds() == []
-    assert held().deleted().seen(None, since=1.5).kinds() == []
-    assert held().deleted().holds(SECOND).seen(FIRST, since=1.5).seen(SECOND).kinds() == []
+        (violation,) = check(ended.events, ended.now, {**EMPTY, **left})
+        assert violation.kind is ViolationKind.LEFT_OVER
 
 
 def test_leaks_are_counted_once_with_their_lifetime() -> None:

@@ -1,4 +1,4 @@
-"""A whole node of today (hack/cluster --profile): pods come and go, and the runtime and the kubelet are killed.
+"""A whole node of today (hack/cluster --profile): pods come and go; runtime, kubelet and slowed CNI plugins are killed.
 
 `nodeleak run --cleanup=auto` cleans without waiting periods. The kernel alone says who has which address (`kernel.py`,
 `oracle.py`): no live process may lose its reservation, and no address may be in two network namespaces.
@@ -21,15 +21,15 @@ from typing import Any, Final
 from agent.sources.source_error import SourceError
 from tests import processes
 from tests.containerd.client import Kubelet
-from tests.e2e.agent import Daemon
 from tests.e2e.modern.node import ModernNode
 from tests.e2e.node import run
+from tests.e2e.nodeleak import Daemon
 from tests.stress.checker import Action
 from tests.stress.cleaners import AT_ONCE, WITHOUT_CAPS
 from tests.stress.kernel import Kernel
 from tests.stress.ledger import Store
 from tests.stress.oracle import Oracle
-from tests.stress.run import Context
+from tests.stress.run import Cleaner, Context
 
 RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}
 """The program of the runtime by profile."""
@@ -38,22 +38,26 @@ _CLEANUP: Final = ("--cleanup=auto", "--cleanup-network=auto", "--release-host-p
 _SETTINGS: Final = ("--interval=500ms", "--listen=:0", *_CLEANUP)
 _EVERY_KILL, _EVERY_LEAK, _EVERY_CHANGE = (1.0, 5.0), (0.5, 4.0), (0.5, 3.0)
 _EVERY_LOOK: Final = 0.3
+_PLUGINS: Final = ("host-local", "bridge")
+_SLOW: Final = """#!/bin/sh
+sleep 0.1
+"$0.real"
+code=$?
+sleep 0.1
+exit $code
+"""
+"""In place of host-local: a pod is in the middle of being created or removed for longer than a snapshot takes."""
 _SETTLES: Final = 8.0
 """Seconds until pods that somebody else runs here have started again, after the node was cleared."""
 _LONGEST_UNSTARTED, _LONGEST_WAIT, _WIND_DOWN = 20.0, 15.0, 120.0
 _BATCH: Final = 4
 
 
-class _DeployedDaemon:
+class _DeployedDaemon(Cleaner):
     """The daemon on the node, which is started and stopped with it."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-
-    def start(self) -> None: ...
-    def watch(self) -> None: ...
-    def churn_is_over(self) -> None: ...
-    def end(self) -> None: ...
 
     def result(self) -> dict[str, Any]:
         events = Counter(line["event"] for line in self._daemon.lines())
@@ -95,7 +99,7 @@ class WholeNode:
 
     def churn(self) -> Sequence[Callable[[], None]]:
         by_hand = [] if self._options.release is None else [self._release_by_hand]
-        return [self._come_and_go, self._kill, self._leak, *by_hand]
+        return [self._come_and_go, self._kill, self._kill_plugins, self._leak, *by_hand]
 
     def left(self) -> dict[str, str]:
         """Return the files in the store, without the reservations of pods that somebody else runs here."""
@@ -146,7 +150,7 @@ class WholeNode:
 
     def _pods(self) -> dict[str, str]:
         """Return the UIDs of all pods by name, also of those that are ending."""
-        listed = json.loads(self._node.kubectl("get", "pods", *self._node.own_pods, "-o", "json"))
+        listed = self._node.cluster.get("pods", *self._node.own_pods)
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in listed["items"]}
 
     def _delete(self, names: list[str], uids: dict[str, str]) -> None:
@@ -164,6 +168,14 @@ class WholeNode:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     self._kills[program] += 1
+
+    def _kill_plugins(self) -> None:
+        """Kill a plugin now and then; what it started goes on without it."""
+        chance = self._context.another_chance()
+        while not self._state.stopping.wait(chance.uniform(0.5, 3.0)):
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(chance.choice(self._kernel.running(_PLUGINS)), signal.SIGKILL)
+                self._kills["plugins"] += 1
 
     def _wait_for_a_pod(self) -> None:
         """Wait until another pod has come: a node that is killed too often starts none."""
@@ -195,16 +207,11 @@ class WholeNode:
             sandbox = f"{chance.getrandbits(256):064x}"
             self._ledger.action(Action.CREATED, sandbox)
             self._ledger.action(Action.RM_CALLED, sandbox)
-            variables = {
-                "CNI_COMMAND": "ADD",
-                "CNI_CONTAINERID": sandbox,
-                "CNI_NETNS": "/proc/self/ns/net",
-                "CNI_NETNS_OVERRIDE": "1",
-                "CNI_IFNAME": "eth0",
-                "CNI_PATH": "/opt/cni/bin",
-            }
-            words = [f"{name}={value}" for name, value in variables.items()]
-            run(*self._node.inside, "env", *words, "/opt/cni/bin/host-local", text=json.dumps(self._plugin))
+            words = (
+                f"CNI_COMMAND=ADD CNI_CONTAINERID={sandbox} CNI_NETNS=/proc/self/ns/net CNI_NETNS_OVERRIDE=1 "
+                "CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local.real"
+            )
+            run(*self._node.inside, "env", *words.split(), text=json.dumps(self._plugin))
             self._planted.add(sandbox)
 
     def _release_by_hand(self) -> None:
@@ -225,7 +232,7 @@ class WholeNode:
         """Delete all pods and what the runtime has lost of them."""
         self._ending |= set(self._pods().values())
         self._node.kubectl("delete", "pods", *self._node.own_pods, "--grace-period=1", "--timeout=90s")
-        kubelet = Kubelet(Path(f"/proc/{self._node.first}/root{self._node.env['NODE_CRI_SOCKET']}"), "", "")
+        kubelet = self._node.kubelet
         for _ in processes.until(time.monotonic() + _WIND_DOWN, every=0.5):
             with contextlib.suppress(SourceError):
                 if not self._collected(kubelet):
@@ -262,6 +269,18 @@ def _first_plugin(node: ModernNode) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def _slow_host_local(node: ModernNode) -> Iterator[None]:
+    plugin = node.plugins / "host-local"
+    real = plugin.rename(node.plugins / "host-local.real")
+    plugin.write_text(_SLOW)
+    plugin.chmod(0o755)
+    try:
+        yield
+    finally:
+        real.replace(plugin)
+
+
+@contextlib.contextmanager
 def prepared(context: Context) -> Iterator[WholeNode]:
     """Return the node with a running daemon; it is left running, without pods and leaks."""
     os.environ["CLUSTER_PROFILE"] = context.options.profile
@@ -272,6 +291,7 @@ def prepared(context: Context) -> Iterator[WholeNode]:
         node.clear()
         stack = contextlib.ExitStack()
         try:
+            stack.enter_context(_slow_host_local(node))
             yield WholeNode(context, node, stack.enter_context(node.daemon(*_SETTINGS)))
         finally:
             with contextlib.redirect_stdout(io.StringIO()):  # it shows its log, which is long

@@ -88,19 +88,9 @@ def _has_subnet(node: ModernNode, daemon: subprocess.Popen[str]) -> None:
 @contextmanager
 def allowed(node: ModernNode) -> Iterator[None]:
     """Let the node's account do what flannel and Multus need, and list Events, during the block."""
-    account, name = f"system:node:{node.cluster.node}", f"e2e-{node.cluster.node}"
-    role = {"kind": "ClusterRole", "metadata": {"name": name}, "rules": NODES_MAY}
-    binding = {
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": account}],
-    }
-    for one in (role, binding):
-        node.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "rbac.authorization.k8s.io/v1", **one}))
-    try:
+    account = f"system:node:{node.cluster.node}"
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": account}
+    with node.cluster.may(f"e2e-{node.cluster.node}", NODES_MAY, subject):
         # The server learns of them a moment later.
         eventually(lambda: node.kubectl("auth", "can-i", "list", "events", f"--as={account}"))
         yield
-    finally:
-        node.kubectl("delete", "clusterrole,clusterrolebinding", name)

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from agent.sources.source_error import SourceError
 from tests.containerd.client import Kubelet
-from tests.e2e.agent import BOLD, Cleaned, Daemon, Nodeleak, Report
-from tests.e2e.node import Cluster, eventually, host_local, pod_with, reservations, run
+from tests.e2e.node import ROOT, Cluster, eventually, host_local, pod_with, reservations, run
+from tests.e2e.nodeleak import BOLD, Cleaned, Daemon, Nodeleak, Report
 from tests.processes import environment
 from tests.wire import needs
 
-_SCRIPT: Final = Path(__file__).parents[3] / "hack" / "cluster"
+_SCRIPT: Final = ROOT / "hack" / "cluster"
 _CANNOT_RUN: Final = 3
 """The exit code of hack/cluster if this machine cannot have what the profile needs."""
 _KUBECONFIG: Final = Path("/etc/kubernetes/kubelet.conf")
@@ -49,7 +49,8 @@ class ModernNode:
         needs(started.returncode != _CANNOT_RUN, started.stderr.strip())
         assert started.returncode == 0, started.stdout + started.stderr
         env = dict(re.findall(r"^export (\w+)=(.*)$", _cluster(profile, "env"), re.MULTILINE))
-        cluster = Cluster(env["NODE_NAME"], Path(env["KUBECONFIG"]), _KUBECONFIG, env["NODE_POD_CIDR"])
+        kubectl = Path(env["CLUSTER_KUBERNETES_BIN"]) / "kubectl"
+        cluster = Cluster(env["NODE_NAME"], Path(env["KUBECONFIG"]), _KUBECONFIG, env["NODE_POD_CIDR"], kubectl)
         return cls(profile, env, cluster, Nodeleak(cluster, logs))
 
     # The node as a whole
@@ -79,6 +80,10 @@ class ModernNode:
         finally:
             _cluster(self.profile, "start", *units)
 
+    def restart_kubelet(self) -> None:
+        with self.stopped("kubelet"):
+            pass
+
     @property
     def inside(self) -> tuple[str, ...]:
         """Command prefix: run on the node."""
@@ -87,14 +92,8 @@ class ModernNode:
     def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
         return run(*self.inside, *command, codes=codes).stdout
 
-    @property
-    def kubectl_program(self) -> Path:
-        """A current one."""
-        return Path(self.env["CLUSTER_KUBERNETES_BIN"]) / "kubectl"
-
     def kubectl(self, *arguments: str, text: str = "") -> str:
-        """Run a current kubectl as administrator."""
-        return run(self.kubectl_program, "--kubeconfig", self.cluster.admin, *arguments, text=text).stdout
+        return self.cluster.kubectl(*arguments, text=text)
 
     # Its files, from outside
 
@@ -164,8 +163,7 @@ class ModernNode:
     def ask_for(self, count: int) -> list[str]:
         """Create pods without waiting, and return their names."""
         names = [f"e2e-{self.profile}-{secrets.token_hex(3)}" for _ in range(count)]
-        pods = [pod_with(self.cluster, name, {}) for name in names]
-        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+        self.cluster.apply(*(pod_with(self.cluster, name) for name in names))
         return names
 
     def ready(self, names: Iterable[str]) -> None:
@@ -173,7 +171,7 @@ class ModernNode:
         self.kubectl("wait", "pods", *names, "--for=condition=Ready", "--timeout=120s")
 
     def pod(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.kubectl("get", "pod", name, "-o", "json"))
+        found: dict[str, Any] = self.cluster.get("pod", name)
         return found
 
     def address(self, name: str) -> str:
@@ -204,10 +202,15 @@ class ModernNode:
         """Options of kubectl: the pods of tests on this node. Other nodes share its control plane."""
         return ("-l", "app=nodeleak-e2e", f"--field-selector=spec.nodeName={self.cluster.node}")
 
+    @property
+    def kubelet(self) -> Kubelet:
+        """Asks the runtime as the kubelet does."""
+        return Kubelet(Path(f"/proc/{self.first}/root{self.env['NODE_CRI_SOCKET']}"), "", "")
+
     def clear(self) -> None:
         """Delete all pods of tests, remove what is left of them, and release every address."""
         self.kubectl("delete", "pods", *self.own_pods, "--grace-period=0", "--force")
-        kubelet = Kubelet(Path(f"/proc/{self.first}/root{self.env['NODE_CRI_SOCKET']}"), "", "")
+        kubelet = self.kubelet
         eventually(lambda: _collect(kubelet), 90)
         for network in self.networks.glob("*"):
             for ip in reservations(network):

@@ -1,6 +1,5 @@
 """A kubelet of today still rejects pods whose device plugin registers late, but no pod that already runs."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,13 @@ pytestmark = pytest.mark.e2e
 def test_a_kubelet_restart_rejects_new_pods_only(node: ModernNode, tmp_path: Path) -> None:
     try:
         with DevicePlugin(tmp_path / "plugin.log", node.inside) as plugin:
-            eventually(lambda: _offers(node, "3"), 30)
+            eventually(lambda: node.cluster.described_node()["status"]["allocatable"].get(RESOURCE), 30, equal="3")
             _ask(node, "e2e-device-old")
             node.ready(["e2e-device-old"])
             before = node.pod("e2e-device-old")
             assert node.scan().findings == []
 
-            with node.stopped("kubelet"):
-                pass
+            node.restart_kubelet()
             _ask(node, "e2e-device-new")
             eventually(lambda: _rejected(node, "e2e-device-new"), 30)
             kept = node.pod("e2e-device-old")
@@ -33,7 +31,7 @@ def test_a_kubelet_restart_rejects_new_pods_only(node: ModernNode, tmp_path: Pat
 
             plugin.kill()
             plugin.start()
-            eventually(lambda: _offers(node, "3"), 30)
+            eventually(lambda: node.cluster.described_node()["status"]["allocatable"].get(RESOURCE), 30, equal="3")
             findings = node.scan(codes=(0, 1, 2)).findings
             assert {(found["detector"], found.get("pod")) for found in findings} == {
                 ("rejected_pod", "default/e2e-device-new")
@@ -46,13 +44,7 @@ def test_a_kubelet_restart_rejects_new_pods_only(node: ModernNode, tmp_path: Pat
 
 
 def _ask(node: ModernNode, name: str) -> None:
-    pod = pod_with(node.cluster, name, {RESOURCE: 1})
-    node.kubectl("apply", "-f", "-", text=json.dumps(pod))
-
-
-def _offers(node: ModernNode, count: str) -> None:
-    found = json.loads(node.kubectl("get", "node", node.cluster.node, "-o", "json"))
-    assert found["status"]["allocatable"].get(RESOURCE) == count
+    node.cluster.apply(pod_with(node.cluster, name, {RESOURCE: 1}))
 
 
 def _rejected(node: ModernNode, name: str) -> None:

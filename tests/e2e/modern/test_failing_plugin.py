@@ -1,14 +1,13 @@
 """A CNI plugin fails in ADD and in DEL: each retry of a pod takes another address, and nothing gives it back."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
 
-from tests.e2e.agent import BOLD, Daemon
 from tests.e2e.node import eventually, pod_with
+from tests.e2e.nodeleak import BOLD
 from tests.wire import only_with
 
 from .layouts import LAYOUTS
@@ -87,7 +86,10 @@ def test_the_plugin_is_named_before_the_leaks_that_it_makes(
 
             before = node.reserved()
             with node.daemon("--cleanup=auto", "--interval=2s", *BOLD, "--confirm-after=1ms") as daemon:
-                eventually(lambda: _refuses(daemon))
+                eventually(
+                    lambda: daemon.metrics().by("reason", "releases_refused_total").get("plugin_failing", 0) > 0,
+                    equal=True,
+                )
             assert before.items() <= node.reserved().items()
         node.clean("--apply")
         node.ready(names)
@@ -95,17 +97,12 @@ def test_the_plugin_is_named_before_the_leaks_that_it_makes(
 
 
 def _ask_for(node: ModernNode, count: int) -> list[str]:
-    pods = [pod_with(node.cluster, f"e2e-{node.profile}-failing-{number}", {}) for number in range(count)]
+    pods = [pod_with(node.cluster, f"e2e-{node.profile}-failing-{number}") for number in range(count)]
     for number, pod in enumerate(pods):
         (container,) = pod["spec"]["containers"]
         container["ports"] = [{"containerPort": 80, "hostPort": 8080 + number}]
-    node.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    node.cluster.apply(*pods)
     return [pod["metadata"]["name"] for pod in pods]
-
-
-def _refuses(daemon: Daemon) -> None:
-    refused = daemon.metrics().by("reason", "releases_refused_total")
-    assert refused.get("plugin_failing"), (refused, daemon.log.read_text())
 
 
 def _told(node: ModernNode) -> Any:

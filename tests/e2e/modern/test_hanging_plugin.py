@@ -1,6 +1,6 @@
 """An ADD outlives its runtime: its IPAM plugin has reserved an address, hangs, and may yet give it to the pod."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -43,28 +43,19 @@ def _hanging_host_local(node: ModernNode) -> Iterator[None]:
 def test_an_address_is_not_released_while_a_plugin_may_give_it_to_a_pod(node: ModernNode) -> None:
     before = node.reserved()
     (name,) = node.ask_for(1)
-    (ip,) = eventually(lambda: _reserved(node, before), 60)
+    eventually(lambda: len(node.reserved().keys() - before), equal=1)
+    (ip,) = node.reserved().keys() - before
     node.run("pkill", "-KILL", "-x", node.profile)
     node.kubectl("delete", "pod", name, "--grace-period=0", "--force")
     node.start()
     assert node.run("pgrep", "-x", _PLUGINS).split(), "the plugins have ended with their runtime"
 
-    verdict = eventually(lambda: _verdict(node, ip), 60)
+    verdict = eventually(lambda: node.clean("--apply", codes=(0, 3, 6)).verdicts.get(ip, ""))
     # Other runtimes than CRI-O still have a record of the sandbox.
     assert verdict == "plugin_at_work" if node.profile == "crio" else verdict != "released"
 
     _end_plugins(node)
     eventually(lambda: _is_free(node, ip), 90)
-
-
-def _reserved(node: ModernNode, before: Collection[str]) -> set[str]:
-    ips = {ip for ip in node.reserved() if ip not in before}
-    assert ips, before
-    return ips
-
-
-def _verdict(node: ModernNode, ip: str) -> str:
-    return node.clean("--apply", codes=(0, 3, 6)).verdicts.get(ip, "")
 
 
 def _is_free(node: ModernNode, ip: str) -> None:

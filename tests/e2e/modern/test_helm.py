@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.deploy.helm import CHART, program
-from tests.e2e.agent import BOLD
-from tests.e2e.alert_to_fix import HASTY
 from tests.e2e.deployment import IMAGE, MODERN_TAG
 from tests.e2e.node import eventually, run
+from tests.e2e.nodeleak import BOLD, Report
+from tests.e2e.plugin import HASTY
 
 from .node import ModernNode
 
@@ -45,7 +45,7 @@ class Release:
     def nodeleak(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
         """Run a command of the agent, whose daemon has done its first sync, and return its JSON output."""
         command = ("exec", "daemonset/nodeleak", "--", "nodeleak", *arguments, "-o", "json")
-        kubectl = (self._node.kubectl_program, "--kubeconfig", self._node.cluster.admin, _NAMESPACE)
+        kubectl = (self._node.cluster.program, "--kubeconfig", self._node.cluster.admin, _NAMESPACE)
         document: dict[str, Any] = json.loads(run(*kubectl, *command, codes=codes).stdout)
         return document
 
@@ -69,11 +69,12 @@ def release(node: ModernNode, node_with_image: ModernNode, tmp_path: Path) -> It
 def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(node: ModernNode, release: Release) -> None:
     assert "Cleanup: off." in release.apply("install")
     healthy, leaked = node.pods(2), node.reserve(3)
-    states = {item["ip"]: item["state"] for item in release.nodeleak("scan")["reservations"]}
-    assert states == dict.fromkeys(healthy, "in_use") | dict.fromkeys(leaked, "leaked")
+    assert Report(0, release.nodeleak("scan")).states == dict.fromkeys(healthy, "in_use") | dict.fromkeys(
+        leaked, "leaked"
+    )
 
     release.apply("upgrade", "cleanup=auto", "nodeCondition=true", "admissionPolicy=true")
-    eventually(lambda: _holds(node, healthy), 30)
+    eventually(lambda: node.reserved().keys(), 30, equal=healthy.keys())
     assert {name.partition("/")[2] for name in release.objects()} >= {"nodeleak-node-condition", "nodeleak-own-node"}
 
     release.helm("rollback", "agent", "1", "--wait", "--timeout=150s")
@@ -85,7 +86,3 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(node: Moder
 
     release.helm("uninstall", "agent", "--wait")
     assert release.objects() == []
-
-
-def _holds(node: ModernNode, ips: dict[str, str]) -> None:
-    assert node.reserved().keys() == ips.keys()

@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.agent import Report
 from tests.e2e.node import eventually
+from tests.e2e.nodeleak import Report
 from tests.wire import only_with
 
 from .layouts import LAYOUTS, MACVLAN, Layout
@@ -44,21 +44,21 @@ def test_leaks_fill_the_range_and_are_released(node: ModernNode, layout: Layout)
     node.leak(_LEAKS)
     eventually(lambda: _is_full(node, layout))
     node.leak(_LEAKS)  # nothing is free now, so no pod runs any more
-    eventually(lambda: _no_address(node, names))
+    eventually(lambda: [name for name in names if node.pod(name)["status"].get("podIP")], equal=[])
     report = eventually(lambda: _all_leaked(node))
     assert report.network["free"] == 0
     assert report.subjects("exhausted_range")[layout.network]["severity"] == "critical"
 
-    leaked = {ip for ip, state in node.scan(*_EAGER).states.items() if state == "leaked"}
+    leaked = node.scan(*_EAGER).having("leaked")
     assert len(leaked) >= _PODS
-    released = {ip for ip, verdict in node.clean("--apply").verdicts.items() if verdict == "released"}
+    released = node.clean("--apply").released
     assert released == leaked
     node.ready(names)
     now = eventually(lambda: _all_in_use(node))
 
     free = min(ip for ip in released - now if "." in ip)
     node.nodeleak.restore(free, "--apply", wrapped=node.inside)
-    restored = {ip for ip, state in node.scan(*_EAGER).states.items() if state == "leaked"}  # dual stack: both
+    restored = node.scan(*_EAGER).having("leaked")  # dual stack: both
     assert free in restored <= released
     again = node.clean("--apply", *(f"--ip={ip}" for ip in restored)).verdicts
     assert {again[ip] for ip in restored} == {"released"}
@@ -82,7 +82,7 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
     assert "released" not in node.clean("--apply").verdicts.values()
     node.run("sh", "-c", "awk '$3 == \"nsfs\" {print $2}' /proc/mounts | xargs -r umount")
     left = before & node.scan(*_EAGER).states.keys()
-    assert {ip for ip, verdict in node.clean("--apply").verdicts.items() if verdict == "released"} == left
+    assert node.clean("--apply").released == left
 
 
 def test_addresses_of_macvlan_stay_while_a_namespace_of_an_unknown_sandbox_is_mounted(node: ModernNode) -> None:
@@ -94,7 +94,7 @@ def test_addresses_of_macvlan_stay_while_a_namespace_of_an_unknown_sandbox_is_mo
         node.leak("ghosts")
         node.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
         node.run("rm", "-rf", "/var/lib/cni/results", "/var/lib/cni/cache")
-        leaked = {ip for ip, state in node.scan(*_EAGER).states.items() if state == "leaked"}
+        leaked = node.scan(*_EAGER).having("leaked")
         assert leaked
         verdicts = node.clean("--apply").verdicts
         assert {verdicts[ip] for ip in leaked} == {"probe_unanswered"}
@@ -110,19 +110,9 @@ def _is_full(node: ModernNode, layout: Layout) -> None:
     assert len(addresses) == layout.size, addresses
 
 
-def _no_address(node: ModernNode, names: list[str]) -> None:
-    for name in names:
-        status = node.pod(name)["status"]
-        assert not status.get("podIP"), status
-
-
 def _all_leaked(node: ModernNode) -> Report:
     report = node.scan(*_EAGER, codes=(0, 3))
-    assert set(report.states.values()) == {"leaked"}, (
-        report.states,
-        report.unavailable,
-        report.document["reservations"][:1],
-    )
+    assert set(report.states.values()) == {"leaked"}, (report.states, report.unavailable)
     return report
 
 

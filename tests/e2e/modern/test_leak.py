@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.e2e.agent import Report
 from tests.e2e.node import eventually
+from tests.e2e.nodeleak import Report
 from tests.wire import only_with
 
 from .layouts import LAYOUTS
@@ -25,15 +25,34 @@ def test_a_healthy_node_has_no_findings(node: ModernNode) -> None:
 @pytest.mark.every_runtime
 def test_lost_addresses_are_named_and_released(node: ModernNode) -> None:
     pods = node.pods(_PODS)
-    node.leak("records")  # CRI-O repairs itself with libcni's cached results
-    now = node.recreated(pods)
-    report = node.scan("--grace=0s", codes=(0, 1, 2))
-    assert report.states == dict.fromkeys(pods, "leaked") | dict.fromkeys(now, "in_use")
-    assert report.subjects("leaked_reservation")
-    cleaned = node.clean("--apply")
-    assert {ip for ip, verdict in cleaned.verdicts.items() if verdict == "released"} == pods.keys()
-    assert node.reserved().keys() == now.keys()
+    with node.daemon("--interval=1s", "--grace=0s", "--confirm-after=2s") as daemon:
+        eventually(lambda: daemon.report().states, 30, equal=dict.fromkeys(pods, "in_use"))
+        node.leak("records")  # CRI-O repairs itself with libcni's cached results
+        now = node.recreated(pods)
+        eventually(lambda: len(daemon.report().subjects("leaked_reservation")), 90, equal=_PODS)
+        report = node.scan("--grace=0s", codes=(0, 1, 2))
+        assert report.states == dict.fromkeys(pods, "leaked") | dict.fromkeys(now, "in_use")
+        assert report.subjects("leaked_reservation").keys() == {f"{node.network}/{ip}" for ip in pods}
+        assert node.clean("--apply").released == pods.keys()
+        assert node.reserved().keys() == now.keys()
+        eventually(lambda: daemon.report().findings, 30, equal=[])
     assert node.scan().findings == []
+
+
+def test_a_runtime_that_is_stopped_or_restarts_makes_addresses_unknown_and_never_leaked(node: ModernNode) -> None:
+    only_with(node.profile in {"containerd", "crio"}, "a runtime of one program")
+    addresses = node.pods(_PODS)
+    with node.stopped(node.profile):
+        report = node.scan("--grace=0s", codes=(3,))
+        assert set(report.states.values()) == {"unknown"}
+        assert {"containers", "networks"} <= report.unavailable
+        assert node.clean("--apply", codes=(3,)).verdicts == {}
+    node.run("pkill", "-KILL", "-x", node.profile)
+    for _ in range(20):
+        report = node.scan("--grace=0s", "--confirm-after=1ms", "--api=off", codes=(0, 3))
+        assert not {"leaked", "candidate"} & {*report.states.values()}
+    eventually(lambda: _all_in_use(node))
+    assert node.reserved().keys() == addresses.keys()
 
 
 @pytest.mark.every_runtime

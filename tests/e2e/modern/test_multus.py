@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.agent import Report
 from tests.e2e.node import eventually, pod_with
+from tests.e2e.nodeleak import Report
 
 from .layouts import MULTUS
 from .networks import allowed, configured
@@ -46,7 +46,7 @@ def _attachment(name: str, plugin: dict[str, Any], **ipam: str) -> dict[str, Any
 def multus(node: ModernNode) -> Iterator[ModernNode]:
     """A node with Multus, whose attachment `storage` has five addresses."""
     with configured(node, MULTUS), allowed(node):
-        node.kubectl("apply", "-f", "-", text=json.dumps(_DEFINITION))
+        node.cluster.apply(_DEFINITION)
         storage = _attachment(
             "storage", {"type": "bridge", "bridge": "storage0"}, subnet=f"10.254.{node.number}.248/29"
         )
@@ -55,17 +55,16 @@ def multus(node: ModernNode) -> Iterator[ModernNode]:
             "lan", {"type": "macvlan", "master": "eth0"},
             subnet="10.254.0.0/24", rangeStart=f"10.254.0.{node.number}0", rangeEnd=f"10.254.0.{node.number}9",
         )  # fmt: skip
-        both = json.dumps({"apiVersion": "v1", "kind": "List", "items": [storage, lan]})
-        eventually(lambda: node.kubectl("apply", "-f", "-", text=both))
+        eventually(lambda: node.cluster.apply(storage, lan))
         yield node
 
 
 def _ask_for(node: ModernNode, count: int) -> list[str]:
     names = [f"e2e-{node.profile}-multus-{number}" for number in range(count)]
-    pods = [pod_with(node.cluster, name, {}) for name in names]
+    pods = [pod_with(node.cluster, name) for name in names]
     for pod in pods:
         pod["metadata"]["annotations"] = {f"{_GROUP.replace('cni.', 'v1.cni.')}/networks": "storage, lan"}
-    node.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    node.cluster.apply(*pods)
     return names
 
 
@@ -83,7 +82,7 @@ def test_the_networks_of_attachments_are_judged_and_released(multus: ModernNode)
     assert len(healthy.states) == 3 * _PODS
 
     multus.leak("records")
-    eventually(lambda: _storage_is_full(multus))
+    eventually(lambda: len(multus.reserved("storage")) >= 5, equal=True)
     multus.leak("records")
     report = eventually(lambda: _all_leaked(multus))
     assert report.subjects("exhausted_range")["storage"]["severity"] == "critical"
@@ -112,10 +111,6 @@ def _release(node: ModernNode, expected: set[str]) -> None:
     eventually(check, 30)
 
 
-def _storage_is_full(node: ModernNode) -> None:
-    assert len(node.reserved("storage")) >= 5, node.reserved("storage")
-
-
 def _all_leaked(node: ModernNode) -> Report:
     report = node.scan(*_EAGER, codes=(0, 3))
     assert set(report.states.values()) == {"leaked"}, (report.states, report.unavailable)
@@ -129,7 +124,7 @@ def test_a_reboot_loses_the_namespaces_before_multus_can_delete(multus: ModernNo
     multus.reboot()
     multus.ready(names)
     report = eventually(lambda: _settled(multus), 120)
-    leaked = {ip for ip, state in report.states.items() if state == "leaked"}
+    leaked = report.having("leaked")
     assert leaked <= before
     if leaked:
         _release(multus, leaked)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.e2e.agent import Daemon
 from tests.e2e.node import eventually
 
 from .node import ModernNode
@@ -14,24 +13,12 @@ DETECTOR = "unregistered_node"
 def test_a_deleted_node_is_reported_until_the_kubelet_restarts(node: ModernNode) -> None:
     assert node.scan().subjects(DETECTOR) == {}
     with node.daemon("--interval=500ms", "--confirm-after=1s", "--stale-after=10s") as daemon:
-        eventually(lambda: _all_read(daemon), 20)
+        eventually(lambda: (daemon.metrics().up("node"), daemon.metrics().up("pods")), 20, equal=(1, 1))
         node.kubectl("delete", "node", node.cluster.node)
         try:
-            eventually(lambda: _gone(daemon, node.cluster.node), 20)
+            eventually(lambda: daemon.opened(DETECTOR).keys(), 20, equal={f"Node {node.cluster.node}"})
+            confirmed = {"detector": DETECTOR, "severity": "critical", "phase": "confirmed"}
+            assert daemon.metrics().get("findings", **confirmed) == 1
         finally:
-            with node.stopped("kubelet"):
-                pass
-        eventually(lambda: _closed(daemon), 30)
-
-
-def _all_read(daemon: Daemon) -> None:
-    assert (daemon.metrics().up("node"), daemon.metrics().up("pods")) == (1, 1)
-
-
-def _gone(daemon: Daemon, name: str) -> None:
-    assert f"Node {name}" in daemon.opened(DETECTOR)
-    assert daemon.metrics().get("findings", detector=DETECTOR, severity="critical", phase="confirmed") == 1
-
-
-def _closed(daemon: Daemon) -> None:
-    assert DETECTOR in [event["detector"] for event in daemon.events("finding.closed")]
+            node.restart_kubelet()
+        eventually(lambda: DETECTOR in [line["detector"] for line in daemon.events("finding.closed")], 30, equal=True)

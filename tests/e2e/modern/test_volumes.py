@@ -33,10 +33,12 @@ def test_a_volume_whose_detach_failed_is_attached_again_and_not_reported(node: M
 
             _refuse_to_detach(node)
             disks.delete(_POD)
-            eventually(lambda: _check_lists(disks, in_use=False), 30)
+            eventually(lambda: [CSI_DISK in volumes for volumes in disks.lists()], 30, equal=[False, False])
             disks.make_with_claim(_POD)
-            eventually(lambda: _check_lists(disks, in_use=True), 30)
-            eventually(lambda: _has_settled(node), 130)
+            eventually(lambda: [CSI_DISK in volumes for volumes in disks.lists()], 30, equal=[True, False])
+            # Volumes are not checked in the first two minutes after a kubelet start.
+            age = ("ps", "-C", "kubelet", "-o", "etimes=")
+            eventually(lambda: int(node.run(*age).split()[0]) > 125, 130, equal=True)
             with _frozen_kubelet(node):
                 disks.looks_old(_POD)
                 eventually(lambda: _says_why(node), 60)
@@ -53,7 +55,7 @@ def test_a_volume_whose_detach_failed_is_attached_again_and_not_reported(node: M
             node.kubectl("delete", "pod", _POD, "--ignore-not-found", "--timeout=60s")
             if _attachments(node):
                 _detach(node)
-            eventually(lambda: _none(node), 60)
+            eventually(lambda: _attachments(node), equal=[])
 
 
 def _subjects(node: ModernNode, kubeconfig: str = _ADMIN) -> dict[str, Any]:
@@ -78,28 +80,13 @@ def _patch(node: ModernNode, change: dict[str, Any], *options: str) -> None:
 
 
 def _attachments(node: ModernNode) -> list[str]:
-    found = json.loads(node.kubectl("get", "volumeattachments", "-o", "json"))["items"]
+    found = node.cluster.get("volumeattachments")["items"]
     return [item["metadata"]["name"] for item in found if item["spec"]["nodeName"] == node.cluster.node]
-
-
-def _none(node: ModernNode) -> None:
-    assert _attachments(node) == []
-
-
-def _check_lists(disks: Disks, *, in_use: bool) -> None:
-    """Check that a volume is not attached, and whether it is in use."""
-    used, attached = disks.lists()
-    assert (CSI_DISK in used, CSI_DISK in attached) == (in_use, False)
-
-
-def _has_settled(node: ModernNode) -> None:
-    """Volumes are not checked in the first two minutes after a kubelet start."""
-    assert int(node.run("ps", "-C", "kubelet", "-o", "etimes=").split()[0]) > 125
 
 
 def _says_why(node: ModernNode) -> None:
     of_pod = f"involvedObject.name={_POD},reason=FailedAttachVolume"
-    found = json.loads(node.kubectl("get", "events", "-o", "json", f"--field-selector={of_pod}"))["items"]
+    found = node.cluster.get("events", f"--field-selector={of_pod}")["items"]
     pod = node.pod(_POD)["metadata"]["uid"]
     assert pod in {event["involvedObject"]["uid"] for event in found}
 

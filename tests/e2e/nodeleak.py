@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.bench.measure import get
 from tests.processes import environment
 
 from .node import STORE, Cluster, eventually, run
@@ -34,24 +34,21 @@ NO_STORE_TO_WRITE = (
 BOLD = ("--grace=0s", "--settle=0s", "--max-share=100%")
 """All settings of `clean` that turn guards off."""
 
-# A forked child inherits the peak memory of its parent, so a small process starts the command.
-_METER = """
-import json, resource, subprocess, sys, time
-began = time.monotonic()
-code = subprocess.call(sys.argv[2:])
-seconds, peak = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-with open(sys.argv[1], "w") as file:
-    json.dump({"seconds": seconds, "peak_rss": peak}, file)
-sys.exit(code)
-"""
-
 
 @dataclass(frozen=True)
-class Report:
-    """The JSON report of one scan."""
+class Output:
+    """What a command printed as JSON."""
 
     code: int
     document: dict[str, Any]
+
+    @property
+    def unavailable(self) -> set[str]:
+        return {one["source"] for one in self.document["unavailable"]}
+
+
+class Report(Output):
+    """Of one scan."""
 
     @property
     def states(self) -> dict[str, str]:
@@ -62,6 +59,10 @@ class Report:
     def pods(self) -> dict[str, str | None]:
         return {one["ip"]: one["pod"] for one in self.document["reservations"]}
 
+    def having(self, state: str) -> set[str]:
+        """The addresses with a state."""
+        return {ip for ip, found in self.states.items() if found == state}
+
     def subjects(self, detector: str) -> dict[str, dict[str, Any]]:
         """The findings of one detector, by subject."""
         return {one["subject"]: one for one in self.document["findings"] if one["detector"] == detector}
@@ -70,10 +71,6 @@ class Report:
     def findings(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.document["findings"]
         return found
-
-    @property
-    def unavailable(self) -> set[str]:
-        return {one["source"] for one in self.document["unavailable"]}
 
     @property
     def insufficient_data(self) -> set[str]:
@@ -94,15 +91,8 @@ class Report:
         )
 
 
-@dataclass(frozen=True)
-class Cleaned:
-    """The JSON output of `clean`, with its run time and memory."""
-
-    code: int
-    document: dict[str, Any]
-    seconds: float
-    peak_rss: int
-    """Bytes."""
+class Cleaned(Output):
+    """Of `clean`."""
 
     @property
     def addresses(self) -> dict[str, dict[str, Any]]:
@@ -114,14 +104,14 @@ class Cleaned:
         return {ip: one["reason"] or one["verdict"] for ip, one in self.addresses.items()}
 
     @property
+    def released(self) -> set[str]:
+        return {ip for ip, verdict in self.verdicts.items() if verdict == "released"}
+
+    @property
     def settings(self) -> list[str]:
         """The options that override all refusals, according to the output."""
         told = [one["setting"].split() for one in self.addresses.values() if one["setting"]]
         return sorted({option for options in told for option in options})
-
-    @property
-    def unavailable(self) -> set[str]:
-        return {one["source"] for one in self.document["unavailable"]}
 
     @property
     def free(self) -> tuple[int | None, int | None]:
@@ -148,10 +138,8 @@ class Nodeleak:
         return Report(done.returncode, json.loads(done.stdout))
 
     def clean(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Cleaned:
-        meter = self._logs / "meter.json"
-        command = [*wrapped, NODELEAK, "clean", "-o", "json", *options]
-        done = run(sys.executable, "-c", _METER, meter, *command, codes=codes, env=self._settings)
-        return Cleaned(done.returncode, json.loads(done.stdout), **json.loads(meter.read_text()))
+        done = run(*wrapped, NODELEAK, "clean", "-o", "json", *options, codes=codes, env=self._settings)
+        return Cleaned(done.returncode, json.loads(done.stdout))
 
     def cleaning(self, *options: str) -> "subprocess.Popen[str]":
         """Start a cleanup and return at once."""
@@ -239,21 +227,19 @@ class Daemon:
 
     def get(self, path: str) -> str:
         assert self.process.poll() is None, f"the agent exited: {self.log.read_text()}"
-        connection = HTTPConnection(self.address, self.port, timeout=5)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read().decode()
-        finally:
-            connection.close()
-        assert answer.status == 200, f"{path}: {answer.status} {body}"
-        return body
+        return get(f"{self.url}{path}")
 
     def report(self) -> Report:
         return Report(0, json.loads(self.get("/api/v1/report")))
 
     def metrics(self) -> "Metrics":
         return Metrics(self.get("/metrics"))
+
+    def syncs(self) -> float:
+        return self.metrics().total("sync_seconds_count")
+
+    def unavailable(self) -> set[str]:
+        return self.report().unavailable
 
     def opened(self, detector: str) -> dict[str, dict[str, Any]]:
         """Return the logged finding.opened events by subject; each may occur once."""
