@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from agent.sources.host import mounts
+
 from .disks import CSI_DISK, Disks, flex_disk
 from .node import Cluster, eventually, run
 from .nodeleak import Daemon, Nodeleak
@@ -80,6 +82,10 @@ def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
         disks.attach_by_csi()
         disks.runs("e2e-lost")
         disks.attached(CSI_DISK)
+        pod, volume = disks.get("/api/v1/namespaces/default/pods/e2e-lost")["metadata"]["uid"], flex_disk("e2e-lost")
+        # The agent itself reads them only while a volume is missing.
+        found = mounts.read_mounts(Path("/proc"), Path("/var/lib/kubelet"))
+        assert {(volume, ""), (volume, pod)} <= {(mount.volume, mount.pod_uid) for mount in found}
         # Before the loss: the longer a disk is missing, the less often the kubelet checks, down to every two minutes.
         # Volumes are not checked in the first two minutes after a kubelet start.
         age = ("ps", "-o", "etimes=", "-p", str(cluster.pid("kubelet")))
@@ -91,11 +97,11 @@ def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
             probable, confirmed = _confirmed(daemon, flex_disk("e2e-lost")), _confirmed(daemon, CSI_DISK)
             scanned = nodeleak.scan("--kubeconfig", cluster.admin)
             without = nodeleak.scan("--kubeconfig", stranger)
-        for found, expected in (
+        for finding, expected in (
             (probable, ("probable", "warning", "default/e2e-lost")),
             (confirmed, ("confirmed", "critical", "default/e2e-claim")),
         ):
-            assert (found["strength"], found["severity"], found["pod"]) == expected
+            assert (finding["strength"], finding["severity"], finding["pod"]) == expected
         # The kubelet's account may read what its pods need, but no events.
         assert confirmed["message"].endswith("; nodeleak may not list events, so this is less certain")
         certain = scanned.subjects(DETECTOR).values()
