@@ -376,14 +376,19 @@ def die_at(moment: int) -> None:
     os.write, os.fsync = dying_write, dying_fsync  # type: ignore[assignment]
 
 
+def just_before(event: str, do: Callable[[tuple[Any, ...]], object]) -> None:
+    """Do something before each system call of a kind. This process is unusable afterwards."""
+    sys.addaudithook(lambda happening, arguments: do(arguments) if happening == event else None)
+
+
 def refuse(event: str, errno: int, *, when: Callable[[tuple[Any, ...]], bool]) -> None:
     """Let the kernel reject system calls of this process, which is unusable afterwards."""
 
-    def hook(happening: str, arguments: tuple[Any, ...]) -> None:
-        if happening == event and when(arguments):
+    def reject(arguments: tuple[Any, ...]) -> None:
+        if when(arguments):
             raise OSError(errno, os.strerror(errno))
 
-    sys.addaudithook(hook)
+    just_before(event, reject)
 
 
 _CLONE_NEWNS: Final = 0x00020000

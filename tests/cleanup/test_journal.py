@@ -21,7 +21,7 @@ from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, 
 from agent.model.release import Verdict
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, NOW, WEB_ID
-from tests.cleanup.stores import Store, another_process_locks, in_child, let_go, synced
+from tests.cleanup.stores import Store, another_process_locks, in_child, let_go, may_mount, mount, synced
 from tests.wire import as_nobody, needs, open_directory
 
 KEPT = FileImage(
@@ -173,7 +173,21 @@ def test_an_unreadable_journal_is_unavailable() -> None:
             with as_nobody(), pytest.raises(SourceError, match=r"permission denied \(run as root\)"):
                 JournalStore(directory).read()
         with as_nobody():
-            assert JournalStore(directory).trouble() != ""
+            store = JournalStore(directory)
+            assert store.trouble() != ""
+            assert (store.size(), store.full(NOW)) == (None, "")
+
+
+def test_a_disk_without_room_is_known_before_a_release(tmp_path: Path) -> None:
+    may_mount()
+
+    def full() -> list[str]:
+        mount("-t", "tmpfs", "-o", "size=8k", "none", tmp_path)
+        empty = JournalStore(tmp_path / "state").trouble()
+        (tmp_path / "filler").write_bytes(b"x" * 8192)
+        return [empty, JournalStore(tmp_path / "state").trouble()]
+
+    assert in_child(full) == ["", f"{tmp_path}: no space left on device"]
 
 
 def test_no_release_of_the_last_day_is_ever_dropped(
@@ -235,6 +249,23 @@ def test_any_file_is_stored_byte_for_byte(
 
 
 # Queries.
+
+
+def test_released_addresses_of_the_last_hour_are_counted_for_each_cleaner() -> None:
+    hour_ago, dual_stack = NOW - timedelta(hours=1), (KEPT, replace(KEPT, name="fd00::9"))
+    rows: tuple[tuple[Any, ...], ...] = (
+        (hour_ago, "run", Verdict.RELEASED, None),
+        (NOW, "run", Verdict.RELEASED, None),
+        (NOW + timedelta(days=1), "run", Verdict.RELEASED, None),  # the clock was set back
+        (NOW, "clean", Verdict.RELEASED, None),
+        (NOW, "run", Verdict.BUSY, None),
+        (NOW, "run", Verdict.RELEASED, NOW),
+    )
+    entries = [
+        named(str(number), at=at, actor=actor, files=dual_stack, verdict=verdict, restored=restored)
+        for number, (at, actor, verdict, restored) in enumerate(rows)
+    ]
+    assert Journal(tuple(entries)).released_since(hour_ago, "run") == 4
 
 
 def test_what_happened_since_the_journal_was_read_is_known() -> None:

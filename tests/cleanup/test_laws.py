@@ -248,5 +248,5 @@ def test_the_report_matches_what_was_done(case: CleanupInput, broken: frozenset[
 def test_a_guard_refuses_or_accepts_and_never_raises(case: CleanupInput) -> None:
     for request, refusals in guards.decide(guard_context(*case.snapshots, limits=case.limits)):
         assert request.reservations
-        assert len({refusal.reason for refusal in refusals}) <= len(refusals)
+        assert all(refusal.why for refusal in refusals)
     clean(daemon_for(case), case, mistaken(case))

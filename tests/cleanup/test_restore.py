@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from tests.cleanup.stores import (
     ends_by_itself,
     immutable,
     in_child,
+    just_before,
     refuse,
     synced,
     whole,
@@ -40,13 +40,8 @@ def half_restored(store: Store) -> None:
     """Kill a restoration after the first of two files."""
     store.release(store.reserve(), store.reserve(IP6))
 
-    def kill(arguments: tuple[Any, ...]) -> bool:
-        if arguments[1] == IP6:
-            die()
-        return False
-
     def act() -> None:
-        refuse("os.link", errno.EIO, when=kill)
+        just_before("os.link", lambda arguments: die() if arguments[1] == IP6 else None)
         store.restore()
 
     assert not ends_by_itself(act)
@@ -93,6 +88,28 @@ def test_restoring_twice_is_refused_because_nothing_is_missing(store: Store) -> 
     before = store.files(), store.journal_file.read_bytes()
     assert store.restore() == [False, "nothing is missing: all reservations are in place"]
     assert (store.files(), store.journal_file.read_bytes()) == before
+
+
+def test_an_entry_without_a_reservation_is_nothing_to_restore(store: Store) -> None:
+    store.release(store.reserve())
+    tree = json.loads(store.journal_file.read_text())
+    store.journal_file.write_text(json.dumps(tree | {"files": []}))
+    assert store.restore() == [False, "nothing is missing: all reservations are in place"]
+    assert store.entry().restored is None
+
+
+def test_if_the_second_file_cannot_be_put_back_that_is_said_and_the_next_start_does_it(store: Store) -> None:
+    store.release(store.reserve(), store.reserve(IP6))
+
+    def act() -> list[object]:
+        refuse("os.link", errno.ENOSPC, when=lambda arguments: arguments[1] == IP6)
+        return store.restore()
+
+    unfinished = "the entry is unfinished; the next cleanup or restore recovers it"
+    assert in_child(act) == [False, f"{IP6}: no space left on device: {unfinished}"]
+    assert (store.entry().restoring, len(store.files())) == (NOW, 1)
+    store.start()
+    assert (store.entry().restored is not None, len(store.files())) == (True, 2)
 
 
 def test_an_address_that_is_reserved_again_is_not_restored(tmp_path: Path) -> None:

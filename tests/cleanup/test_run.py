@@ -164,6 +164,17 @@ def test_a_lock_held_by_host_local_is_waited_for_once_and_the_next_sync_retries(
     assert daemon.sync(*leaks(9)).tally() == {Verdict.RELEASED: 9}
 
 
+def test_what_the_journal_shows_in_motion_since_the_snapshot_is_not_released_in_this_sync() -> None:
+    """The snapshot may show a part of the sandbox only."""
+    before = entry(LEAK, Verdict.FAILED)
+    began = before.restoration_began(NOW)
+    for meanwhile in (began, replace(began, restored=NOW, restoring=None), began.ended(Verdict.FAILED, "")):
+        daemon = Daemon(before)
+        daemon.sync(LEAK)
+        assert verdicts_of(daemon.sync(LEAK, meanwhile=[meanwhile])) == [(THE_IP, Verdict.CHANGED)]
+        assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+
+
 def test_no_release_starts_long_after_its_snapshot() -> None:
     """Either way: a clock that was set back says nothing about the age of the snapshot."""
     for seconds in (-61, 61, 59):
@@ -174,7 +185,7 @@ def test_no_release_starts_long_after_its_snapshot() -> None:
         daemon.cleaner.now = lambda: daemon.now + timedelta(seconds=seconds)  # noqa: B023 (it is called now)
         cleaning = daemon.sync(LEAK)
         expired = abs(seconds) > 60
-        assert (reasons_of(cleaning), cleaning.failed) == ([[Reason.SNAPSHOT_EXPIRED] * expired], False)
+        assert (reasons_of(cleaning), cleaning.failed) == ([[Reason.SNAPSHOT_EXPIRED] if expired else []], False)
         assert (owners.probed == [], THE_IP in daemon.names) == (expired, expired)
 
 
@@ -187,7 +198,7 @@ def test_with_a_damaged_journal_only_a_person_releases() -> None:
         daemon.journal.damage = ("torn.json: no entry",)
         daemon.sync(LEAK)
         cleaning = daemon.sync(LEAK)
-        assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE] * unattended]
+        assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE] if unattended else []]
         assert cleaning.warnings[0] == "journal: torn.json: no entry"
         assert (THE_IP in daemon.names) is unattended
 

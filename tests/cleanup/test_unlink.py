@@ -1,7 +1,6 @@
 """A release on real files and locks: what is removed, what is left alone, whatever happens between two steps."""
 
 import base64
-import errno
 import fcntl
 import json
 import os
@@ -35,10 +34,10 @@ from tests.cleanup.stores import (
     handles,
     immutable,
     in_child,
+    just_before,
     let_go,
     may_mount,
     mount,
-    refuse,
     synced,
     whole,
 )
@@ -152,20 +151,19 @@ def test_what_is_replaced_between_flock_and_its_check_is_locked_again(tmp_path: 
         (store.network() / "lock").touch()
 
         def act(store: Store = store, change: Callable[[Store], None] = change, after: int = after) -> list[object]:
-            def hook(_arguments: tuple[object, ...]) -> bool:
+            def count(_arguments: tuple[object, ...]) -> None:
                 nonlocal flocks
                 flocks += 1
                 if flocks == after:
                     change(store)
-                return False
 
-            refuse("fcntl.flock", errno.EIO, when=hook)
-            before = handles()
+            just_before("fcntl.flock", count)
+            opened = handles()
             with store.file_ops(1).locked(["kubenet"]):
                 inode = (store.network() / "lock").stat().st_ino
                 paths = (Path(f"/proc/self/fd/{handle}") for handle in os.listdir("/proc/self/fd"))
                 mine = {path.stat().st_ino for path in paths if path.exists()}
-            return [inode in mine, flocks, handles() - before]
+            return [inode in mine, flocks, handles() - opened]
 
         assert in_child(act) == [True, 4, 0]
 
@@ -293,6 +291,7 @@ def test_a_file_that_differs_from_the_journal_is_not_removed(store: Store) -> No
     path = store.network() / IP
     for change in (partial(path.chmod, 0o640), partial(os.chown, path, NOBODY, NOBODY)):
         assert store.release_with(at("journaled", change), store.reserve()).verdict is Verdict.CHANGED
+        assert path.exists()
         path.unlink()
 
 
@@ -518,7 +517,7 @@ def test_a_file_that_appears_right_before_the_link_is_not_overwritten(store: Sto
         store.release(store.reserve())
 
         def act() -> list[object]:
-            refuse("os.link", errno.EIO, when=lambda _: bool(store.reserve(container_id=WEB_ID)) and False)
+            just_before("os.link", lambda _: store.reserve(container_id=WEB_ID))
             return store.restore(store.journal().entries[-1].name)
 
         assert in_child(act, named=named) == [False, f"{IP}: file exists"]
