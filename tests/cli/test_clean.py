@@ -198,7 +198,7 @@ def test_nothing_is_released_while_no_network_is_named(incident: Incident, comma
 
 
 def test_the_commands_that_scan_prints_are_told_about_the_node_as_scan_was(incident: Incident) -> None:
-    quick = {"NODELEAK_CONFIRM_AFTER": "1ms"}
+    quick: dict[str, Any] = {"NODELEAK_CONFIRM_AFTER": "1ms"}
     where = [f"--state-dir={incident.state}", "--api=off", *incident.host.options]
     page = nodeleak("scan", "--grace=1m", *where, **quick).out
     listed, released = (line.split() for line in page.splitlines() if line.strip().startswith("nodeleak clean"))

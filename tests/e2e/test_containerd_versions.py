@@ -161,13 +161,14 @@ def test_both_addresses_of_a_sandbox_and_those_of_a_renamed_network_leak(start: 
     check_leaks(node, expected, kept)
 
     removed = node.kubelet.run("removed")
+    expected = node.not_of(kept)
+    assert len(expected) == 2
     node.configure_network("other")
     until(lambda: _networks(node) == ["other"], "containerd loads the network")
     assert set(scan(node).states.values()) == {"in_use"}
     node.kubelet.stop(removed)
     node.kubelet.remove(removed)
-    check_leaks(node, node.not_of(kept), kept)  # DEL ran in the other network
-    assert removed not in node.reserved.values()
+    check_leaks(node, expected, kept)  # DEL ran in the other network
 
 
 @pytest.mark.parametrize("family", VERSIONS)

@@ -211,8 +211,9 @@ class WholeNode:
                 f"CNI_COMMAND=ADD CNI_CONTAINERID={sandbox} CNI_NETNS=/proc/self/ns/net CNI_NETNS_OVERRIDE=1 "
                 "CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local.real"
             )
-            run(*self._node.inside, "env", *words.split(), text=json.dumps(self._plugin))
-            self._planted.add(sandbox)
+            done = run(*self._node.inside, "env", *words.split(), text=json.dumps(self._plugin), codes=(0, 1))
+            if done.returncode == 0:  # otherwise the range is full
+                self._planted.add(sandbox)
 
     def _release_by_hand(self) -> None:
         """Remove the reservation of a pod that runs and is to go on, which must be noticed."""
@@ -270,14 +271,30 @@ def _first_plugin(node: ModernNode) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _slow_host_local(node: ModernNode) -> Iterator[None]:
-    plugin = node.plugins / "host-local"
-    real = plugin.rename(node.plugins / "host-local.real")
+    plugin, real = node.plugins / "host-local", node.plugins / "host-local.real"
+    if not real.exists():  # it does after a run that was killed
+        plugin.rename(real)
     plugin.write_text(_SLOW)
     plugin.chmod(0o755)
     try:
         yield
     finally:
         real.replace(plugin)
+
+
+@contextlib.contextmanager
+def _small_range(node: ModernNode, addresses: int) -> Iterator[None]:
+    """Let the node's network have only so many addresses, so that those that were released are given out again."""
+    file = min(node.net_d.glob("*.conflist"))
+    text = file.read_text()
+    conflist = json.loads(text)
+    first, *_ = hosts = list(IPv4Network(node.env["NODE_POD_CIDR"]).hosts())[10 : 10 + addresses]
+    conflist["plugins"][0]["ipam"]["ranges"][0][0] |= {"rangeStart": str(first), "rangeEnd": str(hosts[-1])}
+    file.write_text(json.dumps(conflist))
+    try:
+        yield
+    finally:
+        file.write_text(text)
 
 
 @contextlib.contextmanager
@@ -291,6 +308,7 @@ def prepared(context: Context) -> Iterator[WholeNode]:
         node.clear()
         stack = contextlib.ExitStack()
         try:
+            stack.enter_context(_small_range(node, context.options.addresses))
             stack.enter_context(_slow_host_local(node))
             yield WholeNode(context, node, stack.enter_context(node.daemon(*_SETTINGS)))
         finally:

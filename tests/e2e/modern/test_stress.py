@@ -22,7 +22,7 @@ def test_nodeleak_reclaims_every_leak_while_runtime_kubelet_and_plugins_die(node
     assert result["planted"]["leaks"] == result["planted"]["reclaimed"] > 5, output
     # Otherwise the run put no stress on anything.
     assert result["pods"]["deleted"] > 5, output
-    assert result["counts"]["allocations"] > 5, output
+    assert result["counts"]["allocations"] > 24, "each address of the range was given out again\n" + output
     assert result["kills"].keys() == {RUNTIMES[node.profile], "kubelet", "plugins"}, output
 
 
