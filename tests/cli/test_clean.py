@@ -507,7 +507,7 @@ def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup
             done
         )
         until(lambda: len(incident.reserved) == ALL - LEAKED, "cleanup goes on", 20)
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
     first, *_ = incident.entries()
     assert first["halted"] <= first["resumed"]
     assert "halted" in incident.journal().out
@@ -733,7 +733,7 @@ def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident)
         until(lambda: len(released(agent)) == LEAKED, "all are released", 20)
         until(lambda: 'nodeleak_releases_total{network="kubenet"} 7.0' in served(port, "/metrics")[1], "it is counted")
         metrics = served(port, "/metrics")[1]
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
     assert released(agent) == incident.leaks
     for sample in (
         'nodeleak_mode_info{mode="clean"} 1.0',
@@ -757,7 +757,7 @@ def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -
         agent.log_event("release.dry_run")
         before_count = sync_count(port)
         until(lambda: sync_count(port) > before_count + 5, "five more syncs")
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
     assert [one["ip"] for one in agent.events if one["event"] == "release.dry_run"] == incident.leaks
     own = {str(incident.state / name) for name in ("device-plugins.json", "commands.lock")}
     assert {name: file for name, file in incident.files().items() if name not in own} == before

@@ -270,32 +270,28 @@ def test_a_signal_ends_the_daemon(quick: list[str]) -> None:
         with running("--api", "off", *quick) as agent:
             port = agent.log_event("agent.started")["port"]
             until(lambda: served(port, "/readyz")[0] == 200, "one sync")  # noqa: B023 (called at once)
-            assert agent.end(number)[0] == expected
+            assert agent.end(number) == expected
         assert list(agent.events[-1])[:3] == ["timestamp", "level", "event"]
         assert agent.events[-1]["event"] == "agent.stopped"
     with running("--api", "off", *quick, "--log-format=text") as agent:
         until(lambda: [line for line in agent.lines if "agent.started" in line and "mode=observe" in line], "a line")
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
     assert not [line for line in agent.lines if "\x1b" in line]
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.3])
 def test_sigterm_during_the_start_ends_the_daemon(node: SmallNode, quick: list[str], delay: float) -> None:
-    with hanging_api(node.home) as api, running(*api, *quick) as agent:
+    with hanging_api(node.home) as api, running(*api, *quick, "--api-timeout=10m") as agent:
         until(agent.handles_sigterm, "Python has begun")
         threading.Event().wait(delay)
-        code, seconds = agent.end()
-    assert code == 0
-    assert seconds < 5
+        assert agent.end() == 0
 
 
 def test_sigterm_ends_the_daemon_while_docker_hangs(node: SmallNode, quick: list[str]) -> None:
     node.docker.answers = lambda _: hang(node.docker)
-    with running("--api", "off", *quick, "--docker-timeout", "10s") as agent:
+    with running("--api", "off", *quick, "--docker-timeout=10m") as agent:
         until(lambda: node.docker.requests, "docker was asked", 20)
-        code, seconds = agent.end()
-    assert code == 0
-    assert seconds < 5
+        assert agent.end() == 0
 
 
 def test_health_is_served_while_all_sources_hang(node: SmallNode, quick: list[str]) -> None:
@@ -305,7 +301,7 @@ def test_health_is_served_while_all_sources_hang(node: SmallNode, quick: list[st
         assert served(port, "/healthz") == (200, "ok\n")
         assert served(port, "/readyz")[0] == 503
         assert served(port, "/metrics")[0] == 200
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
 
 
 def test_a_daemon_whose_loop_hangs_is_unhealthy(node: SmallNode, quick: list[str]) -> None:
@@ -317,9 +313,7 @@ def test_a_daemon_whose_loop_hangs_is_unhealthy(node: SmallNode, quick: list[str
         port = agent.log_event("agent.started")["port"]
         until(lambda: served(port, "/healthz") == (503, "no sync for too long\n"), "the heart has stopped")
         assert served(port, "/metrics")[0] == 200
-        code, seconds = agent.end()
-    assert code == 0
-    assert seconds < 5
+        assert agent.end() == 0
 
 
 def test_docker_may_start_after_the_daemon(node: SmallNode, quick: list[str]) -> None:
@@ -328,14 +322,12 @@ def test_docker_may_start_after_the_daemon(node: SmallNode, quick: list[str]) ->
         port = agent.log_event("agent.started")["port"]
         assert agent.log_event("source.unavailable")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 0.0' in served(port, "/metrics")[1], "the metrics agree")
-        assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], (
-            "missing data is not 0"
-        )
+        assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], "it is not 0"
         node.docker.answers = good
         assert agent.log_event("source.recovered")["source"] == "containers"
         until(lambda: 'source_up{source="containers"} 1.0' in served(port, "/metrics")[1], "the metrics agree")
         assert agent.log_event("finding.opened")["detector"] == "leaked_reservation"
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
 
 
 def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: list[str]) -> None:
@@ -359,7 +351,7 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
         metrics = served(port, "/metrics")[1]
         assert re.search(r'nodeleak_watch_regressions_total{resource="pods"} [1-9]', metrics)
         assert 'nodeleak_source_up{source="watches"} 1.0' in metrics
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
 
 
 # A file system that is read-only everywhere
@@ -378,7 +370,7 @@ def test_a_scan_writes_nowhere(node: SmallNode, read_only: tuple[str, ...]) -> N
 def test_the_daemon_writes_nowhere(quick: list[str], read_only: tuple[str, ...]) -> None:
     with running("--api", "off", *quick, prefix=read_only) as agent:
         assert agent.log_event("finding.opened")["detector"] == "leaked_reservation"
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
 
 
 def test_credentials_that_need_a_place_to_write_say_so(node: SmallNode, read_only: tuple[str, ...]) -> None:
