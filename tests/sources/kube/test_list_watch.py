@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -365,7 +364,6 @@ class Waits(threading.Event):
 
 def waits_between(directory: Path, watch: Script, seconds: float) -> list[float]:
     """Return how long the daemon waits between watches that all end like this, each after so many seconds."""
-    random.seed(0)  # so that few waits are enough
     stop, ticks = Waits(100), itertools.count(1000.0, seconds)
 
     def answers(request: Request) -> Answer:
@@ -395,7 +393,6 @@ def test_a_watch_that_ended_in_due_time_goes_on_at_once(tmp_path: Path) -> None:
 
 def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> None:
     for stale_after, least, longest in (("120s", 0.5, 15), ("600s", 0.5, 15), ("40s", 0.5, 5), ("2s", 0.25, 0.25)):
-        random.seed(0)
         stop, path = Waits(400), kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
         _, watch = watch_of(path, stale_after)
         path.unlink()

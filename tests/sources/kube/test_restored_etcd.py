@@ -3,15 +3,12 @@
 The reflector's own loop runs against an API server in memory; its waits and the server's advance a clock.
 """
 
-import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
-
-import pytest
 
 from agent.model.snapshot import Known, Unavailable
 from agent.sources.kube.client import Api, Query
@@ -21,14 +18,6 @@ from tests.sources.kube.old_server import bookmark, line, listed, pod
 
 HOUR, DAY = 3600.0, 86_400.0
 QUESTION, LIST, WATCH = "LIST /api/v1/nodes etcd", "LIST /api/v1/pods cache", "WATCH /api/v1/pods"
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
-    state = random.getstate()
-    random.seed(7)
-    yield
-    random.setstate(state)
 
 
 class Clock(Event):
