@@ -241,7 +241,7 @@ def test_a_request_leaves_no_open_handle(sources_of: SourcesOf) -> None:
         for _ in range(5):
             read(sources, "pods")
         # The fake server's ends are in this process too, and close a moment later.
-        until(lambda: len(os.listdir("/proc/self/fd")) == before, "everything is closed", seconds=2)
+        until(lambda: len(os.listdir("/proc/self/fd")) == before, "everything is closed")
 
 
 # Credentials
