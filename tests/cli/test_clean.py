@@ -694,8 +694,7 @@ def test_a_partly_released_sandbox_is_found_and_restored(tmp_path: Path) -> None
 def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(incident: Incident) -> None:
     needs(os.geteuid() == 0, "root, to mount the store read-only in a namespace of its own")
     store, storage = incident.host.store, incident.host.networks / "storage"
-    script = f'mount --bind {store} {store} && mount -o remount,bind,ro {store} && exec "$@"'
-    prefix = ("unshare", "-m", "/bin/sh", "-c", script, "sh")
+    prefix = ("unshare", "-m", "/bin/sh", "-c", 'mount --bind -o ro "$0" "$0" && exec "$@"', str(store))
     dry = incident.clean(prefix=prefix)
     assert dry.code == BLOCKED, dry
     assert f"  cannot change {store}: read-only mount: to release, create a Job (kubectl " in dry.out
@@ -712,6 +711,7 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(inc
     assert f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: " in done.out
     assert "DRY RUN: nothing is changed; use --apply to release." in done.out
     assert "7 would be released (not possible in network kubenet)" in done.out
+    assert incident.document("--network=kubenet,storage", prefix=(*prefix[:-1], str(storage)))["blockers"] == []
 
 
 def test_a_leak_within_the_grace_period_is_reported_with_its_age(incident: Incident) -> None:

@@ -278,6 +278,7 @@ def test_what_no_pod_ever_needed_is_not_missing(tmp_path: Path, api: str) -> Non
         assert kubenet(document)["reserved"] == 0
     with without_networks(tmp_path / "b", replace(node, network="cbr0", runtime="containerd://1.7.24")) as stand:
         assert stand.scan("--network=cbr0")["unavailable"] == []
+        assert stand.clean("--network=cbr0", "--cleanup-network=cbr0")["blockers"] == []
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
@@ -442,8 +443,7 @@ def test_a_network_in_another_data_directory_is_released_and_restored(tmp_path: 
 def test_a_data_directory_that_is_mounted_read_only_names_the_manifest(tmp_path: Path) -> None:
     may_mount()
     with kind(tmp_path) as (stand, directory, where):
-        script = f'mount --bind -o ro {directory} {directory} && exec "$@"'
-        prefix = ("unshare", "-m", "/bin/sh", "-c", script, "sh")
+        prefix = ("unshare", "-m", "/bin/sh", "-c", 'mount --bind -o ro "$0" "$0" && exec "$@"', str(directory))
         dry = stand.clean(*where, prefix=prefix)
         applied = stand.clean("--apply", "--settle=0s", *where, prefix=prefix)
     why = [one["why"] for one in (*dry["blockers"], *applied["addresses"])]
