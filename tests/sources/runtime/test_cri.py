@@ -225,6 +225,8 @@ def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cr
     for method in ("ListPodSandbox", "ListContainers"):
         with serve(FakeRuntime(instead={method: lambda call: call.answer(b"\x0a\x00")})):
             assert "a container without an id" in error_of(lambda: cri.containers([]))
+    with serve(FakeRuntime(instead={"ListContainers": failing(12, "unknown method")})):
+        assert error_of(lambda: cri.containers([])).endswith("unknown method (gRPC status 12)"), "CRI is not disabled"
     for failure in (failing(14, "shutting down"), failing(5, "could not find pod: not found")):
         with serve(cri_o(instead={"PodSandboxStatus": failure})):
             assert "PodSandboxStatus: " in error_of(lambda: cri.containers([A]))
