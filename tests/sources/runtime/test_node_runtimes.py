@@ -1,5 +1,6 @@
 """Which container runtimes a node asks: its process table and sockets are files, its runtimes fake servers."""
 
+import gc
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -95,6 +96,7 @@ def machine() -> Iterator[Machine]:
         for server in made.servers.values():
             stack.enter_context(server)
         yield made
+    gc.collect()
 
 
 def containers(wired: Any) -> list[str]:
