@@ -80,9 +80,9 @@ def _released_result(directory: Path) -> Iterator[Parse]:
     options = ("--apply", "--cleanup-network=kubenet", "--api=off", "--probe=off", "--confirm-after=1ms")
 
     def parse(content: bytes) -> None:
+        (built.cache / f"kubenet-{leaked.id}-eth0").write_bytes(content)
         shutil.rmtree(built.state, ignore_errors=True)  # or so many releases were over the budget
         host.write_store(built.store, node.reserved)
-        (built.cache / f"kubenet-{leaked.id}-eth0").write_bytes(content)
         printed = _run(nodeleak, "clean", *built.options, *options)
         assert (built.store / leaked.ip).exists() == ("0 released" in printed)
 
@@ -117,15 +117,16 @@ def _node_answer(directory: Path) -> Iterator[Parse]:
 @contextmanager
 def _prometheus(directory: Path) -> Iterator[Parse]:
     """Each query in turn has the content as its answer, and the others a real one."""
-    real = {query: (SAMPLES / f"prometheus/{number}").read_bytes() for number, query in enumerate(QUERIES)}
-    given: dict[str, bytes] = {}
+    real = {query: SAMPLES / f"prometheus/{number}" for number, query in enumerate(QUERIES)}
+    given: dict[str, Path] = {}
 
     def answers(request: Request) -> Iterable[bytes]:
-        return [http(given[query_of(request)])]
+        return [http(given[query_of(request)].read_bytes())]
 
     def parse(content: bytes) -> None:
+        (directory / "content").write_bytes(content)
         for query in QUERIES:
-            given.update(real | {query: content})
+            given.update(real | {query: directory / "content"})
             _run(kubectl_nodeleak, "status", f"--prometheus={server.url}")
 
     with _kubectl(directory) as kubectl, FakeServer(answers) as server:

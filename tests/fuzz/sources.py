@@ -180,11 +180,11 @@ def _docker(fuzzed: str, answer: Callable[[bytes], bytes] = http) -> Opening:
 
     @contextmanager
     def opened(directory: Path) -> Iterator[Parse]:
-        read_node, content = _Node(directory), [b""]
+        read_node, content = _Node(directory), directory / "content"
 
         def answers(request: Request) -> Iterable[bytes]:
             if request.path.endswith(fuzzed):
-                return [answer(content[0])]
+                return [answer(content.read_bytes())]
             return [http('{"ApiVersion": "1.40"}' if request.path.endswith("/version") else "[]")]
 
         with FakeServer(answers, at=read_node.host.docker_socket):
@@ -198,9 +198,9 @@ def _containerd(method: str, answer: Callable[[Call, bytes], None] = Call.answer
 
     @contextmanager
     def opened(directory: Path) -> Iterator[Parse]:
-        read_node, content = _Node(directory, _CONTAINERDS), [b""]
+        read_node, content = _Node(directory, _CONTAINERDS), directory / "content"
         runtime = cri.of_node(_CONTAINERDS, {"cniconfig": cri.cniconfig({"type": "bridge"})})
-        runtime.instead = {method: lambda call: answer(call, content[0])}
+        runtime.instead = {method: lambda call: answer(call, content.read_bytes())}
 
         def read() -> None:
             server.calls.clear()
@@ -254,10 +254,12 @@ _RUNTIMES: Final = (
 
 _NODES: Final = '{"items":[{"metadata":{"name":"worker-2"},"spec":{"providerID":"fake:///worker-2"}}]}'
 _NOTHING: Final = '{"metadata":{"resourceVersion":"5"},"items":[]}'
+_Content = Callable[[], bytes]
+_Response = Callable[[Request, _Content], bytes]
 
 
-def _api(answer: Callable[[Request, bytes], bytes], *sources: str) -> Opening:
-    """Return the opening of an API server. `answer`: the response to a request, with the content."""
+def _api(answer: _Response, *sources: str) -> Opening:
+    """Return the opening of an API server. `answer`: the response to a request, with the content if that is for it."""
 
     @contextmanager
     def opened(directory: Path) -> Iterator[Parse]:
@@ -268,14 +270,14 @@ def _api(answer: Callable[[Request, bytes], bytes], *sources: str) -> Opening:
     return opened
 
 
-def _watch(source: str, answer: Callable[[Request, bytes], bytes]) -> Opening:
+def _watch(source: str, answer: _Response) -> Opening:
     """Return the opening of a daemon's watch. `answer`: to the watch."""
 
     @contextmanager
     def opened(directory: Path) -> Iterator[Parse]:
         read_node, stop = _Node(directory), Event()
 
-        def answers(request: Request, content: bytes) -> bytes:
+        def answers(request: Request, content: _Content) -> bytes:
             if not request.watches:
                 return http(_NOTHING)
             stop.set()
@@ -294,47 +296,47 @@ def _watch(source: str, answer: Callable[[Request, bytes], bytes]) -> Opening:
 
 
 @contextmanager
-def _api_server(of: _Node, answer: Callable[[Request, bytes], bytes]) -> Iterator[list[bytes]]:
-    content = [b""]
-    with FakeServer(lambda request: [answer(request, content[0])]) as server:
+def _api_server(of: _Node, answer: _Response) -> Iterator[Path]:
+    content = of.root / "content"
+    with FakeServer(lambda request: [answer(request, content.read_bytes)]) as server:
         path = kubeconfig(of.root / "kubeconfig", server.url)
         of.options |= {"api": "on", "node": "worker-1", "kubeconfig": f"{path}"}
         yield content
 
 
-def _at(path: str) -> Callable[[Request, bytes], bytes]:
+def _at(path: str) -> _Response:
     """Return what answers with the content on a path. Elsewhere there is nothing, except a Node in a cloud."""
 
-    def answer(request: Request, content: bytes) -> bytes:
+    def answer(request: Request, content: _Content) -> bytes:
         if request.path.endswith(path):
-            return http(content)
+            return http(content())
         return http(_NODES if request.path == "/api/v1/nodes" else _NOTHING)
 
     return answer
 
 
-def _as_response(_: Request, content: bytes) -> bytes:
-    return content
+def _as_response(_: Request, content: _Content) -> bytes:
+    return content()
 
 
-def _as_object(request: Request, content: bytes) -> bytes:
+def _as_object(request: Request, content: _Content) -> bytes:
     """The content has the objects by their paths."""
     try:
-        return http(json.dumps(json.loads(content)[urlsplit(request.target).path]))
+        return http(json.dumps(json.loads(content())[urlsplit(request.target).path]))
     except (ValueError, LookupError, TypeError, RecursionError):
-        return http(content)
+        return http(content())
 
 
-def _as_status(request: Request, content: bytes) -> bytes:
-    return _at("-status")(request, json.dumps({"data": {"status": content.decode(errors="replace")}}).encode())
+def _as_status(request: Request, content: _Content) -> bytes:
+    return _at("-status")(request, lambda: json.dumps({"data": {"status": str(content(), errors="replace")}}).encode())
 
 
-def _as_date(_: Request, content: bytes) -> bytes:
-    return http(_NOTHING).replace(b"\r\n", b"\r\nDate: " + re.sub(rb"[\r\n]", b"", content) + b"\r\n", 1)
+def _as_date(_: Request, content: _Content) -> bytes:
+    return http(_NOTHING).replace(b"\r\n", b"\r\nDate: " + re.sub(rb"[\r\n]", b"", content()) + b"\r\n", 1)
 
 
-def _as_event(_: Request, content: bytes) -> bytes:
-    return CHUNKED + chunk(content + b"\n") + LAST_CHUNK
+def _as_event(_: Request, content: _Content) -> bytes:
+    return CHUNKED + chunk(content() + b"\n") + LAST_CHUNK
 
 
 _API: Final = (
@@ -353,9 +355,9 @@ _API: Final = (
 )
 
 
-def _parse(content: list[bytes], read: Callable[[], None]) -> Parse:
+def _parse(content: Path, read: Callable[[], None]) -> Parse:
     def parse(given: bytes) -> None:
-        content[0] = given
+        content.write_bytes(given)
         read()
 
     return parse
