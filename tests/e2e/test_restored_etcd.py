@@ -1,5 +1,6 @@
 """A real etcd is restored from a backup and its API server restarted: the daemon reports the pods of the backup."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,69 +10,76 @@ from tests.control_plane import ControlPlane, missing
 from tests.wire import needs
 
 from .node import Cluster, eventually, throughout
-from .nodeleak import Nodeleak
+from .nodeleak import Daemon, Nodeleak
 
 pytestmark = pytest.mark.e2e
 
 NODE = "worker-1"
 BOUND = 75
 """Seconds: 15 until it connects again, 30 of jitter, and what a loaded machine needs."""
-DELETED = ("--force", "--grace-period=0")
 
 
-def test_after_a_restore_the_daemon_reports_the_pods_of_the_backup_and_after_a_restart_it_lists_nothing(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
     needs(not missing(), f"{', '.join(missing())}: run hack/cluster build")
-    for directory in ("control-plane", "logs", "plugins", "networks"):
-        (tmp_path / directory).mkdir()
+    (tmp_path / "control-plane").mkdir()
     control_plane = ControlPlane(tmp_path / "control-plane")
     try:
         control_plane.start()
-        _check(control_plane, tmp_path)
+        yield control_plane
     finally:
         control_plane.stop()
 
 
-def _check(control_plane: ControlPlane, directory: Path) -> None:
-    config = control_plane.kubeconfig
-    nodeleak = Nodeleak(Cluster(NODE, admin=config, kubelet=config, pod_cidr=""), directory / "logs")
+@pytest.fixture
+def daemon(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Daemon]:
+    for directory in ("logs", "plugins", "networks"):
+        (tmp_path / directory).mkdir()
+    at = control_plane.kubeconfig
+    nodeleak = Nodeleak(Cluster(NODE, admin=at, kubelet=at, pod_cidr=""), tmp_path / "logs")
     control_plane.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-    control_plane.create(_rejected("of-backup"))
+    control_plane.create(_rejected("web-of-backup"))
     control_plane.back_up()
-    control_plane.kubectl("delete", "pod", "of-backup", *DELETED)
+    control_plane.kubectl("delete", "pod", "web-of-backup", "--force", "--grace-period=0")
     for number in range(60):  # raises etcd's revision, as changes of other objects do
         control_plane.etcdctl("put", "/elsewhere", str(number))
-    control_plane.create(_rejected("after-backup"))
+    control_plane.create(_rejected("web-after-backup"))
     with nodeleak.running(
         *("--interval=500ms", "--confirm-after=0s", "--events=off", "--provider-id=ignored"),
-        *(f"--docker-host=unix://{directory}/docker.sock", f"--cni-networks-dir={directory}/networks"),
-        *(f"--device-plugins-dir={directory}/plugins", "--kubelet-dir=off"),
+        *(f"--docker-host=unix://{tmp_path}/docker.sock", f"--cni-networks-dir={tmp_path}/networks"),
+        *(f"--device-plugins-dir={tmp_path}/plugins", "--kubelet-dir=off"),
     ) as daemon:
+        eventually(lambda: _reports(daemon, "web-after-backup"), 30)
+        yield daemon
 
-        def reported() -> set[str]:
-            return {*daemon.report().subjects("rejected_pod")}
 
-        def restored() -> list[float | None]:
-            metrics = daemon.metrics()
-            return [metrics.get("watch_restarts_total", resource=one, cause="restored") for one in ("pods", "node")]
+def test_after_a_restore_the_daemon_reports_the_pods_of_the_backup(control_plane: ControlPlane, daemon: Daemon) -> None:
+    control_plane.stop()
+    control_plane.restore()
+    control_plane.start()
+    eventually(lambda: _reports(daemon, "web-of-backup"), BOUND)
+    assert {line["resource"] for line in daemon.events("watch.reset")} >= {"pods"}
+    metrics = daemon.metrics()
+    restarts = [metrics.get("watch_restarts_total", resource=one, cause="restored") for one in ("pods", "node")]
+    assert sum(one or 0 for one in restarts) >= 1
+    # The watch goes on in the new history.
+    control_plane.kubectl("delete", "pod", "web-of-backup", "--force", "--grace-period=0")
+    control_plane.create(_rejected("web-of-today"))
+    eventually(lambda: _reports(daemon, "web-of-today"), 10)
 
-        eventually(reported, 30, equal={"pod default/after-backup"})
-        control_plane.stop()
-        control_plane.start()
-        throughout(reported, 20, equal={"pod default/after-backup"})
-        assert (restored(), daemon.events("watch.reset")) == ([None, None], [])
 
-        control_plane.stop()
-        control_plane.restore()
-        control_plane.start()
-        eventually(reported, BOUND, equal={"pod default/of-backup"})
-        assert {line["resource"] for line in daemon.events("watch.reset")} >= {"pods"}
-        assert sum(times or 0 for times in restored()) >= 1
-        # The watch goes on in the new history.
-        control_plane.kubectl("delete", "pod", "of-backup", *DELETED)
-        control_plane.create(_rejected("of-today"))
-        eventually(reported, 10, equal={"pod default/of-today"})
+def test_a_restart_without_a_restore_lists_nothing(control_plane: ControlPlane, daemon: Daemon) -> None:
+    control_plane.stop()
+    control_plane.start()
+    throughout(lambda: _reports(daemon, "web-after-backup"), 20)
+    metrics = daemon.metrics()
+    for resource in ("pods", "node"):
+        assert metrics.get("watch_restarts_total", resource=resource, cause="restored") is None
+    assert daemon.events("watch.reset") == []
+
+
+def _reports(daemon: Daemon, pod: str) -> None:
+    assert daemon.report().subjects("rejected_pod").keys() == {f"pod default/{pod}"}
 
 
 def _rejected(name: str) -> dict[str, Any]:
