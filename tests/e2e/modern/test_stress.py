@@ -13,6 +13,7 @@ from .node import ModernNode
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.every_runtime
 def test_nodeleak_reclaims_every_leak_while_runtime_kubelet_and_plugins_die(node: ModernNode, tmp_path: Path) -> None:
     only_with(node.profile in RUNTIMES, f"a stress test for {node.profile}")
     options = (f"--profile={node.profile}", "--seconds=60", "--seed=16")
