@@ -74,7 +74,7 @@ def view_of(arguments: argparse.Namespace) -> TableView:
 
 
 def _given(arguments: argparse.Namespace) -> str:
-    """Write how a command was told about the node, for the next one. Not what counts as a leak: that is a guard."""
+    """Write the options that told a command about the node, for the next one. A short --grace would weaken a guard."""
     names = settings_of("clean").keys() - {"grace", "confirm_after"}
     given = ((name, getattr(arguments, name, None) or []) for name in sorted(names))
     options = ((name, text) for name, texts in given for text in ([texts] if isinstance(texts, str) else texts))

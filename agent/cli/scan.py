@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
     reports: list[Report] = []
     for name, report in _reports(arguments):
         if len(arguments.recording or ()) > 1 and arguments.output in {"table", "wide"}:
-            write(f"==> {escape(name)} <==\n" if not reports else f"\n==> {escape(name)} <==\n")
+            write(("\n" if reports else "") + f"==> {escape(name)} <==\n")
         _print(report, view, arguments)
         reports.append(report)
     if not all(report.complete for report in reports):
@@ -101,7 +101,7 @@ def _print(report: Report, view: TableView, arguments: argparse.Namespace) -> No
 def _load(name: str, arguments: argparse.Namespace) -> Recording:
     """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
     settings = settings_of("scan")
-    unused = [option(one) for one in settings if one != "grace" and getattr(arguments, one) is not None]
+    unused = [option(other) for other in settings if other != "grace" and getattr(arguments, other) is not None]
     if unused:
         raise UsageError(f"{', '.join(unused)} cannot be combined with --recording: remove it")
     recording = _read(name)

@@ -1,7 +1,8 @@
-"""The daemon on a healthy node with 110 pods of 12 KB and 220 containers.
+"""The daemon on a healthy node with 110 pods of 12 KB and 220 containers, compared with a simple implementation.
 
 The runtime and the API server are fakes in another process, without TLS. The daemon syncs continuously instead of every
-15 s.
+15 s. The baseline is `tests/bench/baseline.py`: `CoreV1Api` with its typed models, docker's
+`containers.list(all=True)`, the same files, the same libraries for metrics and logs. It only reads.
 """
 
 import json
@@ -9,18 +10,18 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import processes
 from tests.bench.measure import Figure, Footprint, at_most, footprint, get, values
-from tests.bench.surroundings import environment, fake_node
+from tests.bench.surroundings import ROOT, environment, fake_node
 from tests.fakes.host import Host
 
 _PODS, _POD_BYTES, _CIDR = 110, (7_700, 17_500), "10.64.0.0/15"
 _DOCKER, _CONTAINERD = "docker://19.3.15", "containerd://1.7.24"
-_SYNCS, _WARM, _WORST_SYNCS = 2_000, 100, 12
+_SYNCS, _WARM, _BASELINE_SYNCS, _WORST_SYNCS = 2_000, 100, 60, 12
 _STEADY_MIB, _PEAK_MIB, _GROWTH_MIB, _CPU_MS, _LEAKS_MIB = 60.0, 75.0, 1.0, 15.0, 100.0
 _PATIENCE = "--docker-timeout=1m"
 """Of 50 MB by HTTP/2 on a busy machine."""
@@ -45,12 +46,15 @@ def figures(bin_: Path) -> Iterator[Figure]:
     with fake_node(_PODS, _CIDR, _POD_BYTES) as (host, url):
         agent = _daemon(bin_, host, _DOCKER)
         requests = json.loads(get(f"{url}/fake/requests"))
+        baseline = _baseline(bin_, host)
     with fake_node(_PODS, _CIDR, _POD_BYTES, _CONTAINERD) as (host, _):
         yield from _use("docker", agent)
         yield from _use("containerd", _daemon(bin_, host, _CONTAINERD))
     shown = ", ".join(f"{count} {request}" for request, count in sorted(requests.items()))
     target = "one LIST and one WATCH each, and for each the version"
     yield Figure(f"requests to the API server in {agent.syncs:,} syncs", shown, target, requests == _READS)
+    yield Figure("the baseline: resident memory, steady", f"{baseline.end.rss_mib:.1f} MiB")
+    yield Figure("the baseline: CPU per sync", f"{baseline.cpu_ms_per_sync:.1f} ms")
 
 
 def worst(bin_: Path) -> Iterator[Figure]:
@@ -85,23 +89,44 @@ def _daemon(bin_: Path, host: Host, runtime: str, syncs: int = _SYNCS, *settings
         *(host.options if runtime == _DOCKER else host.options_without_docker),
         *("--listen=127.0.0.1:0", "--log-format=json", "--interval=1ms", "--stale-after=1h"),  # no watch ends
     ]
+    return _measure(command, "nodeleak_sync_seconds_count", syncs, _all_in_use)
+
+
+def _all_in_use(metrics: str) -> bool:
+    return sum(values(metrics, "nodeleak_reservations{", 'state="in_use"')) == _PODS
+
+
+def _baseline(bin_: Path, host: Host) -> Measured:
+    arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", 0.02)
+    return _measure(
+        [str(bin_ / "python"), str(ROOT / "tests/bench/baseline.py"), *map(str, arguments)],
+        "syncs",
+        _BASELINE_SYNCS,
+        lambda _: True,
+    )
+
+
+def _measure(command: Sequence[str], counter: str, syncs: int, ready: Callable[[str], bool]) -> Measured:
+    """Run a command until its own metrics count this many syncs. `ready`: whether it has read everything."""
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         log = Path(directory) / "log"
         with processes.running(command, log, environment()) as child:
-            begun, _ = _wait(child, log, min(_WARM, syncs // 3))
+            begun, _ = _wait(child, log, counter, min(_WARM, syncs // 3), ready)
             warm = footprint(child.pid)
-            ended, metrics = _wait(child, log, begun + syncs)
+            ended, metrics = _wait(child, log, counter, begun + syncs, ready)
             return Measured(warm, footprint(child.pid), ended - begun, metrics)
 
 
-def _wait(child: "subprocess.Popen[bytes]", log: Path, syncs: int) -> tuple[int, str]:
+def _wait(
+    child: "subprocess.Popen[bytes]", log: Path, counter: str, syncs: int, ready: Callable[[str], bool]
+) -> tuple[int, str]:
     """Wait for a number of syncs; return their number and the metrics. Poll rarely: each scrape adds load."""
     for _ in processes.until(time.monotonic() + 300, every=0.5):
+        text = log.read_text()
         if child.poll() is not None:
             break
-        if port := re.search(r'"port": ?(\d+)', log.read_text()):
+        if port := re.search(r'"?port"?[:=] ?(\d+)', text):
             metrics = get(f"http://127.0.0.1:{port[1]}/metrics")
-            in_use = sum(values(metrics, "nodeleak_reservations{", 'state="in_use"'))
-            if (now := int(sum(values(metrics, "nodeleak_sync_seconds_count ")))) >= syncs and in_use == _PODS:
+            if (now := int(sum(values(metrics, f"{counter} ")))) >= syncs and ready(metrics):
                 return now, metrics
     raise OSError(f"the process ended, or {syncs} syncs were not reached in five minutes:\n{log.read_text()[-2000:]}")

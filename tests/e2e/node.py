@@ -91,8 +91,19 @@ def _checked(check: Callable[[], T], equal: object) -> T:
 
 def stress(report: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
     """Run the stress test; return its exit code, what it printed, and its report."""
-    command = (sys.executable, "-m", "tests.stress", f"--report={report}", *options)
-    done = run(*command, codes=(0, 1), cwd=ROOT, seconds=580)
+    # SIGTERM first: it puts back what it has changed on the node.
+    ended = ("timeout", "--kill-after=90", "480")
+    done = run(
+        *ended,
+        sys.executable,
+        "-m",
+        "tests.stress",
+        f"--report={report}",
+        *options,
+        codes=(0, 1),
+        cwd=ROOT,
+        seconds=580,
+    )
     output = done.stdout + done.stderr
     assert report.exists(), output
     return done.returncode, output, json.loads(report.read_text())

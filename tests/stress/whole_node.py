@@ -270,19 +270,6 @@ def _first_plugin(node: ModernNode) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _slow_host_local(node: ModernNode) -> Iterator[None]:
-    plugin, real = node.plugins / "host-local", node.plugins / "host-local.real"
-    if not real.exists():  # it does after a run that was killed
-        plugin.rename(real)
-    plugin.write_text(_SLOW)
-    plugin.chmod(0o755)
-    try:
-        yield
-    finally:
-        real.replace(plugin)
-
-
-@contextlib.contextmanager
 def _small_range(node: ModernNode, addresses: int) -> Iterator[None]:
     """Let the node's network have only so many addresses, so that those that were released are given out again."""
     file = min(node.net_d.glob("*.conflist"))
@@ -309,7 +296,7 @@ def prepared(context: Context) -> Iterator[WholeNode]:
         stack = contextlib.ExitStack()
         try:
             stack.enter_context(_small_range(node, context.options.addresses))
-            stack.enter_context(_slow_host_local(node))
+            stack.enter_context(node.replaced_plugin("host-local", _SLOW))
             yield WholeNode(context, node, stack.enter_context(node.daemon(*_SETTINGS)))
         finally:
             with contextlib.redirect_stdout(io.StringIO()):  # it shows its log, which is long

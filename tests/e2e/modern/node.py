@@ -95,6 +95,18 @@ class ModernNode:
     def kubectl(self, *arguments: str, text: str = "") -> str:
         return self.cluster.kubectl(*arguments, text=text)
 
+    @contextlib.contextmanager
+    def replaced_plugin(self, name: str, script: str) -> Iterator[None]:
+        """Put a script in place of a CNI plugin, which it finds as `"$0.real"`."""
+        plugin, real = self.plugins / name, self.plugins / f"{name}.real"
+        plugin.rename(real)
+        plugin.write_text(script)
+        plugin.chmod(0o755)
+        try:
+            yield
+        finally:
+            real.replace(plugin)
+
     # Its files, from outside
 
     @property

@@ -26,15 +26,10 @@ def _hanging_host_local(node: ModernNode) -> Iterator[None]:
     A pod runs before: without a bridge no address can be probed, and none is released beside a namespace of nobody.
     """
     node.pods(1)
-    plugin, real = node.plugins / "host-local", node.plugins / "host-local.real"
-    if not real.exists():  # it does after a run that was killed
-        plugin.rename(real)
-    plugin.write_text(_HANGING)
-    plugin.chmod(0o755)
     try:
-        yield
+        with node.replaced_plugin("host-local", _HANGING):
+            yield
     finally:
-        real.replace(plugin)
         _end_plugins(node)
         node.clear()
         node.reboot()  # nobody else removes the namespace of an ADD that has lost its runtime
