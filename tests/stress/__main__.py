@@ -79,7 +79,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     add("--daemon", action="append", default=[], metavar="COMMAND", help="start it once, as a daemon; may be repeated")
     add("--seconds", type=float, default=60.0, help="duration of the churn (60)")
     add("--workers", type=int, help="concurrent sandboxes or pods (8; node 10)")
-    add("--addresses", type=int, help=f"size of the address range, at most {MOST_ADDRESSES} (12; node 24)")
+    add("--addresses", type=int, help=f"size of the address range, at most {MOST_ADDRESSES} (12; node 16)")
     add("--leak", type=float, default=15.0, metavar="PERCENT", help="docker: sandboxes that leak (15)")
     add("--kill", type=float, default=10.0, metavar="PERCENT", help="docker: sandboxes whose kubelet is killed (10)")
     add("--seed", type=int, default=secrets.randbits(32), help="random seed (default: a new one for each run)")
@@ -89,7 +89,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     given = parser.parse_args(arguments)
     if given.profile and (given.cleaner or given.daemon):
         parser.error("--cleaner and --daemon are for docker: the node of --profile has its own daemon")
-    workers, reclaim, addresses = (10, 240.0, 24) if given.profile else (8, 30.0, 12)
+    workers, reclaim, addresses = (10, 240.0, 16) if given.profile else (8, 30.0, 12)
     given.workers, given.reclaim = given.workers or workers, given.reclaim or reclaim
     given.addresses = addresses if given.addresses is None else given.addresses
     most = 100 if given.profile else MOST_ADDRESSES
