@@ -25,7 +25,7 @@ def test_fifty_pods_that_come_and_go_are_never_leaked_or_a_finding(pods: Pods, n
         eventually(pods.now, 120, equal=[])
 
     _look_during(come_and_go, nodeleak, until="in_use")
-    assert not reservations()
+    eventually(reservations, equal={})  # the kubelet frees the address of a pod after the pod is gone
 
 
 def test_containers_that_come_and_go_faster_than_any_pod_are_never_a_finding(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.deployment import IMAGE, MODERN_TAG, build_image
-from tests.e2e.node import docker
+from tests.e2e.node import docker, eventually
 
 from .node import ModernNode
 
@@ -27,12 +27,21 @@ def node(running_node: ModernNode) -> Iterator[ModernNode]:
     running_node.clear()
 
 
-@pytest.fixture(scope="module")
-def node_with_image(running_node: ModernNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModernNode]:
-    build_image(MODERN_TAG)
+@pytest.fixture(scope="session")
+def image_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = tmp_path_factory.mktemp("image") / "nodeleak.tar"
-    docker("save", f"--output={archive}", f"{IMAGE}:{MODERN_TAG}")
-    running_node.load(archive)
+
+    def build_and_save() -> None:
+        build_image(MODERN_TAG)
+        docker("save", f"--output={archive}", f"{IMAGE}:{MODERN_TAG}")
+
+    eventually(build_and_save, 120)  # the tests of profile legacy stop docker now and then
+    return archive
+
+
+@pytest.fixture(scope="module")
+def node_with_image(running_node: ModernNode, image_archive: Path) -> Iterator[ModernNode]:
+    running_node.load(image_archive)
     yield running_node
     # Other tests lose images, and would wait for this one.
-    Path(running_node.env["NODE_STATE"], "images", archive.name).unlink()
+    Path(running_node.env["NODE_STATE"], "images", image_archive.name).unlink()

@@ -84,7 +84,6 @@ def test_one_pod_with_an_imported_image_reports_until_the_daemonset_replaces_it(
     assert agent.apply("base", **HASTY)["metadata"]["name"] != f"nodeleak-{node.cluster.node}"
 
 
-@pytest.mark.every_runtime
 def test_a_job_releases_beside_the_read_only_agent(node: ModernNode, agent: Deployment) -> None:
     agent.apply("base", **HASTY)
     healthy, leaked = node.pods(2), node.reserve(3)

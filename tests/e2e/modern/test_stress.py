@@ -1,6 +1,7 @@
 """A minute of stress on the node: nodeleak reclaims every leak, and no live process loses its address."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,22 +12,27 @@ from tests.wire import only_with
 from .node import ModernNode
 
 pytestmark = pytest.mark.e2e
+_ADDRESSES = 16
 
 
 @pytest.mark.every_runtime
 def test_nodeleak_reclaims_every_leak_while_runtime_kubelet_and_plugins_die(node: ModernNode, tmp_path: Path) -> None:
     only_with(node.profile in RUNTIMES, f"a stress test for {node.profile}")
-    options = (f"--profile={node.profile}", "--seconds=60", "--seed=16", "--addresses=16")
-    _, output, result = stress(tmp_path / "report.json", *options)
-
-    assert result["violations"] == result["false findings"] == result["failures"] == [], output
-    assert result["planted"]["leaks"] == result["planted"]["reclaimed"] > 5, output
-    # Otherwise the run put no stress on anything.
-    assert result["pods"]["deleted"] > 5, output
-    assert result["counts"]["allocations"] > 5, output
-    given = result["counts"]["allocations"] + result["planted"]["leaks"]
-    assert given > 16, f"of 16 addresses, some were given out again\n{output}"
+    for seconds in (60, 240):  # a busy machine may do too little in a minute
+        options = (f"--profile={node.profile}", f"--seconds={seconds}", "--seed=16", f"--addresses={_ADDRESSES}")
+        _, output, result = stress(tmp_path / "report.json", *options)
+        assert result["violations"] == result["false findings"] == result["failures"] == [], output
+        assert result["planted"]["leaks"] == result["planted"]["reclaimed"], output
+        if _was_stress(result):
+            break
+    assert _was_stress(result), output
     assert result["kills"].keys() == {RUNTIMES[node.profile], "kubelet", "plugins"}, output
+
+
+def _was_stress(result: dict[str, Any]) -> bool:
+    """Return whether pods came and went, leaks were made, and some addresses were given out again."""
+    leaks, allocations = result["planted"]["leaks"], result["counts"]["allocations"]
+    return bool(min(leaks, result["pods"]["deleted"], allocations) > 5 and leaks + allocations > _ADDRESSES)
 
 
 def test_a_reservation_that_is_removed_by_hand_is_noticed(node: ModernNode, tmp_path: Path) -> None:
