@@ -110,12 +110,18 @@ def test_the_other_values_change_the_agent_and_nothing_else() -> None:
     assert tagged["containers"][0]["image"] == "registry.invalid/nodeleak:9"
 
 
-def test_prometheus_finds_the_objects_by_their_labels() -> None:
-    for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule"):
+def test_prometheus_finds_the_objects_by_their_labels_and_scrapes_as_often_as_is_asked() -> None:
+    often = {"interval": "60s"}
+    for kind, values in (("PodMonitor", often), ("ServiceMonitor", often), ("PrometheusRule", {})):
         value = kind[0].lower() + kind[1:]
-        plain, labeled = (by_name(template({value: ON | {"labels": labels}})) for labels in ({}, {"release": "stack"}))
-        plain[kind, "nodeleak"]["metadata"]["labels"]["release"] = "stack"
-        assert labeled == plain
+        plain, changed = (
+            by_name(template({value: ON | more})) for more in ({}, {"labels": {"release": "stack"}} | values)
+        )
+        expected = plain[kind, "nodeleak"]
+        expected["metadata"]["labels"]["release"] = "stack"
+        for endpoint in expected["spec"].get("podMetricsEndpoints", expected["spec"].get("endpoints", ())):
+            endpoint.update(values)
+        assert changed == plain
 
 
 def test_a_data_directory_is_writable_only_with_cleanup() -> None:

@@ -138,15 +138,18 @@ def test_the_account_has_only_these_rights() -> None:
     volumes = {("storage.k8s.io", "volumeattachments", "get"), ("", "events", "get"), ("", "events", "list"), *reads}
     condition = BASE_RULES | {("", "nodes/status", "patch")}
     for name in ALL:
-        expected = {"overlays/node-condition": condition, "overlays/volume-attachments": volumes}
+        expected = {
+            "overlays/node-condition": condition,
+            "overlays/volume-attachments": volumes,
+            "overlays/cluster-autoscaler": {("", "configmaps", "get")},
+        }
         allowed = expected.get(name, BASE_RULES if name in AGENTS else set())
         assert rules(name, "ClusterRole") == allowed, name
-        roles = {("", "configmaps", "get")} if name == "overlays/cluster-autoscaler" else set()
-        assert rules(name, "Role") == roles, name
-        for binding in (*of_kind(name, "RoleBinding"), *of_kind(name, "ClusterRoleBinding")):
+        assert not of_kind(name, "Role"), name
+        for binding in of_kind(name, "ClusterRoleBinding"):
             account = {"kind": "ServiceAccount", "name": "nodeleak", "namespace": "kube-system"}
             assert binding["subjects"] == [account], name
-    (role,) = of_kind("overlays/cluster-autoscaler", "Role")
+    (role,) = of_kind("overlays/cluster-autoscaler", "ClusterRole")
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
 
 

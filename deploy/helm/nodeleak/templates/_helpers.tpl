@@ -6,9 +6,11 @@
     | replace "managed-by: kustomize" (printf "managed-by: %s" $root.Release.Service) -}}
 {{- end }}
 
-{{/* The same with more labels: (list $ "overlays/prometheus-operator/podmonitor.yaml" .Values.podMonitor.labels) */}}
-{{- define "nodeleak.labeled" -}}
+{{/* The same with its values: (list $ "overlays/prometheus-operator/podmonitor.yaml" .Values.podMonitor) */}}
+{{- define "nodeleak.monitoring" -}}
 {{- $object := include "nodeleak.file" . | fromYaml -}}
-{{- range $name, $value := index . 2 }}{{ $_ := set $object.metadata.labels $name $value }}{{ end -}}
+{{- $values := index . 2 -}}
+{{- range $name, $value := $values.labels }}{{ $_ := set $object.metadata.labels $name $value }}{{ end -}}
+{{- range $object.spec.podMetricsEndpoints | default $object.spec.endpoints }}{{ $_ := set . "interval" $values.interval }}{{ end -}}
 {{- toYaml $object -}}
 {{- end }}
