@@ -288,7 +288,7 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 
 def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """Older than the grace period by the file's mtime, and the same leak in two snapshots."""
+    """Older than the grace period by its mtime, and the same leak in two snapshots. If it is empty: by name only."""
     now, grace = context.snapshot.taken_at, context.limits.grace
     for reservation in request.reservations:
         age = now - reservation.mtime
@@ -304,6 +304,9 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         classified = context.classified[reservation]
         if classified.state is not State.LEAKED:
             return Refusal(Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}")
+    if not request.container_id and context.limits.only is None:
+        why = "its file is empty: somebody may have made it to keep the address free"
+        return Refusal(Reason.NOT_CONFIRMED, why, f"--ip={request.ips[0]}")
     return None
 
 
@@ -326,10 +329,8 @@ def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """No component expects a sandbox with only some of its addresses."""
     if request.container_id in context.unread:
-        elsewhere = context.unread[request.container_id]
-        return Refusal(
-            Reason.PARTIAL_SANDBOX, f"libcni's cache has another address of it, in {elsewhere}, which is not read"
-        )
+        why = f"libcni's cache has another address of it, in {context.unread[request.container_id]}, which is not read"
+        return Refusal(Reason.PARTIAL_SANDBOX, why)
     only = context.limits.only
     if only is None or not (others := sorted({*request.ips} - only)):
         return None
@@ -463,8 +464,6 @@ def _within_budget(decisions: Iterable[Decision], allowances: Sequence[Allowance
 def _over_budget(queued: int, allowances: Sequence[Allowance]) -> Refusal:
     """Name the allowances that are too small, and the values that would admit all `queued` addresses so far."""
     short = [allowance for allowance in allowances if queued > allowance.left]
-    why = ", ".join(
-        f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left, _ in short
-    )
+    allowed = (f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left, _ in short)
     lift = " ".join(f"{setting}={queued + spent}" for setting, _, spent in short)
-    return Refusal(Reason.OVER_BUDGET, f"{why}; this is number {queued} in line", lift)
+    return Refusal(Reason.OVER_BUDGET, f"{', '.join(allowed)}; this is number {queued} in line", lift)

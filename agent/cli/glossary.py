@@ -60,8 +60,8 @@ LEAK_CAUSES: Final = {
     "was not completed, or CNI DEL failed and the runtime gave up (CRI-O then drops the result).\n"
     "Do: run `kubectl get events -A --field-selector reason=FailedCreatePodSandBox`, and repair the CNI plugin that "
     "the events of this node's pods name.",
-    "empty_file": "The reservation names no container: a crash or a power failure happened after the file was "
-    "created and before it was written.",
+    "empty_file": "The reservation names no container: a crash or a power failure came before the file was written, or "
+    "somebody keeps the address free.\nDo: if nobody does, run `nodeleak clean --apply --ip ADDRESS`.",
     "unknown": "The node has no evidence of a cause.",
 }
 

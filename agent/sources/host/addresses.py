@@ -32,7 +32,7 @@ _MOST_ADDRESSES: Final = 65536
 def read_addresses(proc: Path) -> tuple[Address, ...]:
     """Read every namespace once; raises SourceError where a living thread cannot be inspected.
 
-    A thread that ends meanwhile is skipped: its namespace belongs to another thread too, or is gone.
+    A thread that ends meanwhile is skipped: a child that has its namespace may be seen by the next snapshot only.
     """
     found: list[Address] = []
     seen: set[int] = set()

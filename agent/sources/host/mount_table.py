@@ -16,8 +16,8 @@ _LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<po
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 """How the kernel writes a space, or a line's end."""
 _DELETED: Final = "//deleted"
-_SHARED: Final = re.compile(r"nfs4?|ceph|cifs|smb3|glusterfs|lustre|ocfs2|gfs2|fuse(\.(?!fuse-overlayfs).+)?")
-"""Types of file systems that several nodes can have at once."""
+_LOCAL: Final = re.compile(r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|tmpfs|ramfs|overlay|aufs|fuse\.fuse-overlayfs")
+"""Types of file systems that only one node has at a time. Any other may be shared."""
 
 
 class MountEntry(NamedTuple):
@@ -73,7 +73,7 @@ def shared_storage(path: Path, own: Path = Path("/proc/self")) -> str:
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     kinds = (entry.kind for entry in read_mount_table(own.parent, own.name) if entry.device == name)
-    return next(filter(_SHARED.fullmatch, kinds), "")
+    return next((kind for kind in kinds if not _LOCAL.fullmatch(kind)), "")
 
 
 def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -> bool:
