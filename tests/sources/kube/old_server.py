@@ -13,9 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.wire import CHUNKED, LAST_CHUNK, Answer, Request, chunk, http
 
-FIRST = 100
-"""The revision of an etcd in which pods are made first."""
-
 
 @dataclass(frozen=True)
 class Change:
@@ -28,7 +25,7 @@ class Change:
 
 @dataclass
 class Etcd:
-    revision: int = FIRST
+    revision: int = 100
     changes: list[Change] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     """Of every uid that ever was."""
@@ -105,26 +102,24 @@ class Server:
             if since < one.revision <= self.position:
                 yield line(one.kind, self._pod(one.uid, one.updated if self.old else one.revision))
 
-    def answer(self, request: Request, *more: bytes) -> Answer:
-        """Answer over HTTP: a list; or what a watch shows now and `more`, and its end in due time."""
+    def answer(self, request: Request) -> Answer:
+        """Answer over HTTP: a list; or what a watch shows now, and its end in due time."""
         query = {name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()}
         version = query.get("resourceVersion", "")
         if request.path == "/version":
             return [http(json.dumps({"gitVersion": "v1.9.2" if self.old else "v1.20.2"}))]
         if request.path == "/api/v1/nodes":
-            return [http(listed("NodeList", self.position if version else self.etcd.revision, NODE))]
+            own = {"metadata": {"name": "worker-1", "uid": "node-1", "resourceVersion": "7"}}
+            return [http(listed("NodeList", self.position if version else self.etcd.revision, own))]
         if not request.watches:
             status, body = self.list(version)
             return [http(body, "200 OK" if status == 200 else "504 Gateway Timeout")]
         refusal = self.refusal(int(version or 0))
         shown = [line("ERROR", json.loads(_status(*refusal)))] if refusal else self.events(int(version or 0))
-        return [CHUNKED, *map(chunk, shown), *map(chunk, more), LAST_CHUNK]
+        return [CHUNKED, *map(chunk, shown), LAST_CHUNK]
 
     def _pod(self, uid: str, version: int) -> dict[str, Any]:
         return pod(uid, version, self.etcd.names[uid])
-
-
-NODE = {"metadata": {"name": "worker-1", "uid": "node-1", "resourceVersion": "7"}}
 
 
 def listed(kind: str, version: int, *items: dict[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ from agent.app import loop
 from agent.app.api_server import watched
 from agent.config import load
 from agent.model.snapshot import Known, Unavailable
+from agent.model.watches import Evidence, Watch
 from tests.sources.kube.connections import Hurry, read, running
 from tests.sources.kube.old_server import listed, pod
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
@@ -76,7 +77,8 @@ class Scripted:
 
     def _answer(self, request: Request) -> Answer:
         if request.path != PODS:
-            return self._node(self.server) if request.path == "/api/v1/nodes" else [http("{}")]
+            version = http('{"gitVersion": "v1.9.2"}')
+            return self._node(self.server) if request.path == "/api/v1/nodes" else [version]
         script = next(self._watches if request.watches else self._lists, None)
         return script(self.server) if script else hang(self.server)
 
@@ -95,6 +97,10 @@ class Scripted:
     def questions(self) -> list[str]:
         """Return the requests that ask whether etcd was restored."""
         return self.server.requested("/api/v1/nodes")
+
+    def evidence(self) -> dict[Evidence, Watch]:
+        """Return what shows that the server sends old versions."""
+        return {one.evidence: one for one in read(self.sources, "watches").known()}
 
     def until_requested(self, expected: str) -> None:
         wanted = expected.split(", ")
@@ -140,14 +146,11 @@ def check(
 A, B, C = pod("a", 7), pod("b", 41), pod("c", 85)
 
 
-def test_before_the_first_answer_nothing_is_known(tmp_path: Path) -> None:
+def test_nothing_is_known_before_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
     with playing(tmp_path, [], []) as scripted:
         scripted.until_requested("list 0")
         assert scripted.reading() == Unavailable("pods", "the API server has not answered yet")
         assert not scripted.watch.answered.is_set()
-
-
-def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
     scripted = check(tmp_path, [pods(40, A)], [lasting()], "list 0, watch 40", "a", {})
     listing, watching = (parse_qs(urlsplit(target).query) for target in scripted.server.requested(PODS))
     assert listing == {"fieldSelector": ["spec.nodeName=worker-1"], "resourceVersion": ["0"], "limit": ["500"]}
@@ -174,21 +177,20 @@ def test_events_change_what_is_known(tmp_path: Path) -> None:
     check(tmp_path, [pods(40, A, B)], [lasting(event("DELETED", pod("a", 41)))], "list 0, watch 40", "b")
 
 
-def test_after_watches_that_end_normally_nothing_is_listed_again(tmp_path: Path) -> None:
+def test_a_watch_that_ends_or_is_dropped_resumes_from_its_version_without_a_list(tmp_path: Path) -> None:
     watches = [streamed(event("ADDED", B)), streamed(bookmark(55)), streamed(), lasting()]
     check(tmp_path, [pods(40, A)], watches, "list 0, watch 40, watch 41, watch 55, watch 55", "a b", {"ended": 3})
-
-
-def test_a_dropped_watch_resumes_from_its_version(tmp_path: Path) -> None:
     half = chunk('{"type":"ADDED","object":{"meta')
     watches = [dropped(event("ADDED", B), half), dropped(), streamed(half), lasting()]
     check(tmp_path, [pods(40)], watches, "list 0, watch 40, watch 41, watch 41, watch 41", "b", {"broken": 3})
 
 
 def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(tmp_path: Path) -> None:
-    late = [event("ADDED", pod("b", 98)), event("MODIFIED", pod("a", 99, "A")), event("MODIFIED", pod("b", 97, "old"))]
-    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", pod("a", 99, "old"))), lasting()]
-    check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 99, watch 99", "A b")
+    late = [event("DELETED", pod("c", 96)), event("ADDED", pod("b", 98)), event("MODIFIED", pod("a", 99, "A"))]
+    old = [event("MODIFIED", pod("b", 97, "old")), event("MODIFIED", pod("a", 99, "old"))]
+    watches = [streamed(bookmark(100), bookmark(80), *late, old[0]), streamed(old[1]), lasting()]
+    scripted = check(tmp_path, [pods(90, A, C)], watches, "list 0, watch 90, watch 99, watch 99", "A b")
+    assert [*scripted.evidence()] == [Evidence.REPLAYED], "a bookmark is none"
     lost = event("MODIFIED", pod("a", 99, "A"))
     watches = [dropped(bookmark(100), event("ADDED", pod("b", 98))), streamed(lost, bookmark(100)), lasting()]
     check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 98, watch 100", "A b")
@@ -218,6 +220,13 @@ def test_a_list_that_fails_from_the_cache_is_read_from_etcd(tmp_path: Path) -> N
         requested = "list 0, watch 40, list 40, list, watch 12"
         check(tmp_path, [pods(40, A), answer, pods(12, pod("z", 3))], [gone, lasting()], requested, "z")
     check(tmp_path, [refused("410 Gone", 410), pods(40)], [lasting()], "list 0, list, watch 40", "")
+    # Far behind, and not older than the version that is known: it still has what was deleted.
+    lists, watches = [pods(40, A, B), pods(40, A, B), pods(41, B)], [streamed(event("DELETED", A)), gone, lasting()]
+    requested, restarts = (
+        "list 0, watch 40, watch 40, list 40, list, watch 41",
+        {"ended": 1, "expired": 1, "regressed": 1},
+    )
+    assert Evidence.OLDER_LIST in check(tmp_path, lists, watches, requested, "b", restarts).evidence()
 
 
 def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
@@ -277,6 +286,21 @@ def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
         assert (scripted.watch.regressions, read(scripted.sources, "watches")) == (0, Known(()))
 
 
+def test_a_live_pod_is_not_lost_to_an_old_server_that_shows_a_deletion_in_each_watch(tmp_path: Path) -> None:
+    replayed, replaced = event("DELETED", A), pod("b", 41, "web")  # with the versions of their last updates
+    events = [event("ADDED", replaced), event("DELETED", replaced), event("ADDED", pod("c", 43, "web")), replayed]
+    watches, requested = (
+        [streamed(*events), *[streamed(replayed)] * 3, lasting()],
+        "list 0, watch 40" + ", watch 43" * 4,
+    )
+    scripted = check(tmp_path, [pods(40, A, pod("z", 3))], watches, requested, "z web")
+    ((kind, shown),) = scripted.evidence().items()
+    assert (kind, shown.resource, shown.before, shown.version) == (Evidence.DELETED_BELOW, "pods", 43, 7)
+    assert (shown.count, shown.server_version, scripted.watch.regressions) == (4, "v1.9.2", 4)
+    assert shown.first < shown.last
+    assert len(scripted.server.requested("/version")) == 1, "once a connection"
+
+
 def test_a_deleted_pod_stays_deleted_as_far_as_memory_goes(tmp_path: Path) -> None:
     deleted = [event("DELETED", pod(f"uid-{number}", 41 + number)) for number in range(1100)]
     again = [
@@ -290,17 +314,7 @@ def test_a_deleted_pod_stays_deleted_as_far_as_memory_goes(tmp_path: Path) -> No
         assert +scripted.watch.restarts == {"regressed": 1}, "only the last 1000 are remembered"
 
 
-def test_a_silent_watch_becomes_unavailable_after_its_deadline(tmp_path: Path) -> None:
-    with playing(tmp_path, [pods(40, A)], []) as scripted:
-        scripted.until_requested("list 0, watch 40")
-        scripted.until_seen("a")
-        scripted.seconds += 120
-        scripted.until_seen("a")
-        scripted.seconds += 1
-        assert scripted.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
-
-
-def test_an_unreachable_server_becomes_unavailable_despite_retries(tmp_path: Path) -> None:
+def test_a_watch_without_news_becomes_unavailable_after_its_deadline_despite_retries(tmp_path: Path) -> None:
     leaves, back = threading.Event(), threading.Event()
 
     def watch(server: FakeServer) -> Iterator[bytes]:
@@ -312,7 +326,10 @@ def test_an_unreachable_server_becomes_unavailable_despite_retries(tmp_path: Pat
     with playing(tmp_path, [pods(40, A)], [watch] * 500) as scripted:
         scripted.until_requested("list 0, watch 40")
         scripted.until_seen("a")
-        scripted.seconds += 121
+        scripted.seconds += 120
+        scripted.until_seen("a")
+        scripted.seconds += 1
+        assert scripted.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
         leaves.set()
         scripted.until_requested("list 0" + ", watch 40" * 5)
         assert scripted.reading() == Unavailable("pods", "no event for 121 s: API server: 503 away")
@@ -385,10 +402,7 @@ def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path) -> Non
         for first in (0, 5, 10):
             share = sum(first <= wait < first + 5 for wait in waits) / len(waits)
             assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
-
-
-def test_a_watch_that_ended_in_due_time_goes_on_at_once(tmp_path: Path) -> None:
-    assert max(waits_between(tmp_path, streamed(bookmark(41)), seconds=60)) <= 0.5
+    assert max(waits_between(tmp_path, streamed(bookmark(41)), seconds=60)) <= 0.5, "it ended in due time"
 
 
 def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> None:
@@ -444,7 +458,11 @@ def test_progress_is_no_reason_to_ask_and_a_question_that_fails_is_not_repeated_
 def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
     z, watches, begin = pod("z", 3), [dropped(), lasting(), lasting()], "list 0, watch 40, watch 40, list 12"
     restarts = {"broken": 1, "restored": 1}
-    check(tmp_path, [pods(40, A), pods(13, z)], watches, f"{begin}, watch 13", "z", restarts, node=pods(12))
+    deleted, requested = [dropped(event("DELETED", pod("z", 41))), *watches[1:]], "list 0, watch 40, watch 41, list 12"
+    lists = [pods(40, A, z), pods(13, z)]
+    scripted = check(tmp_path, lists, deleted, f"{requested}, watch 13", "z", restarts, node=pods(12))
+    ((kind, shown),) = scripted.evidence().items()
+    assert (kind, shown.before, shown.version, shown.count) == (Evidence.RV_RESET, 41, 13, 1)
     for lagging in (refused("504 Gateway Timeout", 504), pods(11)):
         lists = [pods(40, A), lagging, pods(14, z)]
         check(tmp_path, lists, watches, f"{begin}, list, watch 14", "z", node=pods(12))

@@ -45,15 +45,7 @@ def test_a_node_has_its_device_capacity_and_allocatable(nodes: Nodes) -> None:
     ])  # fmt: skip
 
 
-def test_the_status_of_the_agents_condition_is_read(nodes: Nodes) -> None:
-    ready, pressure = {"type": "Ready", "status": "True"}, {"type": "CNIAddressPressure", "status": "False"}
-    check(nodes, "address_pressure", [
-        ({"status": {"conditions": conditions}}, status)
-        for conditions, status in (([ready, pressure], "False"), ([ready], ""), (None, ""))
-    ])  # fmt: skip
-
-
-def test_the_registration_of_a_node_is_read(nodes: Nodes) -> None:
+def test_the_registration_of_a_node_is_read_with_only_the_taints_about_it(nodes: Nodes) -> None:
     created = {"creationTimestamp": "2026-03-26T20:01:00Z"}
     node = nodes({"metadata": created, "spec": {"providerID": "aws:///eu-central-1a/i-0"}})
     assert (node.uid, node.created, node.provider_id, node.taints) == ("u-0", AT, "aws:///eu-central-1a/i-0", ())
@@ -64,9 +56,6 @@ def test_the_registration_of_a_node_is_read(nodes: Nodes) -> None:
         ({"spec": spec}, expected)
         for spec, expected in (({"unschedulable": True}, True), ({"unschedulable": False}, False), ({}, False))
     ])  # fmt: skip
-
-
-def test_only_taints_about_registration_are_kept(nodes: Nodes) -> None:
     given: list[dict[str, Any]] = [
         {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"},
         {"key": "ToBeDeletedByClusterAutoscaler", "value": "1774555260", "effect": "NoSchedule"},
@@ -104,13 +93,18 @@ def test_a_node_has_its_volumes_in_use_and_attached(nodes: Nodes) -> None:
     ])  # fmt: skip
 
 
-def test_a_node_is_ready_only_if_its_condition_is_true_and_needs_the_annotation(nodes: Nodes) -> None:
+def test_conditions_are_read_and_who_attaches_volumes(nodes: Nodes) -> None:
     no: tuple[Any, ...] = (
         None, [], [{"type": "Ready", "status": "False"}], [{"type": "Ready", "status": "Unknown"}], [7], "x", [{}],
     )  # fmt: skip
     check(nodes, "ready", [
         ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, True),
         *(({"status": {"conditions": conditions}}, False) for conditions in no),
+    ])  # fmt: skip
+    both = [{"type": "Ready", "status": "True"}, {"type": "CNIAddressPressure", "status": "False"}]
+    check(nodes, "address_pressure", [
+        ({"status": {"conditions": conditions}}, status)
+        for conditions, status in ((both, "False"), (both[:1], ""), (None, ""))
     ])  # fmt: skip
     annotation = "volumes.kubernetes.io/controller-managed-attach-detach"
     check(nodes, "controller_attach", [

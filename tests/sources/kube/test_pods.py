@@ -53,16 +53,13 @@ def test_a_pod_has_the_host_ports_of_all_its_containers(pods: Pods) -> None:
     ])  # fmt: skip
 
 
-def test_a_pod_requests_the_devices_of_all_its_containers(pods: Pods) -> None:
+def test_a_pod_requests_what_device_plugins_offer_in_all_its_containers(pods: Pods) -> None:
     spec = {
         "containers": [asking({"cpu": "2", GPU: "1"}), asking(None, {"a.b/c": "3"}), {"name": "d"}, asking({GPU: "1"})],
         "initContainers": [asking({KVM: "1"}), {"name": "e", "resources": None}],
     }
     check(pods, "wants", [({"spec": spec}, ("a.b/c", KVM, GPU))])
     check(pods, "wants_in_init", [({"spec": spec}, (KVM,))])
-
-
-def test_what_no_device_plugin_offers_and_requests_for_none_are_ignored(pods: Pods) -> None:
     others = (
         "cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "requests.nvidia.com/gpu",
         "kubernetes.io/batch-cpu", "deviceclass.resource.kubernetes.io/gpu", "x.kubernetes.io/y",
@@ -106,12 +103,16 @@ def test_a_pod_names_its_controller(pods: Pods) -> None:
     check(pods, "controller", [({"metadata": {"ownerReferences": owners}}, name) for owners, name in cases])
 
 
-def test_a_terminating_pod_has_its_deadline_and_finalizers(pods: Pods) -> None:
+def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_is_ignored(pods: Pods) -> None:
     times = {"creationTimestamp": "2026-01-01T00:00:01Z", "deletionTimestamp": "2026-01-01T00:00:31Z"}
     pod, other = pods({"metadata": times | {"finalizers": ["batch.kubernetes.io/job-tracking"]}}, {})
     assert (pod.deleting, pod.created, pod.deletion) == (True, at(1), at(31))
     assert pod.finalizers == ("batch.kubernetes.io/job-tracking",)
     assert (other.deleting, other.created, other.deletion, other.finalizers) == (False, None, None, ())
+    for time in ("yesterday", "2026-01-01T00:00:00", 7, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"):
+        containers = [{"state": {"running": {"startedAt": time}}}]
+        (pod,) = pods({"metadata": {"creationTimestamp": time}, "status": {"containerStatuses": containers}})
+        assert (pod.created, pod.started, pod.name) == (None, None, "shop/web-0")
 
 
 def test_a_rejected_pod_has_its_reason(pods: Pods) -> None:
@@ -129,13 +130,6 @@ def test_a_rejected_pod_has_its_reason(pods: Pods) -> None:
     assert found.by_api
     assert (after.started, after.rejection.at) == (at(2), None), "it is not dated by the pod's first start"
     assert other.rejection is None
-
-
-def test_an_invalid_time_is_ignored_and_the_pod_is_read(pods: Pods) -> None:
-    for time in ("yesterday", "2026-01-01T00:00:00", 7, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"):
-        containers = [{"state": {"running": {"startedAt": time}}}]
-        (pod,) = pods({"metadata": {"creationTimestamp": time}, "status": {"containerStatuses": containers}})
-        assert (pod.created, pod.started, pod.name) == (None, None, "shop/web-0")
 
 
 def test_addresses_of_every_api_version_are_read(pods: Pods) -> None:

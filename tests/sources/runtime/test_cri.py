@@ -14,11 +14,10 @@ from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Container
 from agent.sources.host.cni_config import networks_of
 from agent.sources.runtime.cri import Cri
-from agent.sources.source_error import SourceError
 from tests.fakes import cri as fake
 from tests.fakes.cri import AT, FakeRuntime, cniconfig, container, record, sandbox, stored
 from tests.fakes.grpc_server import Answers, Call, FakeGrpcServer
-from tests.wire import open_directory
+from tests.wire import error_of, open_directory
 
 CONTAINERS = "/containerd.services.containers.v1.Containers/List"
 NAMESPACES = "/containerd.services.namespaces.v1.Namespaces/List"
@@ -59,15 +58,6 @@ def cri_o(**has: Any) -> FakeRuntime:
     return FakeRuntime(name="cri-o", version="1.35.6", **has)
 
 
-def error_of(question: Callable[[], object]) -> str:
-    with pytest.raises(SourceError) as raised:
-        question()
-    text = str(raised.value)
-    assert len(text) < 400, "an operator reads this in one line"
-    assert "\n" not in text
-    return text
-
-
 def failing(code: int, message: str) -> Answers:
     return lambda call: call.fail(code, message)
 
@@ -79,18 +69,15 @@ def malformed(call: Call) -> None:
 # identify
 
 
-def test_a_runtime_names_itself_and_its_version(serve: Serve, cri: Cri) -> None:
+def test_a_runtime_names_itself_by_the_old_api_only_where_the_other_one_is_not_implemented(
+    serve: Serve, cri: Cri
+) -> None:
     for runtime in (*CONTAINERD, cri_o()):
-        with serve(runtime):
+        with serve(runtime) as server:
             found = cri.identify()
         assert (found.name, found.version) == (runtime.name, runtime.version)
         assert found.endpoint == cri.expected.endpoint != ""
-
-
-def test_the_old_api_is_used_only_where_the_other_one_is_not_implemented(serve: Serve, cri: Cri) -> None:
-    with serve(FakeRuntime(apis=("v1", "v1alpha2"))) as server:
-        cri.identify()
-    assert [call.method for call in server.calls] == ["/runtime.v1.RuntimeService/Version"]
+        assert len(server.calls) == 2 - ("v1" in runtime.apis)
     for code in (1, 2, 4, 5, 7, 8, 13, 14, 16):
         starting = {"/runtime.v1.RuntimeService/Version": failing(code, "server is not initialized yet")}
         with serve(FakeRuntime(apis=("v1alpha2",), instead=starting)) as server:
@@ -133,6 +120,9 @@ def test_a_record_of_containerd_is_a_sandbox_that_is_being_created(serve: Serve,
             assert cri.containers([A, B, C])[1:] == (
                 Container(A, "recorded but not listed", AT, "shop/web-0", "u-1", sandbox=True),
             )
+    unasked = fake.PROTO["Records"](containers=[record(A), record(B)]).SerializeToString()
+    with serve(FakeRuntime(instead={CONTAINERS: lambda call: call.answer(unasked)})):
+        assert [one.id for one in cri.containers([A])] == [A]
     with serve(FakeRuntime(records={})):  # without any namespace yet
         assert cri.containers([A]) == ()
         assert cri.has(A) is False
@@ -173,14 +163,6 @@ def test_an_id_of_another_form_is_never_put_into_a_filter(serve: Serve, cri: Cri
             assert "is no id of a container" in error_of(lambda: cri.has(asked))  # noqa: B023 (called at once)
             assert len(server.calls) == 2
             assert [one.id for one in cri.containers([asked, B])] == [A, B]
-
-
-def test_records_that_nobody_asked_for_are_left_out(serve: Serve, cri: Cri) -> None:
-    def unfiltered(call: Call) -> None:
-        call.answer(fake.PROTO["Records"](containers=[record(A), record(B)]).SerializeToString())
-
-    with serve(FakeRuntime(instead={CONTAINERS: unfiltered})):
-        assert [one.id for one in cri.containers([A])] == [A]
 
 
 def test_a_sandbox_of_cri_o_is_being_created_by_its_own_words(serve: Serve, cri: Cri) -> None:
@@ -310,33 +292,25 @@ def test_any_other_answer_is_never_treated_as_gone(serve: Serve, cri: Cri) -> No
 
 # networks
 
-V6 = {"subnet": "fd00::/64"}
-PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 
-
-def parsed(cri: Cri) -> tuple[RuntimeNetwork, ...]:
-    return tuple(network for loaded in cri.networks().loaded or () for network in networks_of(loaded, dict))
-
-
-def bridge(**ipam: object) -> dict[str, Any]:
-    return {"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local", **ipam}}
-
-
-def test_a_loaded_network_is_what_its_configuration_says(serve: Serve, cri: Cri) -> None:
-    ranges = [[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.9"}], [V6]]
-    with serve(FakeRuntime(info={"config": "{}", "cniconfig": cniconfig(bridge(dataDir="/run/x", ranges=ranges))})):
-        sets = ((WrittenRange("10.1.0.0/24", "10.1.0.9"),), (WrittenRange("fd00::/64"),))
-        assert parsed(cri) == (RuntimeNetwork("cbr0", ("bridge",), "host-local", "/run/x", sets),)
+def test_the_networks_are_those_that_containerd_has_loaded_and_cri_o_does_not_name_its_own(
+    serve: Serve, cri: Cri
+) -> None:
+    v6, portmap = {"subnet": "fd00::/64"}, {"type": "portmap", "capabilities": {"portMappings": True}}
+    ranges = [[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.9"}], [v6]]
+    bridge = {"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local", "dataDir": "/run/x", "ranges": ranges}}
     flannel = {"type": "flannel", "delegate": {"isDefaultGateway": True}}
-    with serve(FakeRuntime(info={"config": "{}", "cniconfig": cniconfig(flannel, PORTMAP)})):
-        assert parsed(cri) == (RuntimeNetwork("cbr0", ("flannel", "portmap"), "host-local"),)
-
-
-def test_a_runtime_may_have_no_network_and_cri_o_does_not_name_its_own(serve: Serve, cri: Cri) -> None:
-    loopback = {"Networks": json.loads(cniconfig())["Networks"][:1]}
-    for loaded in ('{"Networks": []}', '{"Networks": null}', json.dumps(loopback)):
-        with serve(FakeRuntime(info={"cniconfig": loaded})):
-            assert cri.networks().loaded == ()
+    sets = ((WrittenRange("10.1.0.0/24", "10.1.0.9"),), (WrittenRange("fd00::/64"),))
+    loopback = json.dumps({"Networks": json.loads(cniconfig())["Networks"][:1]})
+    for loaded, expected in (
+        (cniconfig(bridge), [RuntimeNetwork("cbr0", ("bridge",), "host-local", "/run/x", sets)]),
+        (cniconfig(flannel, portmap), [RuntimeNetwork("cbr0", ("flannel", "portmap"), "host-local")]),
+        *((none, []) for none in ('{"Networks": []}', '{"Networks": null}', loopback)),
+    ):
+        with serve(FakeRuntime(info={"cniconfig": loaded} | ({"config": "{}"} if expected else {}))):
+            networks = cri.networks().loaded
+        assert networks is not None
+        assert [network for one in networks for network in networks_of(one, dict)] == expected
     with serve(cri_o(info={"config": "{}"})):
         assert cri.networks().loaded is None
 
