@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.checks.addresses.classify import classify
 from agent.checks.devices.history import with_history
-from agent.cleanup.guards import release_requests
 from agent.model.assessment import State
 from agent.model.snapshot import SOURCES, Checkpoint, Damage, DamagedResult, Known, NotRequested, Snapshot, Unavailable
 from tests import builders
@@ -18,7 +16,6 @@ from tests.builders import (
     GONE,
     NON_ADDRESS_SOURCES,
     WEB_ID,
-    WORKER,
     cni_result,
     last_seen,
     node,
@@ -135,15 +132,3 @@ def test_a_bug_in_a_source_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         Broken(node()).take()
-
-
-def test_with_another_runtime_no_address_is_leaked_whatever_docker_lists() -> None:
-    elsewhere = replace(WORKER, runtime="containerd://1.6.20")
-    only_docker = NotRequested("runtimes", "--runtime=docker")
-    given = node(ORPHAN, containers=[], checkpoints=[], addresses=[], pods=[], node=[elsewhere], runtimes=only_docker)
-    snapshot = RecordedSources(given).take()
-    assert isinstance(snapshot.containers, NotRequested)
-    assessment = classify(snapshot, timedelta(0))
-    assert {reserved.state for reserved in assessment.reservations} == {State.UNKNOWN}
-    assert snapshot.unavailable() == ()
-    assert release_requests(assessment) == ()

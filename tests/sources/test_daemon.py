@@ -37,15 +37,12 @@ def test_every_address_is_asked_on_loopback() -> None:
         ]
 
 
-def test_where_nobody_listens_is_named() -> None:
+def test_a_daemon_that_is_away_has_no_report_or_refuses_says_what_to_do() -> None:
     assert why_not("nowhere.invalid:9747").startswith("no daemon answers on nowhere.invalid:9747 (")
     needs(socket.has_ipv6, "IPv6")
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as closed:
         port = closed.getsockname()[1]
     assert why_not(f"[::]:{port}").startswith(f"no daemon answers on [::1]:{port} (")
-
-
-def test_a_daemon_that_has_no_report_or_refuses_says_what_to_do() -> None:
     no_sync, refused = http("no sync yet\n", "503 Service Unavailable"), http("only this machine", "403 Forbidden")
     assert why_no_status(no_sync) == "the daemon on 127.0.0.1:PORT has not finished its first sync"
     why = "the daemon on 127.0.0.1:PORT answers only loopback clients: set --listen=:PORT"

@@ -41,6 +41,8 @@ def cached(ipam: object, *, network: str = "kubenet", config: object = None, **m
 
 
 SUBNET = {"subnet": "10.244.1.0/24"}
+POD = {"name": "eth0", "sandbox": "/var/run/netns/cni-1"}
+PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 
 
 def file_of(network: str = "kubenet", container_id: str = ID, ifname: str = "eth0") -> str:
@@ -88,9 +90,6 @@ def test_a_result_has_the_pod_ranges_and_path_and_a_bare_one_only_the_ranges(cac
     assert cache.ranges(bare) == [["10.244.1.1-10.244.1.254"]]
 
 
-POD = {"name": "eth0", "sandbox": "/var/run/netns/cni-1"}
-
-
 def test_the_namespace_of_the_sandbox_is_read_where_it_was_mounted(cache: Cache) -> None:
     for content, namespace in (
         (cached(SUBNET), ""),
@@ -105,9 +104,12 @@ def test_the_namespace_of_the_sandbox_is_read_where_it_was_mounted(cache: Cache)
         (cached(SUBNET, result=None), ""),
     ):
         assert cache.parse(content).namespace == namespace, content
-
-
-PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
+    # CRI-O hands all annotations of a pod to the plugins, and Go escapes each `<` to six bytes.
+    args = {"cni": {"io.kubernetes.cri-o.Annotations": ""}}
+    empty = cached(SUBNET, result={"interfaces": [POD]}, capabilityArgs=args)
+    annotations = b"\\u003c" * ((1_361_000 - len(empty)) // 6)
+    content = empty.replace(b'Annotations": "', b'Annotations": "' + annotations)
+    assert cache.parse(content).namespace == "/var/run/netns/cni-1", "the longest annotations that there can be"
 
 
 def test_forwarded_host_ports_are_those_that_a_plugin_gets(cache: Cache) -> None:
@@ -215,7 +217,9 @@ def test_what_cannot_be_read_is_unavailable_and_one_directory_may_be_missing(ope
         assert why_unavailable("cni_results", cni_cache_dir=open_dir) == why
 
 
-def test_a_file_is_parsed_once_until_it_changes(cache: Cache) -> None:
+def test_a_file_is_parsed_once_until_it_changes_and_one_without_a_result_told_apart(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "results")
+    cache.directory.mkdir()
     path = cache.directory / file_of()
     path.write_bytes(cached(SUBNET))
     first = cache.read()
@@ -225,21 +229,6 @@ def test_a_file_is_parsed_once_until_it_changes(cache: Cache) -> None:
     assert str(changed.ranges[0][0]) == "10.250.0.9-10.250.255.254"
     path.unlink()
     assert cache.read() == ()
-
-
-def test_the_namespace_of_a_pod_with_the_longest_annotations_is_known(cache: Cache) -> None:
-    """CRI-O hands all of them to the plugins, and Go escapes each `<` to six bytes."""
-    args = {"cni": {"io.kubernetes.cri-o.Annotations": ""}}
-    empty = cached(SUBNET, result={"interfaces": [POD]}, cniArgs=ARGUMENTS, capabilityArgs=args)
-    annotations = b"\\u003c" * ((1_361_000 - len(empty)) // 6)
-    content = empty.replace(b'Annotations": "', b'Annotations": "' + annotations)
-    assert 1_360_990 < len(content) <= 1_361_000
-    assert cache.parse(content).namespace == "/var/run/netns/cni-1"
-
-
-def test_files_without_a_result_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "results")
-    cache.directory.mkdir()
     results = {
         "a": (b"", "it is empty"),
         "b": (cached(SUBNET)[:50], "its JSON is malformed"),
@@ -250,7 +239,7 @@ def test_files_without_a_result_are_told_apart_from_missing_ones(tmp_path: Path)
     for digit, (content, _) in results.items():
         (cache.directory / file_of(container_id=digit * 64)).write_bytes(content)
     (cache.directory / file_of("cni-loopback", ifname="lo")).touch()
-    (cache.directory / file_of()).write_bytes(cached(SUBNET))
+    path.write_bytes(cached(SUBNET))
     (tmp_path / "secret").write_text(json.dumps(RESULT_02))
     (cache.directory / file_of(container_id="1" * 64)).symlink_to("../secret")
     os.mkfifo(cache.directory / file_of(container_id="2" * 64))

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from agent.model.snapshot import Unavailable
 from agent.sources.source_error import SourceError
 from tests.network import network
@@ -14,16 +12,20 @@ from tests.wired import process_table, read, sample, why_unavailable
 TABLE = sample("proc-mountinfo", 1)
 
 
-@pytest.fixture
-def proc(tmp_path: Path) -> Path:
-    return process_table(tmp_path / "proc", "dockerd")
-
-
-def test_only_mounted_network_namespaces_are_listed(proc: Path) -> None:
+def test_only_mounted_network_namespaces_are_listed(tmp_path: Path) -> None:
+    proc = process_table(tmp_path / "proc", "dockerd")
     table = proc / "1/mountinfo"
     why = f"cannot read {table}: no such file or directory"
     assert why_unavailable("mounted_namespaces", proc=proc) == why
-    table.parent.mkdir()
+    with network() as net:
+        (proc / "1").symlink_to(f"/proc/{net.pid}")
+        others = read("mounted_namespaces", proc=proc)  # of this machine
+        net.ip("netns add cni-9")
+        assert set(read("mounted_namespaces", proc=proc)) - set(others) == {"/run/netns/cni-9"}
+        net.ip("netns delete cni-9")
+        assert read("mounted_namespaces", proc=proc) == others
+    (proc / "1").unlink()
+    (proc / "1").mkdir()
     table.write_text(TABLE)
     assert read("mounted_namespaces", proc=proc) == (
         "/run/netns/cni-1",
@@ -36,16 +38,6 @@ def test_only_mounted_network_namespaces_are_listed(proc: Path) -> None:
     assert read("mounted_namespaces", proc=proc) == ()
     table.write_text(TABLE * (16 * 1024 * 1024 // len(TABLE) + 1))
     assert "more than the limit" in why_unavailable("mounted_namespaces", proc=proc)
-
-
-def test_a_real_namespace_is_listed_until_it_is_deleted(proc: Path) -> None:
-    with network() as net:
-        (proc / "1").symlink_to(f"/proc/{net.pid}")
-        others = read("mounted_namespaces", proc=proc)  # of this machine
-        net.ip("netns add cni-9")
-        assert set(read("mounted_namespaces", proc=proc)) - set(others) == {"/run/netns/cni-9"}
-        net.ip("netns delete cni-9")
-        assert read("mounted_namespaces", proc=proc) == others
 
 
 def test_reservations_on_storage_that_other_nodes_may_have_are_a_gap(tmp_path: Path) -> None:
