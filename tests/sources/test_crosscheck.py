@@ -92,7 +92,7 @@ def of_runtime(runtime: str) -> Reading[Node | None]:
     return Known(replace(WORKER, runtime=runtime))
 
 
-CONTAINERD: Final = of_runtime("containerd://1.6.20")
+DOCKER, CONTAINERD = of_runtime("docker://20.10.24"), of_runtime("containerd://1.6.20")
 
 
 def list_of(
@@ -116,13 +116,7 @@ def test_docker_is_not_requested_if_the_kubelet_or_its_node_names_another_runtim
 
 def test_a_runtime_that_is_stopped_for_a_moment_leaves_one_source_unavailable() -> None:
     """Such as that of k3s while it restarts, beside docker or without."""
-    for node_object in (
-        of_runtime("docker://20.10.24"),
-        of_runtime(""),
-        Known(None),
-        Unavailable("node", "timed out"),
-        NO_NODE,
-    ):
+    for node_object in (DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NO_NODE):
         assert list_of(REFUSED, node_object) == REFUSED
     seen = checked(containers=REFUSED, node=CONTAINERD, checkpoints=NO_DIRECTORY)
     assert [reading.source for reading in seen.unavailable_about_addresses()] == ["containers"]

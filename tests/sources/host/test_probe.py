@@ -136,24 +136,23 @@ def test_silence_is_no_proof_and_an_outdated_neighbor_is_waited_for(net: Network
     )
 
 
-def test_a_firewall_that_calls_its_own_host_unreachable_is_somebody(net: Network) -> None:
+def test_a_firewall_of_the_pod_is_somebody_and_one_of_the_node_no_proof(net: Network) -> None:
     needs(shutil.which("iptables") is not None, "iptables, for a firewall")
     net.pod("ghost", 9)
     ghost = ("ip", "netns", "exec", "ghost")
-    for reject in ("icmp-host-prohibited", "icmp-host-unreachable", "icmp-net-prohibited"):
-        net.run(*ghost, "iptables", "-F", "INPUT")
-        net.run(*ghost, "iptables", "-A", "INPUT", "-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
-        assert probed(net, "10.244.1.9").objections == {"10.244.1.9": IN_USE}
-
-
-def test_a_firewall_of_the_node_is_no_proof(net: Network) -> None:
-    needs(shutil.which("iptables") is not None, "iptables, for a firewall")
-    for reject in ("icmp-port-unreachable", "icmp-host-unreachable"):
-        net.run("iptables", "-F", "OUTPUT")
-        net.run("iptables", "-A", "OUTPUT", "-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
-        found = probed(net, "10.244.1.20")
-        assert found.objections == {"10.244.1.20": UNANSWERED}
-        assert found.whys["10.244.1.20"] == "10.244.1.20 on cbr0: a firewall of the node does not let the probe pass"
+    for within, chain, reject, expected in (
+        (ghost, "INPUT", "icmp-host-prohibited", IN_USE),
+        (ghost, "INPUT", "icmp-host-unreachable", IN_USE),
+        (ghost, "INPUT", "icmp-net-prohibited", IN_USE),
+        ((), "OUTPUT", "icmp-port-unreachable", UNANSWERED),
+        ((), "OUTPUT", "icmp-host-unreachable", UNANSWERED),
+    ):
+        rule = ("-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
+        net.run(*within, "iptables", "-A", chain, *rule)
+        found = probed(net, "10.244.1.9")
+        net.run(*within, "iptables", "-D", chain, *rule)
+        assert found.objections == {"10.244.1.9": expected}
+    assert found.whys["10.244.1.9"] == "10.244.1.9 on cbr0: a firewall of the node does not let the probe pass"
 
 
 def test_a_link_on_which_the_node_asks_as_somebody_else_is_no_proof(net: Network) -> None:

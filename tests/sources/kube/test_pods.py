@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent.model.rejections import RejectionKind
 from agent.model.snapshot import PortMapping, Unavailable
 from tests.sources.kube.connections import read_from
 from tests.sources.kube.old_server import listed
@@ -113,23 +112,6 @@ def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_i
         containers = [{"state": {"running": {"startedAt": time}}}]
         (pod,) = pods({"metadata": {"creationTimestamp": time}, "status": {"containerStatuses": containers}})
         assert (pod.created, pod.started, pod.name) == (None, None, "shop/web-0")
-
-
-def test_a_rejected_pod_has_its_reason(pods: Pods) -> None:
-    message = "Pod was rejected: Allocate failed due to rpc error: code = Unavailable desc = transport is closing"
-    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
-    fields = [{"manager": "kubelet", "subresource": "status", "time": "2026-01-01T00:00:20Z"}]
-    ran = [{"state": {"terminated": started_at(2)}}]
-    before, after, other = pods(
-        {"metadata": {"managedFields": fields}, "spec": {"containers": [asking({KVM: 1})]}, "status": status},
-        {"status": status | {"startTime": "2026-01-01T00:00:01Z", "containerStatuses": ran}},
-        {},
-    )
-    found = before.rejection
-    assert (found.refused, found.resource, found.at) == (RejectionKind.PLUGIN_GONE, KVM, at(20))
-    assert found.by_api
-    assert (after.started, after.rejection.at) == (at(2), None), "it is not dated by the pod's first start"
-    assert other.rejection is None
 
 
 def test_addresses_of_every_api_version_are_read(pods: Pods) -> None:

@@ -27,7 +27,7 @@ CONTAINERD = [
     FakeRuntime(version="1.5.18", apis=("v1alpha2",), has_store=False),
     FakeRuntime(version="1.6.20~ds1", apis=("v1", "v1alpha2"), has_store=False),
     FakeRuntime(version="1.7.24", apis=("v1", "v1alpha2")),
-    FakeRuntime(version="2.1.9+unknown", stored=[]),
+    FakeRuntime(version="2.1.9+unknown"),
 ]
 
 
@@ -274,7 +274,7 @@ def test_not_found_counts_only_of_this_id(serve: Serve, cri: Cri) -> None:
         ("ContainerStatus", "an error occurred when try to find container: not found"),
         ("ContainerStatus", f'could not find container "{B}": not found'),
     ):
-        with serve(FakeRuntime(version="2.1.9", stored=[], instead={method: failing(5, message)})):
+        with serve(FakeRuntime(version="2.1.9", instead={method: failing(5, message)})):
             assert error_of(lambda: cri.has(A)).endswith(f": {message or 'no message'} (gRPC status 5)")
 
 
