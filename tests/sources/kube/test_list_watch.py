@@ -239,20 +239,12 @@ def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
         (pods(0, A), "it listed version 0, which cannot be watched from"),
         (lambda _: [http(b"{")[:-1]], "API server: "),
     ):
-        again = threading.Event()
-
-        def second(server: FakeServer, again: threading.Event = again) -> Iterator[bytes]:
-            again.wait(5)
-            yield from pods(40, A)(server)
-
-        with playing(tmp_path, [answer, second], [lasting()]) as scripted:
-            assert scripted.watch.answered.wait(5)
+        with playing(tmp_path, [answer], []) as scripted:
+            scripted.until_requested("list 0, list 0")
             reading = scripted.reading()
             assert isinstance(reading, Unavailable)
             assert text in reading.why
-            again.set()
-            scripted.until_requested("list 0, list 0, watch 40")
-            scripted.until_seen("a")
+        check(tmp_path, [answer, pods(40, A)], [lasting()], "list 0, list 0, watch 40", "a")
 
 
 def test_a_failing_watch_restarts_from_the_known_version(tmp_path: Path) -> None:
@@ -379,30 +371,56 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-def waits_between(directory: Path, watch: Script, seconds: float) -> list[float]:
-    """Return how long the daemon waits between watches that all end like this, each after so many seconds."""
-    stop, ticks = Waits(100), itertools.count(1000.0, seconds)
+class Watched:
+    """The daemon's watch of the pods where all watches end alike, by a clock of which each reading takes so long.
 
-    def answers(request: Request) -> Answer:
-        # The list of the own Node shows that etcd was not restored.
-        return (watch if request.watches else pods(40 if request.path == PODS else 99))(server)
+    `waits`: for how long it waited between them; `seconds`: how long it all took. `node`: the list of the own Node.
+    """
 
-    server = FakeServer(answers)
-    with server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "clock", ticks.__next__)
-        _, reflector = watch_of(kubeconfig(directory / "kubeconfig", server.url))
-        reflector.run(stop)
-    return stop.asked
+    def __init__(self, directory: Path, watch: Script, seconds: float, node: int = 99) -> None:
+        stop, ticks = Waits(100), itertools.count(1000.0, seconds)
+
+        def answers(request: Request) -> Answer:
+            return (watch if request.watches else pods(40 if request.path == PODS else node))(self.server)
+
+        self.server = FakeServer(answers)
+        with self.server, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "clock", ticks.__next__)
+            _, reflector = watch_of(kubeconfig(directory / "kubeconfig", self.server.url))
+            reflector.run(stop)
+        self.waits, self.seconds, self.restarts = stop.asked, next(ticks) - 1000, reflector.restarts
+        self.questions = len(self.server.requested("/api/v1/nodes"))
+        self.lists = sum(not request.watches for request in self.server.requests if request.path == PODS)
 
 
 def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path) -> None:
     for watch in (dropped(bookmark(41)), streamed(bookmark(41)), streamed(event("ERROR", {"code": 410}))):
-        waits = waits_between(tmp_path, watch, seconds=0.001)
+        waits = Watched(tmp_path, watch, seconds=0.001).waits
         assert min(waits) >= 0.5
         for first in (0, 5, 10):
             share = sum(first <= wait < first + 5 for wait in waits) / len(waits)
             assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
-    assert max(waits_between(tmp_path, streamed(bookmark(41)), seconds=60)) <= 0.5, "it ended in due time"
+    assert max(Watched(tmp_path, streamed(bookmark(41)), seconds=60).waits) <= 0.5, "it ended in due time"
+
+
+def test_a_watch_asks_whether_etcd_was_restored_every_ten_minutes_or_once_a_minute_after_failures(
+    tmp_path: Path,
+) -> None:
+    restored = 12
+    for watch, seconds, shortest, longest, node in (
+        (streamed(bookmark(41)), 24, 480, 850, 99),
+        (dropped(bookmark(41)), 8, 60, 100, 99),
+        (streamed(bookmark(41)), 24, 480, 850, restored),  # as behind a balancer, where no connection fails
+        (dropped(bookmark(41)), 8, 60, 100, restored),
+    ):
+        watched = Watched(tmp_path, watch, seconds, node)
+        assert shortest < watched.seconds / watched.questions < longest
+        times = watched.questions if node == restored else 0
+        assert watched.restarts["restored"] == times
+        assert times <= watched.lists <= times + 1, "nothing is listed without a reason"
+    late = sum(wait > 15 for wait in watched.waits) / watched.questions
+    assert 0.3 < late < 0.7, "the lists of all agents are spread over 30 s"
+    assert max(watched.waits) <= 30
 
 
 def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> None:
@@ -466,6 +484,10 @@ def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
     for lagging in (refused("504 Gateway Timeout", 504), pods(11)):
         lists = [pods(40, A), lagging, pods(14, z)]
         check(tmp_path, lists, watches, f"{begin}, list, watch 14", "z", node=pods(12))
+    with playing(tmp_path, [pods(40, A)], watches, node=pods(12)) as scripted:
+        scripted.until_requested(begin)
+        why = "API server: versions went back: etcd was restored from a backup; listing again"
+        assert scripted.reading() == Unavailable("pods", why), "until it is listed, nothing is known"
     # Another etcd for Nodes costs one list, and is no evidence.
     scripted = check(tmp_path, [pods(40, A), pods(41, A)], watches, f"{begin}, watch 41", "a", node=pods(12))
     assert scripted.watch.regressions == 0
