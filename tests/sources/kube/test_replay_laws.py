@@ -54,29 +54,22 @@ class World(Api):
 
     @contextmanager
     def read(self, path: str, query: Query, limit: int = 0) -> Iterator[Iterator[bytes]]:  # noqa: ARG002 (as Api)
-        yield iter([self._list(path, query)])
-
-    def _list(self, path: str, query: Query) -> bytes:
         version = dict(query)["resourceVersion"]
-        if path == "/api/v1/nodes":
-            assert version == ""
-            return self._answered()
-        assert path == "/api/v1/pods"
+        assert (path, version == "") == ("/api/v1/nodes", True) or path == "/api/v1/pods"
         status, body = self.server.list(version)
         self._never_raises_the_dead()
         if status != 200:
             raise ApiError(status, "Too large resource version")
-        if version == "":
+        if path == "/api/v1/nodes":
+            body = listed("NodeList", self.etcd.revision)
+            if self.etcd.revision < self._highest:
+                self._highest = self.etcd.revision
+                self._told_dead.clear()
+        elif version == "":
             # Read from etcd: current, whatever was sent before.
             self._highest = self.etcd.revision
             self._told_dead -= set(self.etcd.at(self.etcd.revision))
-        return body
-
-    def _answered(self) -> bytes:
-        if self.etcd.revision < self._highest:
-            self._highest = self.etcd.revision
-            self._told_dead.clear()
-        return listed("NodeList", self.etcd.revision)
+        yield iter([body])
 
     def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
         assert (path, silence > 0) == ("/api/v1/pods", True)

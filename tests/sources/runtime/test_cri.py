@@ -120,21 +120,18 @@ def test_a_record_of_containerd_is_a_sandbox_that_is_being_created(serve: Serve,
             assert cri.containers([A, B, C])[1:] == (
                 Container(A, "recorded but not listed", AT, "shop/web-0", "u-1", sandbox=True),
             )
+    both = FakeRuntime(version="2.1.9", stored=[stored(A), stored(B), stored(D)], records={"k8s.io": [record(B)]})
+    with serve(both) as server:
+        found = cri.containers([A, B, C])
+    assert sorted(one.id for one in found) == [A, B], "the store of sandboxes counts too"
+    assert {(one.state, one.created, one.sandbox) for one in found} == {("recorded but not listed", AT, True)}
+    assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "List", "List", "List"]
     unasked = fake.PROTO["Records"](containers=[record(A), record(B)]).SerializeToString()
     with serve(FakeRuntime(instead={CONTAINERS: lambda call: call.answer(unasked)})):
         assert [one.id for one in cri.containers([A])] == [A]
     with serve(FakeRuntime(records={})):  # without any namespace yet
         assert cri.containers([A]) == ()
         assert cri.has(A) is False
-
-
-def test_a_sandbox_of_containerd_2_is_found_in_its_store(serve: Serve, cri: Cri) -> None:
-    both = FakeRuntime(version="2.1.9", stored=[stored(A), stored(B), stored(D)], records={"k8s.io": [record(B)]})
-    with serve(both) as server:
-        found = cri.containers([A, B, C])
-    assert sorted(one.id for one in found) == [A, B]
-    assert {(one.state, one.created, one.sandbox) for one in found} == {("recorded but not listed", AT, True)}
-    assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "List", "List", "List"]
 
 
 def test_a_container_of_another_client_of_containerd_is_not_being_created(serve: Serve, cri: Cri) -> None:
@@ -165,13 +162,9 @@ def test_an_id_of_another_form_is_never_put_into_a_filter(serve: Serve, cri: Cri
             assert [one.id for one in cri.containers([asked, B])] == [A, B]
 
 
-def test_a_sandbox_of_cri_o_is_being_created_by_its_own_words(serve: Serve, cri: Cri) -> None:
-    with serve(cri_o(sandboxes=[sandbox(C)], unborn={A})) as server:
-        assert cri.containers([A, B, C])[1:] == (Container(A, "being created", 0, "", "", sandbox=True),)
-    assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "PodSandboxStatus", "PodSandboxStatus"]
-
-
-def test_cri_o_is_asked_about_many_sandboxes_at_once_in_whatever_order_it_answers(serve: Serve, cri: Cri) -> None:
+def test_cri_o_tells_what_is_being_created_of_many_sandboxes_in_whatever_order_it_answers(
+    serve: Serve, cri: Cri
+) -> None:
     ids = [f"{number:064x}" for number in range(70)]
     finished = [sandbox(ids[3]), sandbox(ids[69], fake.NOT_READY)]  # since the list
     runtime = cri_o(sandboxes=finished, unborn={ids[40]})
@@ -191,6 +184,9 @@ def test_cri_o_is_asked_about_many_sandboxes_at_once_in_whatever_order_it_answer
     ]  # fmt: skip
     assert found[2] == Container(ids[69], "not ready", AT, "shop/web-0", "u-1", sandbox=True)
     assert (server.connections, len(asked)) == (1, 70)
+    with serve(cri_o(sandboxes=[sandbox(C)], unborn={A})) as server:
+        assert cri.containers([A, B, C])[1:] == (Container(A, "being created", 0, "", "", sandbox=True),)
+    assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "PodSandboxStatus", "PodSandboxStatus"]
 
 
 def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cri) -> None:
@@ -209,16 +205,13 @@ def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cr
             assert "a container without an id" in error_of(lambda: cri.containers([]))
     with serve(FakeRuntime(instead={"ListContainers": failing(12, "unknown method")})):
         assert error_of(lambda: cri.containers([])).endswith("unknown method (gRPC status 12)"), "CRI is not disabled"
-    for failure in (failing(14, "shutting down"), failing(5, "could not find pod: not found")):
-        with serve(cri_o(instead={"PodSandboxStatus": failure})):
-            assert "PodSandboxStatus: " in error_of(lambda: cri.containers([A]))
-
-
-def test_a_missing_store_is_an_error_unless_containerd_is_known_to_be_older(serve: Serve, cri: Cri) -> None:
-    for version in ("1.7.0", "1.7.24", "2.1.9+unknown", "", "unknown"):
+    for version in ("1.7.0", "1.7.24", "2.1.9+unknown", "", "unknown"):  # only an older containerd has no such store
         with serve(FakeRuntime(version=version, has_store=False)):
             for question in (lambda: cri.containers([A]), lambda: cri.has(A)):
                 assert "unknown service containerd.services.sandbox.v1.Store" in error_of(question)
+    for failure in (failing(14, "shutting down"), failing(5, "could not find pod: not found")):
+        with serve(cri_o(instead={"PodSandboxStatus": failure})):
+            assert "PodSandboxStatus: " in error_of(lambda: cri.containers([A]))
 
 
 def test_each_question_opens_a_connection_so_a_restarted_runtime_is_read(serve: Serve, cri: Cri, path: Path) -> None:
@@ -235,7 +228,7 @@ def test_each_question_opens_a_connection_so_a_restarted_runtime_is_read(serve: 
 # has
 
 
-def test_an_id_that_is_denied_everywhere_does_not_exist(serve: Serve, cri: Cri) -> None:
+def test_an_id_exists_unless_it_is_denied_everywhere(serve: Serve, cri: Cri) -> None:
     for runtime in CONTAINERD:
         with serve(replace(runtime, records={"moby": [record(B)], "k8s.io": [record(C)]})) as server:
             assert cri.has(A) is False
@@ -243,13 +236,7 @@ def test_an_id_that_is_denied_everywhere_does_not_exist(serve: Serve, cri: Cri) 
         assert asked == ["moby", "k8s.io"]
         assert server.calls[-1].method == STORE
         assert {"PodSandboxStatus", "ContainerStatus"} < set(server.methods)
-    with serve(cri_o()) as server:
-        assert cri.has(A) is False
-    assert server.methods == ["PodSandboxStatus", "ContainerStatus", "Version"]
-
-
-def test_an_id_that_is_known_anywhere_exists(serve: Serve, cri: Cri) -> None:
-    for runtime in (
+    for known in (
         FakeRuntime(sandboxes=[sandbox(A, fake.NOT_READY)]),
         FakeRuntime(containers=[container(A, fake.EXITED)]),
         FakeRuntime(records={"k8s.io": [record(A)]}),
@@ -259,8 +246,9 @@ def test_an_id_that_is_known_anywhere_exists(serve: Serve, cri: Cri) -> None:
         cri_o(containers=[container(A)]),
         cri_o(unborn={A}),
     ):
-        with serve(runtime):
+        with serve(known) as server:
             assert (cri.has(A), cri.has(B)) == (True, False)
+    assert server.methods[-3:] == ["PodSandboxStatus", "ContainerStatus", "Version"], "all that CRI-O is asked"
 
 
 def test_not_found_counts_only_of_this_id(serve: Serve, cri: Cri) -> None:

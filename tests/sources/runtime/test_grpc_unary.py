@@ -53,12 +53,13 @@ def error_from(path: Path, answers: Answers, timeout: float = 10.0) -> str:
     return str(error)
 
 
-def test_a_request_has_the_headers_of_grpc_and_its_metadata(path: Path) -> None:
-    with FakeGrpcServer(path, lambda call: call.answer(b"answer")) as server, connection(path, 2.5) as connected:
-        assert connected.call(METHOD, b"request", {"containerd-namespace": "k8s.io"}) == b"answer"
-    (call,) = server.calls
-    assert call.request == b"request"
-    assert call.headers == {
+def test_requests_have_the_headers_of_grpc_and_follow_each_other_on_one_connection(path: Path) -> None:
+    # More bytes than the windows of a connection have at first.
+    requests = [bytes([number % 256]) * 1000 for number in range(200)]
+    with FakeGrpcServer(path, lambda call: call.answer(call.request)) as server, connection(path, 2.5) as connected:
+        assert [connected.call(METHOD, one, {"containerd-namespace": "k8s.io"}) for one in requests] == requests
+    assert server.connections == 1
+    assert server.calls[0].headers == {
         ":method": "POST",
         ":scheme": "http",
         ":path": METHOD,
@@ -68,17 +69,6 @@ def test_a_request_has_the_headers_of_grpc_and_its_metadata(path: Path) -> None:
         "grpc-timeout": "2500m",
         "containerd-namespace": "k8s.io",
     }
-
-
-def test_calls_follow_each_other_on_one_connection(path: Path) -> None:
-    def echo(call: Call) -> None:
-        call.answer(call.request)
-
-    with FakeGrpcServer(path, echo) as server, connection(path) as connected:
-        # More bytes than the windows of a connection have at first.
-        requests = [bytes([number % 256]) * 1000 for number in range(200)]
-        assert [connected.call(METHOD, one) for one in requests] == requests
-    assert server.connections == 1
 
 
 def test_an_answer_is_complete_whatever_its_size_and_its_pieces(path: Path) -> None:
