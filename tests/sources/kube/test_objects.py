@@ -1,23 +1,24 @@
-"""What is read of a pod."""
+"""What is read of pods and of the Node object."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent.model.snapshot import PortMapping, Unavailable
+from agent.model.registration import Taint
+from agent.model.snapshot import NodeDevices, PortMapping, Unavailable
 from tests.sources.kube.connections import read_from
 from tests.sources.kube.old_server import listed
 from tests.wire import http
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
-Pods = Callable[..., Any]
+Objects = Callable[..., Any]
 
 
-def check(pods: Pods, field: str, cases: list[tuple[Any, Any]]) -> None:
-    """Check one field of pods, each given with what is expected."""
-    read = pods(*(item for item, _ in cases))
-    assert [getattr(pod, field) for pod in read] == [expected for _, expected in cases]
+def check(objects: Objects, field: str, cases: list[tuple[Any, Any]]) -> None:
+    """Check one field of objects, each given with what is expected."""
+    read = objects(*(item for item, _ in cases))
+    assert [getattr(found, field) for found in read] == [expected for _, expected in cases]
 
 
 def asking(limits: Any, requests: Any = None) -> dict[str, Any]:
@@ -32,14 +33,14 @@ def started_at(second: int) -> dict[str, Any]:
     return {"startedAt": f"2026-01-01T00:00:{second:02}Z"}
 
 
-def test_a_static_pod_has_the_uid_of_the_kubelet_and_not_of_its_mirror_pod(pods: Pods) -> None:
+def test_a_static_pod_has_the_uid_of_the_kubelet_and_not_of_its_mirror_pod(pods: Objects) -> None:
     mirror = {"kubernetes.io/config.hash": "own", "kubernetes.io/config.mirror": "own"}
     other = {"kubernetes.io/config.hash": "own"}
     read = pods({"metadata": {"annotations": mirror}}, {"metadata": {"annotations": other}})
     assert [(pod.uid, pod.static) for pod in read] == [("own", True), ("u-1", False)]
 
 
-def test_a_pod_has_the_host_ports_of_all_its_containers(pods: Pods) -> None:
+def test_a_pod_has_the_host_ports_of_all_its_containers(pods: Objects) -> None:
     web = {"name": "web", "ports": [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 9, "protocol": "UDP"}]}
     dns = {"name": "dns", "ports": [{"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]}
     spec = {"initContainers": [dns, {"name": "none"}], "containers": [web, web]}
@@ -52,7 +53,7 @@ def test_a_pod_has_the_host_ports_of_all_its_containers(pods: Pods) -> None:
     ])  # fmt: skip
 
 
-def test_a_pod_requests_what_device_plugins_offer_in_all_its_containers(pods: Pods) -> None:
+def test_a_pod_requests_what_device_plugins_offer_in_all_its_containers(pods: Objects) -> None:
     spec = {
         "containers": [asking({"cpu": "2", GPU: "1"}), asking(None, {"a.b/c": "3"}), {"name": "d"}, asking({GPU: "1"})],
         "initContainers": [asking({KVM: "1"}), {"name": "e", "resources": None}],
@@ -70,7 +71,7 @@ def test_a_pod_requests_what_device_plugins_offer_in_all_its_containers(pods: Po
     check(pods, "wants", [({"spec": {"containers": [asking(limits)]}}, wants) for limits, wants in cases])
 
 
-def test_a_pod_starts_with_its_first_container(pods: Pods) -> None:
+def test_a_pod_starts_with_its_first_container(pods: Objects) -> None:
     cases: list[tuple[list[dict[str, Any]], datetime | None]] = [
         ([{"state": {"running": started_at(9)}}], at(9)),
         ([{"state": {"running": started_at(9)}}, {"state": {"running": started_at(7)}}], at(7)),
@@ -87,7 +88,7 @@ def test_a_pod_starts_with_its_first_container(pods: Pods) -> None:
     check(pods, "started", [({"status": {"initContainerStatuses": init, "containerStatuses": later}}, at(2))])
 
 
-def test_a_pod_names_its_controller(pods: Pods) -> None:
+def test_a_pod_names_its_controller(pods: Objects) -> None:
     def owner(kind: str, name: str, controller: bool | None) -> dict[str, Any]:
         return {"apiVersion": "v1", "kind": kind, "name": name, "uid": "o", "controller": controller}
 
@@ -102,7 +103,7 @@ def test_a_pod_names_its_controller(pods: Pods) -> None:
     check(pods, "controller", [({"metadata": {"ownerReferences": owners}}, name) for owners, name in cases])
 
 
-def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_is_ignored(pods: Pods) -> None:
+def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_is_ignored(pods: Objects) -> None:
     times = {"creationTimestamp": "2026-01-01T00:00:01Z", "deletionTimestamp": "2026-01-01T00:00:31Z"}
     pod, other = pods({"metadata": times | {"finalizers": ["batch.kubernetes.io/job-tracking"]}}, {})
     assert (pod.deleting, pod.created, pod.deletion) == (True, at(1), at(31))
@@ -114,7 +115,7 @@ def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_i
         assert (pod.created, pod.started, pod.name) == (None, None, "shop/web-0")
 
 
-def test_addresses_of_every_api_version_are_read(pods: Pods) -> None:
+def test_addresses_of_every_api_version_are_read(pods: Objects) -> None:
     both = {"phase": "Running", "podIP": "10.244.1.7", "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}]}
     check(pods, "ips", [
         ({"status": {"podIP": "10.244.1.7"}}, ("10.244.1.7",)),  # before 1.16
@@ -139,7 +140,7 @@ def test_a_pod_of_another_form_makes_the_list_unavailable(tmp_path: Path) -> Non
 # Volumes
 
 
-def test_a_pod_has_named_and_ephemeral_claims_and_volumes_as_the_node_status_names_them(pods: Pods) -> None:
+def test_a_pod_has_named_and_ephemeral_claims_and_volumes_as_the_node_status_names_them(pods: Objects) -> None:
     by_name = {"name": "data", "persistentVolumeClaim": {"claimName": "data-web-0"}}
     own = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}}
     (pod,) = pods({"spec": {"volumes": [by_name, own, {"name": "a"}, {}, 7, None, "x"]}})
@@ -165,7 +166,7 @@ def test_a_pod_has_named_and_ephemeral_claims_and_volumes_as_the_node_status_nam
     ])  # fmt: skip
 
 
-def test_a_pod_waits_since_it_was_scheduled(pods: Pods) -> None:
+def test_a_pod_waits_since_it_was_scheduled(pods: Objects) -> None:
     given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
     odd: list[Any] = [None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]]
     check(pods, "scheduled", [
@@ -177,9 +178,122 @@ def test_a_pod_waits_since_it_was_scheduled(pods: Pods) -> None:
     ])  # fmt: skip
 
 
-def test_a_terminated_pod_has_neither_addresses_nor_volumes(pods: Pods) -> None:
+def test_a_terminated_pod_has_neither_addresses_nor_volumes(pods: Objects) -> None:
     spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "db"}}]}
     phases = ("Running", "Pending", "Succeeded", "Failed")
     read = pods(*({"spec": spec, "status": {"phase": phase, "podIP": "10.0.0.7"}} for phase in phases))
     kept, dropped = (("10.0.0.7",), ("db",)), ((), ())
     assert [(pod.ips, pod.claims) for pod in read] == [kept, kept, dropped, dropped]
+
+
+# The Node
+
+
+AT = datetime(2026, 3, 26, 20, 1, tzinfo=UTC)
+
+
+def test_a_node_has_its_device_capacity_and_allocatable(nodes: Objects) -> None:
+    plain = {"cpu": "8", "memory": "16Gi", "pods": "110", "hugepages-2Mi": "0", "ephemeral-storage": "9Gi"}
+    odd: tuple[Any, ...] = (
+        "", "-1", "1.5", "1500m", "many", "\u0663", "1e3", None, True, [], {}, "9" * 5000,
+    )  # fmt: skip
+    cases: list[tuple[Any, Any, tuple[NodeDevices, ...]]] = [
+        (
+            {**plain, GPU: "4", KVM: "1k"},
+            {**plain, GPU: "3", KVM: "0"},
+            (NodeDevices(KVM, 1000, 0), NodeDevices(GPU, 4, 3)),
+        ),
+        (None, None, ()),
+        ({GPU: "0"}, {GPU: "0"}, (NodeDevices(GPU, 0, 0),)),
+        ({GPU: "4"}, {KVM: "2"}, (NodeDevices(KVM, 0, 2), NodeDevices(GPU, 4, 0))),
+        # KubeVirt offers 1000 of each of its devices, and the server writes that as 1k.
+        *(
+            ({KVM: written}, {KVM: written}, (NodeDevices(KVM, count, count),))
+            for written, count in (("7", 7), (7, 7), ("2M", 2_000_000), ("1Ki", 1024), ("3Gi", 3 * 1024**3))
+        ),
+        *(({KVM: invalid, GPU: "1"}, {KVM: "1", GPU: "1"}, (NodeDevices(GPU, 1, 1),)) for invalid in odd),
+    ]
+    check(nodes, "devices", [
+        ({"status": {"capacity": capacity, "allocatable": allocatable}}, devices)
+        for capacity, allocatable, devices in cases
+    ])  # fmt: skip
+
+
+def test_the_registration_of_a_node_is_read_with_only_the_taints_about_it(nodes: Objects) -> None:
+    created = {"creationTimestamp": "2026-03-26T20:01:00Z"}
+    (node,) = nodes({"metadata": created, "spec": {"providerID": "aws:///eu-central-1a/i-0"}})
+    assert (node.uid, node.created, node.provider_id, node.taints) == ("u-0", AT, "aws:///eu-central-1a/i-0", ())
+    (none,) = nodes({"spec": None})
+    assert (none.created, none.provider_id, none.taints) == (None, "", ())
+    check(nodes, "provider_id", [({"spec": {"providerID": "a\x1b[2J"}}, "a\\x1b[2J")])
+    check(nodes, "unschedulable", [
+        ({"spec": spec}, expected)
+        for spec, expected in (({"unschedulable": True}, True), ({"unschedulable": False}, False), ({}, False))
+    ])  # fmt: skip
+    given: list[dict[str, Any]] = [
+        {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"},
+        {"key": "ToBeDeletedByClusterAutoscaler", "value": "1774555260", "effect": "NoSchedule"},
+        {"key": "DeletionCandidateOfClusterAutoscaler", "value": "1774555260", "effect": "PreferNoSchedule"},
+        {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"},
+    ]
+    kept = (
+        Taint("ToBeDeletedByClusterAutoscaler", AT),
+        Taint("DeletionCandidateOfClusterAutoscaler", AT),
+        Taint("node.cloudprovider.kubernetes.io/uninitialized"),
+    )
+    odd: tuple[Any, ...] = (7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1})
+    times: tuple[Any, ...] = (None, "", "true", "-1", "1.5", "\u0663", "9" * 12, "9" * 5000, 10**11, [], {})
+    check(nodes, "taints", [
+        ({"spec": {"taints": given}}, kept),
+        *(({"spec": {"taints": taints}}, ()) for taints in odd),
+        *(({"spec": {"taints": [given[1] | {"value": time}]}}, (Taint(given[1]["key"]),)) for time in times),
+    ])  # fmt: skip
+
+
+def test_a_node_has_its_volumes_in_use_and_attached(nodes: Objects) -> None:
+    attached = [{"name": "kubernetes.io/csi/d^a", "devicePath": "/dev/xvdba"}]
+    in_use = ["kubernetes.io/csi/d^b", "kubernetes.io/csi/d^a"]
+    odd: tuple[Any, ...] = (7, "x", [7, {}, "x"])
+    check(nodes, "volumes_in_use", [
+        ({"status": {"volumesInUse": in_use}}, ("kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b")),
+        ({"status": {"volumesInUse": 7}}, ()),
+    ])  # fmt: skip
+    check(nodes, "volumes_attached", [
+        ({"status": {"volumesAttached": attached}}, ("kubernetes.io/csi/d^a",)),
+        *(({"status": {"volumesAttached": volumes}}, ()) for volumes in odd),
+    ])  # fmt: skip
+
+
+def test_conditions_are_read_and_who_attaches_volumes(nodes: Objects) -> None:
+    no: tuple[Any, ...] = (
+        None, [], [{"type": "Ready", "status": "False"}], [{"type": "Ready", "status": "Unknown"}], [7], "x", [{}],
+    )  # fmt: skip
+    check(nodes, "ready", [
+        ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, True),
+        *(({"status": {"conditions": conditions}}, False) for conditions in no),
+    ])  # fmt: skip
+    both = [{"type": "Ready", "status": "True"}, {"type": "CNIAddressPressure", "status": "False"}]
+    check(nodes, "address_pressure", [
+        ({"status": {"conditions": conditions}}, status)
+        for conditions, status in ((both, "False"), (both[:1], ""), (None, ""))
+    ])  # fmt: skip
+    annotation = "volumes.kubernetes.io/controller-managed-attach-detach"
+    check(nodes, "controller_attach", [
+        ({"metadata": {"annotations": annotations}}, expected)
+        for annotations, expected in (({annotation: "true"}, True), ({annotation: "false"}, False), ({}, False))
+    ])  # fmt: skip
+
+
+def test_nodes_of_every_version_are_parsed(nodes: Objects) -> None:
+    for item, cidrs, limit, runtime in (
+        ({}, (), None, ""),
+        ({"spec": {"podCIDR": "10.0.0.0/24"}}, ("10.0.0.0/24",), None, ""),  # before 1.16
+        ({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24", "fd00::/64"]}},
+         ("10.0.0.0/24", "fd00::/64"), None, ""),
+        ({"status": {"allocatable": {"pods": 30}, "nodeInfo": None}}, (), 30, ""),
+        ({"status": {"allocatable": {"pods": "1k"}, "nodeInfo": {"containerRuntimeVersion": ""}}}, (), None, ""),
+        ({"spec": None, "status": None}, (), None, ""),
+        ({"status": {"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24"}}}, (), None, "docker://20.10.24"),
+    ):  # fmt: skip
+        (node,) = nodes(item)
+        assert (node.pod_cidrs, node.max_pods, node.runtime) == (cidrs, limit, runtime)
