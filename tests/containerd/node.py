@@ -91,7 +91,9 @@ class ContainerdNode:
         # It ends with this program too.
         own = ("setpriv", "--pdeathsig=KILL", "unshare", *_NAMESPACES)
         self._first = self._spawn("first", *own, "sh", "-c", _FIRST_PROCESS, "sh", str(self.home))
-        self._wait(lambda: self._comm(self.first) == "pause", "its first process")
+        self._wait(
+            lambda: self.first and Path(f"/proc/{self.first}/comm").read_text() == "pause\n", "its first process"
+        )
         # The agent acts only on a runtime that a kubelet names. This one does nothing else.
         endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
         self._spawn("kubelet", *self.enter(str(self.home / "kubelet"), endpoint))
@@ -186,10 +188,13 @@ class ContainerdNode:
         """Return the addresses of other sandboxes."""
         return {ip for ip, owner in self.reserved.items() if owner != sandbox}
 
-    def plugins_running(self) -> list[int]:
-        """Return the processes of CNI plugins, as they are seen from outside."""
-        at = str(self.home / "plugins")
-        return [pid for pid in self._pids() if any(word.startswith(at) for word in _command_line(pid)[:2])]
+    def plugins_running(self) -> bool:
+        """Return whether a CNI plugin of this node runs."""
+        for command_line in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if f"{self.home}/plugins/" in "\0".join(command_line.read_text(errors="replace").split("\0")[:2]):
+                    return True
+        return False
 
     def forget_result(self, sandbox: str) -> None:
         """Remove libcni's cached result of a sandbox."""
@@ -218,16 +223,6 @@ class ContainerdNode:
         assert self._first
         return _child(self._first.pid)
 
-    def _pids(self) -> list[int]:
-        """Return its processes, as they are seen from outside."""
-        own = Path(f"/proc/{self.first}/ns/pid").readlink()
-        found = []
-        for name in os.listdir("/proc"):
-            with suppress(OSError):
-                if name.isdecimal() and Path(f"/proc/{name}/ns/pid").readlink() == own:
-                    found.append(int(name))
-        return found
-
     def _provide_plugins(self) -> None:
         provided = self.home / "plugins"
         provided.mkdir()
@@ -247,9 +242,6 @@ class ContainerdNode:
 
     def _log(self, name: str) -> str:
         return (self.home / f"{name}.log").read_text(errors="replace")
-
-    def _comm(self, pid: int) -> str:
-        return Path(f"/proc/{pid}/comm").read_text().strip() if pid else ""
 
     def _wait(self, true: Any, what: str) -> None:
         for _ in processes.until(time.monotonic() + _START):
@@ -278,13 +270,6 @@ def _child(pid: int) -> int:
     """Return the only child of a process; 0: it has none yet."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(children[0]) if children else 0
-
-
-def _command_line(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-    except OSError:
-        return []
 
 
 def _build_image(binary: Path, image: Path) -> None:

@@ -56,17 +56,17 @@ class FakeCluster:
 
     def pod(self, node: str) -> Tree:
         created = "2026-03-26T19:00:00Z"
-        names = {"namespace": "kube-system", "name": f"nodeleak-{node}", "creationTimestamp": created}
+        names = {"namespace": "kube-system", "name": f"nodeleak-{node}", "labels": LABELS, "creationTimestamp": created}
+        spec = {"nodeName": node, "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak"}]}
+        containers = [{"name": "nodeleak", "state": {"running": {"startedAt": created}}}]
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"phase": "Running", "conditions": conditions, "containerStatuses": containers}
         return {
             "kind": "Pod",
             "apiVersion": "v1",
             "metadata": names | {"labels": LABELS},
-            "spec": {"nodeName": node, "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak"}]},
-            "status": {
-                "phase": "Running",
-                "conditions": [{"type": "Ready", "status": "True"}],
-                "containerStatuses": [{"name": "nodeleak", "state": {"running": {"startedAt": created}}}],
-            },
+            "spec": spec,
+            "status": status,
         }
 
     @contextmanager
@@ -161,13 +161,9 @@ class _ClusterHandler(Handler):
 def _exit_status(code: int) -> Tree:
     if not code:
         return {"metadata": {}, "status": "Success"}
-    return {
-        "metadata": {},
-        "status": "Failure",
-        "message": f"command terminated with non-zero exit code: {code}",
-        "reason": "NonZeroExitCode",
-        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
-    }
+    cause = {"reason": "ExitCode", "message": str(code)}
+    why = {"message": f"command terminated with non-zero exit code: {code}", "reason": "NonZeroExitCode"}
+    return {"metadata": {}, "status": "Failure", **why, "details": {"causes": [cause]}}
 
 
 def _table(nodes: Sequence[str]) -> Tree:

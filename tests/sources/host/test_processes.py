@@ -40,7 +40,7 @@ def read(proc: Path) -> ProcessStartTimes:
     return ProcessTable(proc).read()
 
 
-def test_the_start_times_of_the_node_and_its_daemons_are_read(proc: Path) -> None:
+def test_the_start_times_of_daemons_are_read_and_a_process_that_ends_meanwhile_hides_none(proc: Path) -> None:
     process(proc, 1, "systemd", 0)
     process(proc, 70, "dockerd", 20)
     assert read(proc) == ProcessStartTimes(BOOTED, "b-1", None, after(20))
@@ -54,6 +54,9 @@ def test_the_start_times_of_the_node_and_its_daemons_are_read(proc: Path) -> Non
     ):  # fmt: skip
         process(proc, 5, command, 300)
         assert getattr(read(proc), kind) == after(300), command
+    for text in ("", "80 (kubelet", "80 (kubelet) S 1 2 3"):
+        process(proc, 80, "sh", 31).write_text(text)
+        assert read(proc).docker == after(20)
 
 
 def test_a_restart_is_seen_also_without_a_search(proc: Path) -> None:
@@ -105,13 +108,6 @@ def test_what_cannot_be_read_or_is_not_the_nodes_is_unavailable(proc: Path) -> N
     assert error_of(ProcessTable(proc / "none").read) == f"cannot read {proc}/none/stat: no such file or directory"
 
 
-def test_a_process_that_ends_while_it_is_read_hides_no_other(proc: Path) -> None:
-    process(proc, 70, "dockerd", 20)
-    for text in ("", "80 (kubelet", "80 (kubelet) S 1 2 3"):
-        process(proc, 80, "sh", 31).write_text(text)
-        assert read(proc).docker == after(20)
-
-
 def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
     process(proc, 70, "dockerd", 20)
     assert read(proc).runtime is None
@@ -140,7 +136,7 @@ def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
         assert (found.runtime, found.runtime_disputed) == (runtime, disputed), kubelets
 
 
-def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not(proc: Path) -> None:
+def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not_and_links_are_followed(proc: Path) -> None:
     """Anyone can name a process kubelet and choose its file, which is below the root directory of the process."""
     process(proc, 80, "kubelet", 31, "kubelet", "--config=/etc/kubelet.yaml")
     (proc / "80/root/etc").mkdir(parents=True)
@@ -171,9 +167,6 @@ def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not(pro
     ):
         process(proc, 80, "kubelet", 31, "kubelet", *words)
         assert read(proc).runtime == runtime
-
-
-def test_a_link_to_the_socket_is_followed(proc: Path) -> None:
     process(proc, 80, "kubelet", 31, "kubelet", "--container-runtime-endpoint=unix:///var/run//mine/cri.sock")
     assert read(proc).runtime == "/run/mine/cri.sock"
     (proc / "80/root/run/mine").mkdir(parents=True)

@@ -70,10 +70,14 @@ class Scripted:
 
     def __init__(self, directory: Path, lists: Iterable[Script], watches: Iterable[Script], node: Script) -> None:
         self._lists, self._watches, self._node = iter(lists), iter(watches), node
-        self.server, self.seconds = FakeServer(self._answer), 1000.0
+        self.server, self.seconds, self.step = FakeServer(self._answer), 1000.0, 0.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "clock", lambda: self.seconds)
+            patch.setattr(loop, "clock", self._clock)
             self.sources, self.watch = watch_of(kubeconfig(directory / "kubeconfig", self.server.url))
+
+    def _clock(self) -> float:
+        self.seconds += self.step
+        return self.seconds
 
     def _answer(self, request: Request) -> Answer:
         if request.path != PODS:
@@ -247,18 +251,6 @@ def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
         check(tmp_path, [answer, pods(40, A)], [lasting()], "list 0, list 0, watch 40", "a")
 
 
-def test_a_failing_watch_restarts_from_the_known_version(tmp_path: Path) -> None:
-    for answer in (
-        refused("401 Unauthorized", 401),
-        refused("500 Internal Server Error", 500),
-        lambda _: [http(HTML, kind="text/html")],
-        lambda _: [b"HTTP/1.1 200"],
-        lambda _: [],
-        *(streamed(event("ERROR", status)) for status in ({"code": 500, "message": "etcd"}, {"code": 401}, {})),
-    ):
-        check(tmp_path, [pods(40, A)], [answer, lasting()], "list 0, watch 40, watch 40", "a")
-
-
 def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
     versioned: dict[str, Any] = {"resourceVersion": "41"}
     lines = (
@@ -371,56 +363,47 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-class Watched:
-    """The daemon's watch of the pods where all watches end alike, by a clock of which each reading takes so long.
+def ending(directory: Path, watch: Script, step: float, node: Script = SAME_ETCD) -> tuple[Scripted, list[float]]:
+    """Run a hundred watches that all end like this, and return how long the daemon waits between them, too.
 
-    `waits`: for how long it waited between them; `seconds`: how long it all took. `node`: the list of the own Node.
+    `step`: seconds of each reading of the clock.
     """
-
-    def __init__(self, directory: Path, watch: Script, seconds: float, node: int = 99) -> None:
-        stop, ticks = Waits(100), itertools.count(1000.0, seconds)
-
-        def answers(request: Request) -> Answer:
-            return (watch if request.watches else pods(40 if request.path == PODS else node))(self.server)
-
-        self.server = FakeServer(answers)
-        with self.server, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "clock", ticks.__next__)
-            _, reflector = watch_of(kubeconfig(directory / "kubeconfig", self.server.url))
-            reflector.run(stop)
-        self.waits, self.seconds, self.restarts = stop.asked, next(ticks) - 1000, reflector.restarts
-        self.questions = len(self.server.requested("/api/v1/nodes"))
-        self.lists = sum(not request.watches for request in self.server.requests if request.path == PODS)
+    scripted, stop = Scripted(directory, itertools.repeat(pods(40)), itertools.repeat(watch), node), Waits(100)
+    scripted.step = step
+    with scripted.server:
+        scripted.watch.run(stop)
+    return scripted, stop.asked
 
 
 def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path) -> None:
     for watch in (dropped(bookmark(41)), streamed(bookmark(41)), streamed(event("ERROR", {"code": 410}))):
-        waits = Watched(tmp_path, watch, seconds=0.001).waits
+        _, waits = ending(tmp_path, watch, 0.001)
         assert min(waits) >= 0.5
         for first in (0, 5, 10):
             share = sum(first <= wait < first + 5 for wait in waits) / len(waits)
             assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
-    assert max(Watched(tmp_path, streamed(bookmark(41)), seconds=60).waits) <= 0.5, "it ended in due time"
+    assert max(ending(tmp_path, streamed(bookmark(41)), 60)[1]) <= 0.5, "it ended in due time"
 
 
 def test_a_watch_asks_whether_etcd_was_restored_every_ten_minutes_or_once_a_minute_after_failures(
     tmp_path: Path,
 ) -> None:
-    restored = 12
-    for watch, seconds, shortest, longest, node in (
-        (streamed(bookmark(41)), 24, 480, 850, 99),
-        (dropped(bookmark(41)), 8, 60, 100, 99),
+    restored, failing = pods(12), refused("500 Internal Server Error", 500)
+    for watch, step, shortest, longest, node in (
+        (streamed(bookmark(41)), 24, 480, 850, SAME_ETCD),
+        (dropped(bookmark(41)), 8, 60, 100, SAME_ETCD),
+        (streamed(bookmark(41)), 8, 60, 120, failing),
         (streamed(bookmark(41)), 24, 480, 850, restored),  # as behind a balancer, where no connection fails
         (dropped(bookmark(41)), 8, 60, 100, restored),
     ):
-        watched = Watched(tmp_path, watch, seconds, node)
-        assert shortest < watched.seconds / watched.questions < longest
-        times = watched.questions if node == restored else 0
-        assert watched.restarts["restored"] == times
-        assert times <= watched.lists <= times + 1, "nothing is listed without a reason"
-    late = sum(wait > 15 for wait in watched.waits) / watched.questions
-    assert 0.3 < late < 0.7, "the lists of all agents are spread over 30 s"
-    assert max(watched.waits) <= 30
+        scripted, waits = ending(tmp_path, watch, step, node)
+        questions, lists = len(scripted.questions()), sum(one.startswith("list") for one in scripted.requests())
+        assert shortest < (scripted.seconds - 1000) / questions < longest
+        times = questions if node is restored else 0
+        assert scripted.watch.restarts["restored"] == times
+        assert times <= lists <= times + 1, "nothing is listed without a reason"
+    assert 0.3 < sum(wait > 15 for wait in waits) / questions < 0.7, "the lists of all agents are spread over 30 s"
+    assert max(waits) <= 30
 
 
 def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> None:
@@ -449,12 +432,16 @@ def test_stop_interrupts_a_wait_at_once(tmp_path: Path) -> None:
 # A restored etcd
 
 
-def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path) -> None:
+def test_after_a_failure_the_watch_restarts_from_its_version_and_the_node_is_asked_for_once(tmp_path: Path) -> None:
     for failure in (
         dropped(),
         lambda _: [],
-        refused("503 Service Unavailable", 503),
+        lambda _: [b"HTTP/1.1 200"],
+        refused("401 Unauthorized", 401),
+        refused("500 Internal Server Error", 500),
         lambda _: [http(HTML, "502 Bad Gateway", "text/html")],
+        lambda _: [http(HTML, kind="text/html")],
+        *(streamed(event("ERROR", status)) for status in ({"code": 500, "message": "etcd"}, {"code": 401}, {})),
     ):
         watches = [failure, failure, streamed(bookmark(41)), failure, lasting()]
         requested = "list 0, watch 40, watch 40, watch 40, watch 41, watch 41"
@@ -462,15 +449,6 @@ def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path) -> None:
         assert scripted.questions() == [
             "/api/v1/nodes?fieldSelector=metadata.name%3Dworker-1&resourceVersion=&limit=500"
         ]
-
-
-def test_progress_is_no_reason_to_ask_and_a_question_that_fails_is_not_repeated_at_once(tmp_path: Path) -> None:
-    watches = [streamed(bookmark(41)), streamed(event("ADDED", pod("a", 42))), lasting()]
-    scripted = check(tmp_path, [pods(40, A)], watches, "list 0, watch 40, watch 41, watch 42", "a")
-    assert scripted.questions() == []
-    watches = [dropped(), *[streamed(event("ADDED", pod("b", version))) for version in (41, 42)], lasting()]
-    failing, requested = refused("500 Internal Server Error", 500), "list 0, watch 40, watch 40, watch 41, watch 42"
-    assert len(check(tmp_path, [pods(40)], watches, requested, "b", node=failing).questions()) == 1
 
 
 def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:

@@ -33,11 +33,24 @@ def started_at(second: int) -> dict[str, Any]:
     return {"startedAt": f"2026-01-01T00:00:{second:02}Z"}
 
 
-def test_a_static_pod_has_the_uid_of_the_kubelet_and_not_of_its_mirror_pod(pods: Objects) -> None:
+def test_a_pod_names_its_controller_and_a_static_pod_has_the_uid_of_the_kubelet(pods: Objects) -> None:
     mirror = {"kubernetes.io/config.hash": "own", "kubernetes.io/config.mirror": "own"}
     other = {"kubernetes.io/config.hash": "own"}
     read = pods({"metadata": {"annotations": mirror}}, {"metadata": {"annotations": other}})
     assert [(pod.uid, pod.static) for pod in read] == [("own", True), ("u-1", False)]
+
+    def owner(kind: str, name: str, controller: bool | None) -> dict[str, Any]:
+        return {"apiVersion": "v1", "kind": kind, "name": name, "uid": "o", "controller": controller}
+
+    cases: list[tuple[Any, str]] = [
+        ([owner("ReplicaSet", "web-6d5f", True)], "ReplicaSet/web-6d5f"),
+        ([owner("VirtualMachine", "a", None), owner("Job", "b", True)], "Job/b"),
+        ([owner("ConfigMap", "a", False)], ""),
+        ([owner("Node", "worker-1", True)], ""),  # of a mirror pod
+        ([], ""),
+        (None, ""),
+    ]
+    check(pods, "controller", [({"metadata": {"ownerReferences": owners}}, name) for owners, name in cases])
 
 
 def test_a_pod_has_the_host_ports_of_all_its_containers(pods: Objects) -> None:
@@ -71,7 +84,7 @@ def test_a_pod_requests_what_device_plugins_offer_in_all_its_containers(pods: Ob
     check(pods, "wants", [({"spec": {"containers": [asking(limits)]}}, wants) for limits, wants in cases])
 
 
-def test_a_pod_starts_with_its_first_container(pods: Objects) -> None:
+def test_a_pod_starts_with_its_first_container_and_waits_since_it_was_scheduled(pods: Objects) -> None:
     cases: list[tuple[list[dict[str, Any]], datetime | None]] = [
         ([{"state": {"running": started_at(9)}}], at(9)),
         ([{"state": {"running": started_at(9)}}, {"state": {"running": started_at(7)}}], at(7)),
@@ -86,21 +99,15 @@ def test_a_pod_starts_with_its_first_container(pods: Objects) -> None:
         check(pods, "started", [({"status": {kind: containers}}, first) for containers, first in cases])
     init, later = [{"state": {"terminated": started_at(2)}}], [{"state": {"running": started_at(4)}}]
     check(pods, "started", [({"status": {"initContainerStatuses": init, "containerStatuses": later}}, at(2))])
-
-
-def test_a_pod_names_its_controller(pods: Objects) -> None:
-    def owner(kind: str, name: str, controller: bool | None) -> dict[str, Any]:
-        return {"apiVersion": "v1", "kind": kind, "name": name, "uid": "o", "controller": controller}
-
-    cases: list[tuple[Any, str]] = [
-        ([owner("ReplicaSet", "web-6d5f", True)], "ReplicaSet/web-6d5f"),
-        ([owner("VirtualMachine", "a", None), owner("Job", "b", True)], "Job/b"),
-        ([owner("ConfigMap", "a", False)], ""),
-        ([owner("Node", "worker-1", True)], ""),  # of a mirror pod
-        ([], ""),
-        (None, ""),
-    ]
-    check(pods, "controller", [({"metadata": {"ownerReferences": owners}}, name) for owners, name in cases])
+    given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
+    odd: list[Any] = [None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]]
+    check(pods, "scheduled", [
+        ({"status": {"phase": "Pending", "conditions": [{"type": "Ready"}, given]}}, at(7)),
+        # A pod whose sandbox was lost waits for another one in phase Running.
+        ({"status": {"phase": "Running", "conditions": [given]}}, at(7)),
+        ({"status": {"phase": "Running", "conditions": [given], "podIP": "10.88.0.2"}}, None),
+        *(({"status": {"phase": "Pending", "conditions": conditions}}, None) for conditions in odd),
+    ])  # fmt: skip
 
 
 def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_is_ignored(pods: Objects) -> None:
@@ -115,7 +122,9 @@ def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_i
         assert (pod.created, pod.started, pod.name) == (None, None, "shop/web-0")
 
 
-def test_addresses_of_every_api_version_are_read(pods: Objects) -> None:
+def test_addresses_of_every_version_are_read_and_a_terminated_pod_has_neither_these_nor_volumes(
+    pods: Objects,
+) -> None:
     both = {"phase": "Running", "podIP": "10.244.1.7", "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}]}
     check(pods, "ips", [
         ({"status": {"podIP": "10.244.1.7"}}, ("10.244.1.7",)),  # before 1.16
@@ -123,6 +132,11 @@ def test_addresses_of_every_api_version_are_read(pods: Objects) -> None:
         ({"status": {"phase": "Pending", "podIPs": [{}]}}, ()),
         ({"status": None, "spec": None}, ()),
     ])  # fmt: skip
+    spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "db"}}]}
+    phases = ("Running", "Pending", "Succeeded", "Failed")
+    read = pods(*({"spec": spec, "status": {"phase": phase, "podIP": "10.0.0.7"}} for phase in phases))
+    kept, dropped = (("10.0.0.7",), ("db",)), ((), ())
+    assert [(pod.ips, pod.claims) for pod in read] == [kept, kept, dropped, dropped]
     check(pods, "phase", [({"status": None}, ""), ({"status": {}}, ""), ({"status": both}, "Running")])
     check(pods, "host_network", [({"spec": {"hostNetwork": True}}, True), ({"spec": None}, False), ({}, False)])
 
@@ -164,26 +178,6 @@ def test_a_pod_has_named_and_ephemeral_claims_and_volumes_as_the_node_status_nam
     check(pods, "volumes", [
         ({"spec": {"volumes": [{"name": "data"} | described]}}, (name,) if name else ()) for described, name in cases
     ])  # fmt: skip
-
-
-def test_a_pod_waits_since_it_was_scheduled(pods: Objects) -> None:
-    given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
-    odd: list[Any] = [None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]]
-    check(pods, "scheduled", [
-        ({"status": {"phase": "Pending", "conditions": [{"type": "Ready"}, given]}}, at(7)),
-        # A pod whose sandbox was lost waits for another one in phase Running.
-        ({"status": {"phase": "Running", "conditions": [given]}}, at(7)),
-        ({"status": {"phase": "Running", "conditions": [given], "podIP": "10.88.0.2"}}, None),
-        *(({"status": {"phase": "Pending", "conditions": conditions}}, None) for conditions in odd),
-    ])  # fmt: skip
-
-
-def test_a_terminated_pod_has_neither_addresses_nor_volumes(pods: Objects) -> None:
-    spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "db"}}]}
-    phases = ("Running", "Pending", "Succeeded", "Failed")
-    read = pods(*({"spec": spec, "status": {"phase": phase, "podIP": "10.0.0.7"}} for phase in phases))
-    kept, dropped = (("10.0.0.7",), ("db",)), ((), ())
-    assert [(pod.ips, pod.claims) for pod in read] == [kept, kept, dropped, dropped]
 
 
 # The Node
