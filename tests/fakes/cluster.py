@@ -175,11 +175,7 @@ def _table(nodes: Sequence[str]) -> Tree:
     return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "columnDefinitions": columns, "rows": rows}
 
 
-def _resource(name: str, kind: str, *, namespaced: bool) -> Tree:
-    verbs = ["create", "get", "list"]
-    return {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs}
-
-
+_RESOURCES = (("nodes", "Node", False), ("pods", "Pod", True), ("pods/exec", "PodExecOptions", True))
 _DISCOVERY: dict[str, Tree] = {
     "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -188,9 +184,14 @@ _DISCOVERY: dict[str, Tree] = {
         "kind": "APIResourceList",
         "groupVersion": "v1",
         "resources": [
-            _resource("nodes", "Node", namespaced=False),
-            _resource("pods", "Pod", namespaced=True),
-            _resource("pods/exec", "PodExecOptions", namespaced=True),
+            {
+                "name": name,
+                "singularName": "",
+                "namespaced": namespaced,
+                "kind": kind,
+                "verbs": ["create", "get", "list"],
+            }
+            for name, kind, namespaced in _RESOURCES
         ],
     },
 }

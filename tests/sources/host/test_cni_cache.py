@@ -129,7 +129,7 @@ def test_forwarded_host_ports_are_those_that_a_plugin_gets(cache: Cache) -> None
         assert list(map(str, cache.parse(content).port_mappings)) == expected, ports
 
 
-def test_ranges_are_read_in_every_format(cache: Cache) -> None:
+def test_ranges_are_read_in_every_format_and_without_them_the_addresses_of_the_result_are_used(cache: Cache) -> None:
     for ipam, expected in (
         (SUBNET, [["10.244.1.1-10.244.1.254"]]),
         ({"ranges": [[SUBNET]]}, [["10.244.1.1-10.244.1.254"]]),
@@ -151,19 +151,16 @@ def test_ranges_are_read_in_every_format(cache: Cache) -> None:
     for ipam in ({"subnet": "usePodCidr"}, {"ranges": [[{"subnet": "usePodCidr"}]]}):
         assert cache.parse(cached(ipam)).uses_pod_cidr, "Calico's configuration has it in place of a range"
     assert not cache.parse(cached(SUBNET)).uses_pod_cidr
-
-
-def test_without_ranges_the_addresses_of_the_result_are_used(cache: Cache) -> None:
-    for ipam in (
+    for without in (
         {}, None, {"type": "dhcp"}, {"ranges": [[{"subnet": "nonsense"}]]}, {"ranges": 7},
         {**SUBNET, "rangeStart": "10.244.1.20", "rangeEnd": "10.244.1.10"}, {**SUBNET, "rangeStart": "fd00::9"},
         {**SUBNET, "rangeEnd": "10.250.0.1"}, {"subnet": "10.244.1.0/31"},
     ):  # fmt: skip
         expected = [["10.244.1.1-10.244.1.254"], ["fd00:10::1-fd00:10::ffff:ffff:ffff:ffff"]]
-        assert cache.ranges(cached(ipam)) == expected, ipam
+        assert cache.ranges(cached(without)) == expected, without
 
 
-def test_damaged_arguments_lose_only_the_pod_and_a_damaged_configuration_only_the_ranges(cache: Cache) -> None:
+def test_damage_loses_only_what_is_damaged_and_other_files_are_no_result_of_the_sandbox(cache: Cache) -> None:
     for arguments in (None, [], "K8S_POD_NAME=web", [["K8S_POD_NAME", "web"]], [["a", "b", "c"]], 7):
         assert cache.parse(cached(SUBNET, cniArgs=arguments)).pod == ""
     configs: tuple[object, ...] = (None, "", "%%%", "eyJ", 7, [], base64.b64encode(b"[]").decode(), "ünicode")
@@ -171,10 +168,7 @@ def test_damaged_arguments_lose_only_the_pod_and_a_damaged_configuration_only_th
         tree = {**json.loads(cached(SUBNET)), "config": config, "result": None}
         result = cache.parse(json.dumps(tree).encode())
         assert (result.ranges, result.pod) == ((), "shop/web-0"), config
-
-
-def test_other_files_are_no_result_of_the_sandbox(cache: Cache) -> None:
-    """A plugin that calls other networks says nothing of the address."""
+    # A plugin that calls other networks says nothing of the address.
     for content in (
         b"[]", b"null", b"7", cached(SUBNET, containerId="f" * 64), cached(SUBNET, network="cbr0"),
         *(

@@ -18,22 +18,15 @@ ATTACHMENT: Final = f"/apis/storage.k8s.io/v1/volumeattachments/{NAME}"
 VOLUME: Final = "/api/v1/persistentvolumes/pvc-1"
 CLAIM: Final = "/api/v1/namespaces/shop/persistentvolumeclaims/data-db-0"
 EVENTS: Final = "/api/v1/namespaces/shop/events"
+REFERENCE: Final = {"claimRef": {"namespace": "shop", "name": "data-db-0"}}
 OBJECTS: Final[dict[str, Any]] = {
     ATTACHMENT: {
-        "kind": "VolumeAttachment",
-        "metadata": {"name": NAME},
         "spec": {"attacher": "disk.example.com", "source": {"persistentVolumeName": "pvc-1"}},
         "status": {"attached": True},
     },
-    VOLUME: {
-        "kind": "PersistentVolume",
-        "spec": {
-            "csi": {"driver": "disk.example.com", "volumeHandle": "vol-7"},
-            "claimRef": {"namespace": "shop", "name": "data-db-0"},
-        },
-    },
-    CLAIM: {"kind": "PersistentVolumeClaim", "spec": {"volumeName": "pvc-1"}},
-    EVENTS: {"kind": "EventList", "metadata": {"resourceVersion": "7"}, "items": []},
+    VOLUME: {"spec": {"csi": {"driver": "disk.example.com", "volumeHandle": "vol-7"}, **REFERENCE}},
+    CLAIM: {"spec": {"volumeName": "pvc-1"}},
+    EVENTS: {"metadata": {"resourceVersion": "7"}, "items": []},
 }
 PATHS: Final = {"ATTACHMENT": ATTACHMENT, "VOLUME": VOLUME, "CLAIM": CLAIM, "EVENTS": EVENTS}
 Ask = Callable[..., tuple[Any, list[str]]]
@@ -62,7 +55,7 @@ def ask(cluster: Cluster) -> Ask:
     return asking
 
 
-def test_a_csi_volume_has_its_attachment_and_claim(ask: Ask, cluster: Cluster) -> None:
+def test_a_csi_volume_has_its_attachment_and_claim_and_a_pod_its_failure(ask: Ask, cluster: Cluster) -> None:
     found, asked = ask()
     assert found.known() == attachments(Attachment(DISK, attached=True, claim="shop/data-db-0"))
     assert asked == [ATTACHMENT, VOLUME, EVENTS]
@@ -70,9 +63,6 @@ def test_a_csi_volume_has_its_attachment_and_claim(ask: Ask, cluster: Cluster) -
     assert target == (
         f"{EVENTS}?fieldSelector=involvedObject.uid%3Duid%20of%20shop/db-0%2Creason%3DFailedAttachVolume&limit=500"
     ), "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
-
-
-def test_an_attachment_has_its_status_and_a_pod_its_failure(ask: Ask) -> None:
     for changes, attached, failed in (
         ({"status": {"attached": False}}, False, False),
         ({"status": {"attached": False, "attachError": {"message": "no"}}}, False, True),

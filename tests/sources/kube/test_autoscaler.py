@@ -133,7 +133,9 @@ def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(asked: Asked) -> N
             assert len(asked.cluster.asked) == requests
 
 
-def test_an_invalid_node_list_is_never_treated_as_bare_metal(asked: Asked) -> None:
+def test_an_invalid_node_list_is_no_bare_metal_and_without_the_status_the_rest_is_read(
+    asked: Asked,
+) -> None:
     for asked.nodes, why in (
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "malformed object"),
@@ -149,9 +151,7 @@ def test_an_invalid_node_list_is_never_treated_as_bare_metal(asked: Asked) -> No
     assert isinstance(refused, NotRequested)
     why = "no permission to list nodes, to read their provider IDs (API server: 403 nodes is forbidden"
     assert refused.why.startswith(why)
-
-
-def test_without_the_status_the_rest_is_read_with_the_reason(asked: Asked) -> None:
+    asked.nodes = others("kind://a", "")
     for asked.status, why in (
         (FORBIDDEN, f"no permission to get {CONFIGMAP}"),
         (ABSENT, f"there is no {CONFIGMAP}"),

@@ -108,15 +108,12 @@ def parsed(pods: Pods, *given: dict[str, Any]) -> list[Parsed | None]:
     ]
 
 
-def test_a_device_rejection_of_every_version_is_parsed(pods: Pods) -> None:
+def test_a_device_rejection_of_every_version_and_an_exhausted_resource_are_parsed(pods: Pods) -> None:
     for expected, causes in CAUSES.items():
         messages = [frame.format(cause) for frame, cause in product(FRAMES, causes)]
         given = [rejected("UnexpectedAdmissionError", message) for message in messages]
         assert parsed(pods, *given) == [expected] * len(messages)
         assert [pod.rejection.message for pod in pods(*given)] == messages
-
-
-def test_an_exhausted_resource_differs_from_an_unregistered_one(pods: Pods) -> None:
     for counts, expected in (
         ("requested: 1, used: 0, capacity: 0", Parsed(RejectionKind.NO_CAPACITY, KVM, 1, 0)),
         ("requested: 2, used: 3, capacity: 0", Parsed(RejectionKind.NO_CAPACITY, KVM, 2, 0)),
@@ -129,6 +126,10 @@ def test_an_exhausted_resource_differs_from_an_unregistered_one(pods: Pods) -> N
         message = f"Node didn't have enough resource: {KVM}, {counts}"
         given = [rejected(f"OutOf{KVM}", prefix + message) for prefix in ("", "Pod ", "Pod was rejected: ")]
         assert parsed(pods, *given) == [expected] * 3
+    closing = "rpc error: code = Unavailable desc = transport is closing"
+    cases = ((closing, (), ""), (closing, (KVM,), KVM), (closing, (KVM, GPU), ""), (UNREGISTERED, (GPU,), KVM))
+    given = [rejected("UnexpectedAdmissionError", FRAME.format(cause), wants) for cause, wants, _ in cases]
+    assert [found and found.resource for found in parsed(pods, *given)] == [expected for _, _, expected in cases]
 
 
 def test_a_pod_that_failed_otherwise_is_no_device_rejection(pods: Pods) -> None:
@@ -157,13 +158,6 @@ def test_a_pod_that_failed_otherwise_is_no_device_rejection(pods: Pods) -> None:
     phases = ("Pending", "Running", "Succeeded", "Unknown", "", None)
     given += [rejected("UnexpectedAdmissionError", FRAME.format(UNREGISTERED), phase=phase) for phase in phases]
     assert parsed(pods, *given) == [None] * len(given)
-
-
-def test_without_a_resource_in_the_message_the_only_one_that_was_requested_is_used(pods: Pods) -> None:
-    closing = "rpc error: code = Unavailable desc = transport is closing"
-    cases = ((closing, (), ""), (closing, (KVM,), KVM), (closing, (KVM, GPU), ""), (UNREGISTERED, (GPU,), KVM))
-    given = [rejected("UnexpectedAdmissionError", FRAME.format(cause), wants) for cause, wants, _ in cases]
-    assert [found and found.resource for found in parsed(pods, *given)] == [expected for _, _, expected in cases]
 
 
 SCHEDULER = {"manager": "kube-scheduler", "time": "2026-01-01T09:00:00Z"}

@@ -26,15 +26,9 @@ CONFIGURATION = """\
 version = 2
 root = "{at}/root"
 state = "{at}/state"
-disabled_plugins = [
-  "io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
-]
+disabled_plugins = ["io.containerd.internal.v1.opt"]
 [grpc]
 address = "{at}/c.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-disable_apparmor = true
-restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".cni]
 conf_dir = "{at}/net.d"
 [plugins."io.containerd.grpc.v1.cri".containerd]

@@ -75,9 +75,6 @@ def test_every_container_is_listed_in_every_state_with_one_request(server: FakeS
     assert [client.containers() for _ in range(3)] == [(), (), ()], "which is not unavailable"
     assert len(server.requested("/containers/json")) == 4
     assert len(server.requested("/version")) == 1
-
-
-def test_labels_name_the_pod_and_mark_the_sandbox(server: FakeServer, client: Docker) -> None:
     application = {**LABELS, "io.kubernetes.docker.type": "container"}
     server.answers = engine([item("a", labels=LABELS), item("b", labels=application), item("c")])
     assert client.containers() == (
@@ -193,16 +190,15 @@ def test_a_container_is_gone_only_if_docker_says_so(server: FakeServer, client: 
 # Where it is
 
 
-def test_the_engine_may_be_in_the_environment_or_on_tcp(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+def test_the_engine_may_be_in_the_environment_or_on_tcp_and_an_invalid_host_is_reported(
+    monkeypatch: pytest.MonkeyPatch, server: FakeServer, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", server.url)
     server.answers = engine([item()])
     with FakeServer(server.answers) as remote:
         for client in (Docker(None, 5), Docker(remote.url.replace("http", "tcp"), 5)):
             assert len(client.containers()) == 1
             client.close()
-
-
-def test_an_invalid_host_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for host in ("nonsense", "tcp://", "ftp://10.0.0.1", "tcp://host:port", "://"):
         with pytest.raises(SourceError, match=r"^invalid docker host: ."):
             Docker(host, 5)

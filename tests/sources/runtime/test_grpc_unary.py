@@ -192,7 +192,7 @@ def test_an_answer_that_breaks_the_rules_is_never_an_answer(path: Path) -> None:
         path.unlink()
 
 
-def test_the_timeout_bounds_the_whole_call(path: Path) -> None:
+def test_the_timeout_bounds_the_whole_call_and_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
     def drip(call: Call) -> None:
         while not call.closing.wait(0.05):
             call.data(b"\0")
@@ -205,9 +205,6 @@ def test_the_timeout_bounds_the_whole_call(path: Path) -> None:
     for answers in slow:
         assert error_from(path, answers, timeout=0.3).endswith("no complete response within 0.3 s")
         path.unlink()
-
-
-def test_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen(1)
