@@ -175,6 +175,7 @@ def _table(nodes: Sequence[str]) -> Tree:
     return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "columnDefinitions": columns, "rows": rows}
 
 
+_VERBS = ["create", "get", "list"]
 _RESOURCES = (("nodes", "Node", False), ("pods", "Pod", True), ("pods/exec", "PodExecOptions", True))
 _DISCOVERY: dict[str, Tree] = {
     "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0"},
@@ -184,13 +185,7 @@ _DISCOVERY: dict[str, Tree] = {
         "kind": "APIResourceList",
         "groupVersion": "v1",
         "resources": [
-            {
-                "name": name,
-                "singularName": "",
-                "namespaced": namespaced,
-                "kind": kind,
-                "verbs": ["create", "get", "list"],
-            }
+            {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": _VERBS}
             for name, kind, namespaced in _RESOURCES
         ],
     },

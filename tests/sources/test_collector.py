@@ -135,15 +135,6 @@ def test_a_failing_source_is_unavailable_and_the_others_are_read() -> None:
         others = {reading.source for reading in snapshot.unavailable()} - {source}
         # What is read through the process table of a container is not the node's.
         assert others == (through_proc if source == "processes" else set()), source
-
-
-def test_the_pods_of_a_deleted_node_make_nothing_leaked() -> None:
-    deleted = node(ORPHAN, pods=builders.PODS[:1], node=[], registration=registration(last_seen()))
-    for given, state in ((deleted, State.UNKNOWN), (node(ORPHAN), State.LEAKED)):
-        assert builders.state(RecordedSources(given).take(), "10.244.1.9") is state
-
-
-def test_non_address_sources_do_not_affect_addresses() -> None:
     closed: dict[str, Any] = {source: Unavailable(source, "Permission denied") for source in NON_ADDRESS_SOURCES}
     snapshot = replace(RecordedSources(node(ORPHAN), broken="checkpoints").take(), **closed)
     assert snapshot.unavailable() == (Unavailable("checkpoints", "it broke"), *closed.values())
@@ -321,6 +312,9 @@ def test_the_pods_of_a_node_that_does_not_exist_are_unavailable() -> None:
         for listed in ((), PODS[:1], PODS):
             seen = checked(pods=Known(listed), node=Known(None), registration=Known(found))
             assert why_not(seen.pods) == why
+    gone = node(ORPHAN, pods=builders.PODS[:1], node=[], registration=registration(last_seen()))
+    for given, state in ((gone, State.UNKNOWN), (node(ORPHAN), State.LEAKED)):
+        assert builders.state(RecordedSources(given).take(), "10.244.1.9") is state
 
 
 def test_an_empty_pod_list_needs_the_node() -> None:

@@ -100,7 +100,7 @@ def test_connections_of_the_kubelet_are_reported(directory: Path) -> None:
                     assert connections(directory) == {"a.sock": is_plugin, "b.sock": False}
 
 
-def test_a_connection_is_a_line_of_the_kernels_list_of_sockets(directory: Path) -> None:
+def test_a_connection_of_the_kubelet_is_a_line_of_the_kernels_list_of_sockets(directory: Path) -> None:
     """Lists as other namespaces have them. The kubelet's path counts, wherever the directory is mounted."""
     listens = "0000000000000000: 00000002 00000000 00010000 0001 01 60713 "
     connected = "0000000000000000: 00000003 00000000 00000000 0001 03 60716 "

@@ -86,7 +86,7 @@ def test_other_volumes_are_identified_by_their_path(node: Node) -> None:
         assert node.read() == (mount,), path
 
 
-def test_what_cannot_be_read_is_unavailable_and_not_unmounted(node: Node) -> None:
+def test_what_cannot_be_read_or_is_mounted_at_another_path_is_unavailable_and_not_unmounted(node: Node) -> None:
     assert node.why_not() == f"cannot read {node.proc}/1/mountinfo: no such file or directory"
     node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
     file = node.describe("plugins/kubernetes.io/csi/pv/pvc-1")
@@ -96,17 +96,14 @@ def test_what_cannot_be_read_is_unavailable_and_not_unmounted(node: Node) -> Non
     file.unlink()
     file.mkdir()
     assert node.why_not() == f"{file}: not a regular file"
-    node.kubelet.rename(node.kubelet.with_name("other"))
-    assert node.why_not().startswith(f"{node.kubelet}/plugins does not exist: check --kubelet-dir")
-
-
-def test_a_symlink_to_the_kubelet_directory_is_unavailable(node: Node) -> None:
     link = node.kubelet.with_name("link")
     link.symlink_to(node.kubelet)
     why = f"volumes are mounted below {node.kubelet}, not below {link}: set --kubelet-dir to the real path"
     for path in ("plugins/kubernetes.io/gce-pd/mounts/d-1", f"pods/{UID}/volumes/nodeleak~disk/data"):
         node.mount(path)
         assert why_unavailable("mounts", proc=node.proc, kubelet_dir=link) == why
+    node.kubelet.rename(node.kubelet.with_name("other"))
+    assert node.why_not().startswith(f"{node.kubelet}/plugins does not exist: check --kubelet-dir")
 
 
 # Network namespaces, and what this process does not see of the node

@@ -64,18 +64,15 @@ class Tracker:
         return last
 
 
-def test_a_healthy_node_is_recorded_and_no_flag_is_read(tmp_path: Path) -> None:
-    found = Tracker(tmp_path, lambda *_: pytest.fail("no flag is needed"), Expected.REQUIRED).read(IN_ORDER)
-    assert found == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
-
-
-def test_a_deleted_node_keeps_its_last_seen_record(tmp_path: Path) -> None:
+def test_a_healthy_node_is_recorded_without_flags_and_a_deleted_one_keeps_its_record(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path)
     tracker.read(IN_ORDER)
     found, seen = tracker.read(GONE, Known(PODS), LATER), LastSeen("worker-1", WORKER_UID, INSTANCE, NOW, gone=LATER)
     assert (found.last, found.listed_pods) == (seen, 3)
     assert tracker.last(Unavailable("node", "timed out")) == seen
     assert tracker.last(IN_ORDER) == LastSeen("worker-1", WORKER_UID, INSTANCE, LATER)
+    healthy = Tracker(tmp_path, lambda *_: pytest.fail("no flag is needed"), Expected.REQUIRED).read(IN_ORDER)
+    assert healthy == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
 
 
 def test_the_record_of_an_earlier_agent_is_read_and_an_unreadable_one_reported(tmp_path: Path) -> None:
@@ -193,9 +190,6 @@ def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path) -
     for host, name in (("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")):
         (tmp_path / "proc/sys/kernel/hostname").write_text(host)
         assert Tracker(tmp_path, kubelet(v="2")).read(GONE).kubelet_name == name
-
-
-def test_without_the_api_server_registration_is_disabled(tmp_path: Path) -> None:
     tracker = RegistrationTracker("worker-1", Expected.AUTO, tmp_path, kubelet(), tmp_path)
     off = tracker.read(NotRequested("node", "--api=off"), NotRequested("pods", "--api=off"), NOW)
     assert off == NotRequested("registration", "--api=off")

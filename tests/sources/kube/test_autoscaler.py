@@ -86,20 +86,6 @@ def test_the_status_of_every_version_is_read_and_one_without_counts_reported(ask
         assert len(found.why) < 200
 
 
-def test_without_a_reason_no_request_is_sent(asked: Asked) -> None:
-    for nodes, known, why in (
-        ([worker(provider_id=INSTANCE)], UNKNOWN, "the node is registered"),
-        (NO_ID, registration(expected=Expected.IGNORED), "--provider-id=ignored"),
-        (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
-        (unavailable("node"), UNKNOWN, "whether the node is registered is not known: it gave no word"),
-        (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
-    ):
-        found = asked.anew(nodes, known)
-        assert isinstance(found, NotRequested)
-        assert found.why.endswith(why)
-        assert asked.cluster.asked == []
-
-
 def test_the_autoscaler_is_asked_if_other_nodes_have_a_provider_id_or_the_node_is_reason_enough(asked: Asked) -> None:
     found = asked.anew().known()
     assert (found.others, found.others_with_id, found.long_unregistered) == (2, 1, 1)
@@ -116,6 +102,17 @@ def test_the_autoscaler_is_asked_if_other_nodes_have_a_provider_id_or_the_node_i
         found = asked.anew(nodes, known).known()
         assert (found.others, found.unregistered) == (0, 2)
         assert asked.cluster.asked == [STATUS]
+    for listed_node, seen, why in (
+        ([worker(provider_id=INSTANCE)], UNKNOWN, "the node is registered"),
+        (NO_ID, registration(expected=Expected.IGNORED), "--provider-id=ignored"),
+        (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
+        (unavailable("node"), UNKNOWN, "whether the node is registered is not known: it gave no word"),
+        (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
+    ):
+        found = asked.anew(listed_node, seen)
+        assert isinstance(found, NotRequested)
+        assert found.why.endswith(why)
+        assert asked.cluster.asked == []
 
 
 def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(asked: Asked) -> None:

@@ -161,7 +161,7 @@ def test_an_answer_that_is_no_pod_list_is_unavailable_until_there_is_one(sources
 # Lists
 
 
-def test_a_list_is_read_in_any_pieces_and_may_be_empty(sources_of: SourcesOf) -> None:
+def test_a_list_is_read_in_any_pieces_and_in_pages_to_its_end_or_not_at_all(sources_of: SourcesOf) -> None:
     for empty in (
         listing(),
         '{"kind":"PodList","metadata":{"resourceVersion":"40"},"items":null}',
@@ -176,9 +176,6 @@ def test_a_list_is_read_in_any_pieces_and_may_be_empty(sources_of: SourcesOf) ->
             pieces = [chunk(encoded[at : at + piece]) for at in range(0, len(encoded), piece)]
             with FakeServer(answering([CHUNKED, *pieces, LAST_CHUNK])) as server:
                 assert names(read(sources_of(server), "pods")) == ["shop/web-0", f"shop/{name}"]
-
-
-def test_a_list_in_pages_is_read_to_its_end_or_not_at_all(sources_of: SourcesOf) -> None:
     second = POD | {"metadata": POD["metadata"] | {"uid": "u-2", "name": "web-1"}}
     first = http(listing(POD, more="next"))
     with FakeServer(answering(first, http(listing(second)), first, http("{}", "410 Gone"))) as server:

@@ -163,9 +163,6 @@ def test_nothing_is_known_before_one_list_and_one_watch_from_its_version(tmp_pat
         "fieldSelector": ["spec.nodeName=worker-1"], "watch": ["1"], "allowWatchBookmarks": ["true"],
         "resourceVersion": ["40"],
     }  # fmt: skip
-
-
-def test_a_page_of_a_list_names_no_version(tmp_path: Path) -> None:
     first = listed("PodList", 40, A).replace(b'"40"', b'"40","continue":"next"')
     pages: list[Script] = [lambda _: [http(first)], pods(41, B)]
     with playing(tmp_path, pages, [lasting()]) as scripted:
@@ -406,7 +403,7 @@ def test_a_watch_asks_whether_etcd_was_restored_every_ten_minutes_or_once_a_minu
     assert max(waits) <= 30
 
 
-def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> None:
+def test_waits_between_tries_are_random_keep_data_fresh_and_end_at_once(tmp_path: Path) -> None:
     for stale_after, least, longest in (("120s", 0.5, 15), ("600s", 0.5, 15), ("40s", 0.5, 5), ("2s", 0.25, 0.25)):
         stop, path = Waits(400), kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
         _, watch = watch_of(path, stale_after)
@@ -416,16 +413,14 @@ def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> N
         assert least <= min(waits) <= least + spread / 10
         assert longest - spread / 10 <= max(waits) <= longest
 
-
-def test_stop_interrupts_a_wait_at_once(tmp_path: Path) -> None:
     class Dawdle(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             return super().wait(timeout and timeout * 100)
 
-    path, stop = kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1"), Dawdle()
+    path, dawdle = kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1"), Dawdle()
     _, watch = watch_of(path)
     path.unlink()
-    with running([watch], stop):
+    with running([watch], dawdle):
         assert watch.answered.wait(5)
 
 

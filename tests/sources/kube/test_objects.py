@@ -53,20 +53,7 @@ def test_a_pod_names_its_controller_and_a_static_pod_has_the_uid_of_the_kubelet(
     check(pods, "controller", [({"metadata": {"ownerReferences": owners}}, name) for owners, name in cases])
 
 
-def test_a_pod_has_the_host_ports_of_all_its_containers(pods: Objects) -> None:
-    web = {"name": "web", "ports": [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 9, "protocol": "UDP"}]}
-    dns = {"name": "dns", "ports": [{"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]}
-    spec = {"initContainers": [dns, {"name": "none"}], "containers": [web, web]}
-    ports = (PortMapping(53, "udp"), PortMapping(8080, "tcp"))
-    check(pods, "host_ports", [
-        ({"spec": spec}, ports),
-        ({"spec": spec, "status": {"phase": "Failed"}}, ports),  # its rules may remain
-        ({"spec": spec | {"hostNetwork": True}}, ()),  # they are not forwarded
-        ({}, ()),
-    ])  # fmt: skip
-
-
-def test_a_pod_requests_what_device_plugins_offer_in_all_its_containers(pods: Objects) -> None:
+def test_a_pod_has_the_devices_and_host_ports_of_all_its_containers(pods: Objects) -> None:
     spec = {
         "containers": [asking({"cpu": "2", GPU: "1"}), asking(None, {"a.b/c": "3"}), {"name": "d"}, asking({GPU: "1"})],
         "initContainers": [asking({KVM: "1"}), {"name": "e", "resources": None}],
@@ -82,6 +69,16 @@ def test_a_pod_requests_what_device_plugins_offer_in_all_its_containers(pods: Ob
     amounts = {"0": (), 0: (), "1": (GPU,), "1k": (GPU,), 2: (GPU,)}
     cases = [({other: "1"}, ()) for other in others] + [({GPU: amount}, wants) for amount, wants in amounts.items()]
     check(pods, "wants", [({"spec": {"containers": [asking(limits)]}}, wants) for limits, wants in cases])
+    web = {"name": "web", "ports": [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 9, "protocol": "UDP"}]}
+    dns = {"name": "dns", "ports": [{"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]}
+    ported = {"initContainers": [dns, {"name": "none"}], "containers": [web, web]}
+    ports = (PortMapping(53, "udp"), PortMapping(8080, "tcp"))
+    check(pods, "host_ports", [
+        ({"spec": ported}, ports),
+        ({"spec": ported, "status": {"phase": "Failed"}}, ports),  # its rules may remain
+        ({"spec": ported | {"hostNetwork": True}}, ()),  # they are not forwarded
+        ({}, ()),
+    ])  # fmt: skip
 
 
 def test_a_pod_starts_with_its_first_container_and_waits_since_it_was_scheduled(pods: Objects) -> None:
@@ -213,7 +210,7 @@ def test_a_node_has_its_device_capacity_and_allocatable(nodes: Objects) -> None:
     ])  # fmt: skip
 
 
-def test_the_registration_of_a_node_is_read_with_only_the_taints_about_it(nodes: Objects) -> None:
+def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registration(nodes: Objects) -> None:
     created = {"creationTimestamp": "2026-03-26T20:01:00Z"}
     (node,) = nodes({"metadata": created, "spec": {"providerID": "aws:///eu-central-1a/i-0"}})
     assert (node.uid, node.created, node.provider_id, node.taints) == ("u-0", AT, "aws:///eu-central-1a/i-0", ())
@@ -242,6 +239,18 @@ def test_the_registration_of_a_node_is_read_with_only_the_taints_about_it(nodes:
         *(({"spec": {"taints": taints}}, ()) for taints in odd),
         *(({"spec": {"taints": [given[1] | {"value": time}]}}, (Taint(given[1]["key"]),)) for time in times),
     ])  # fmt: skip
+    for item, cidrs, limit, runtime in (
+        ({}, (), None, ""),
+        ({"spec": {"podCIDR": "10.0.0.0/24"}}, ("10.0.0.0/24",), None, ""),  # before 1.16
+        ({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24", "fd00::/64"]}},
+         ("10.0.0.0/24", "fd00::/64"), None, ""),
+        ({"status": {"allocatable": {"pods": 30}, "nodeInfo": None}}, (), 30, ""),
+        ({"status": {"allocatable": {"pods": "1k"}, "nodeInfo": {"containerRuntimeVersion": ""}}}, (), None, ""),
+        ({"spec": None, "status": None}, (), None, ""),
+        ({"status": {"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24"}}}, (), None, "docker://20.10.24"),
+    ):  # fmt: skip
+        (node,) = nodes(item)
+        assert (node.pod_cidrs, node.max_pods, node.runtime) == (cidrs, limit, runtime)
 
 
 def test_a_node_has_its_volumes_in_use_and_attached(nodes: Objects) -> None:
@@ -276,18 +285,3 @@ def test_conditions_are_read_and_who_attaches_volumes(nodes: Objects) -> None:
         ({"metadata": {"annotations": annotations}}, expected)
         for annotations, expected in (({annotation: "true"}, True), ({annotation: "false"}, False), ({}, False))
     ])  # fmt: skip
-
-
-def test_nodes_of_every_version_are_parsed(nodes: Objects) -> None:
-    for item, cidrs, limit, runtime in (
-        ({}, (), None, ""),
-        ({"spec": {"podCIDR": "10.0.0.0/24"}}, ("10.0.0.0/24",), None, ""),  # before 1.16
-        ({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24", "fd00::/64"]}},
-         ("10.0.0.0/24", "fd00::/64"), None, ""),
-        ({"status": {"allocatable": {"pods": 30}, "nodeInfo": None}}, (), 30, ""),
-        ({"status": {"allocatable": {"pods": "1k"}, "nodeInfo": {"containerRuntimeVersion": ""}}}, (), None, ""),
-        ({"spec": None, "status": None}, (), None, ""),
-        ({"status": {"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24"}}}, (), None, "docker://20.10.24"),
-    ):  # fmt: skip
-        (node,) = nodes(item)
-        assert (node.pod_cidrs, node.max_pods, node.runtime) == (cidrs, limit, runtime)

@@ -10,14 +10,10 @@ import pytest
 from agent.model.snapshot import Container
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
+from tests.fakes import cri
 from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, error_of, hang, http
 
-LABELS = {
-    "io.kubernetes.pod.name": "web-0",
-    "io.kubernetes.pod.namespace": "shop",
-    "io.kubernetes.pod.uid": "u-1",
-    "io.kubernetes.docker.type": "podsandbox",
-}
+LABELS = cri.LABELS | {"io.kubernetes.docker.type": "podsandbox"}
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -136,13 +136,6 @@ def test_the_runtimes_that_run_or_are_named_are_asked_and_no_other(machine: Mach
             assert [one.chosen for one in asked(wired)] == [endpoint == MINE for endpoint in expected]
 
 
-def test_two_runtimes_are_asked_about_what_the_other_one_does_not_have(machine: Machine) -> None:
-    machine.cri[SOCKET].sandboxes, machine.listed = [sandbox(A)], [B]
-    wired = machine.wire("dockerd containerd", DOCKERS, SOCKET)
-    assert containers(wired) == [A, B]
-    assert [wired.recheck.has_container(one) for one in (A, B, "e" * 64)] == [True, True, False]
-
-
 def test_a_containerd_that_fails_makes_the_list_unavailable_and_one_without_cri_only_if_somebody_names_it(
     machine: Machine,
 ) -> None:
@@ -167,7 +160,7 @@ def test_a_containerd_that_fails_makes_the_list_unavailable_and_one_without_cri_
         assert list(machine.connections()) == [SOCKET]
 
 
-def test_only_the_runtimes_of_the_list_can_deny_a_container(machine: Machine) -> None:
+def test_two_runtimes_list_what_the_other_one_lacks_and_only_those_of_the_list_can_deny_it(machine: Machine) -> None:
     def lose_cri() -> None:
         machine.cri[SOCKET].apis = ()
 
@@ -182,6 +175,10 @@ def test_only_the_runtimes_of_the_list_can_deny_a_container(machine: Machine) ->
             wired.recheck.has_container(A)
         machine.listed = [A]
         assert wired.recheck.has_container(A) is True
+    machine.cri[SOCKET].sandboxes, machine.listed = [sandbox(A)], [B]
+    wired = machine.wire("dockerd containerd", DOCKERS, SOCKET)
+    assert containers(wired) == [A, B]
+    assert [wired.recheck.has_container(one) for one in (A, B, "e" * 64)] == [True, True, False]
 
 
 def test_a_runtime_that_does_not_run_is_not_connected_to(machine: Machine) -> None:
