@@ -4,7 +4,6 @@ Strategies are made once, outside of the functions that draw: hypothesis validat
 to draw from it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -345,24 +344,15 @@ def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:
 odd_nodes = st.builds(_odd, st.one_of(nodes(), leaky_nodes()), st.sampled_from(SOURCES[1:]), st.integers(0, 1))
 
 
-_networks = st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()])
-_graces = st.sampled_from([timedelta(0), timedelta(0), GRACE])
-_settles = st.sampled_from([GRACE, GRACE, timedelta(0)])
-_shares = st.sampled_from([0.5, 0.0, 1.0])
-_requested = st.sets(ips, min_size=1, max_size=5).map(frozenset)
-
-
-@cache
-@st.composite
-def bounds(draw: st.DrawFn) -> Limits:
-    """Limits of cleanup, mostly less strict than in practice."""
-    return make_limits(
-        networks=draw(_networks),
-        grace=draw(_graces),
-        settle=draw(_settles),
-        max_share=draw(_shares),
-        only=draw(_requested) if draw(seldom()) else None,
-    )
+_limits = st.builds(
+    make_limits,
+    networks=st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()]),
+    grace=st.sampled_from([timedelta(0), timedelta(0), GRACE]),
+    settle=st.sampled_from([GRACE, GRACE, timedelta(0)]),
+    max_share=st.sampled_from([0.5, 0.0, 1.0]),
+    only=st.one_of(*[st.none()] * 3, st.sets(ips, min_size=1, max_size=5).map(frozenset)),
+)
+"""Mostly less strict than in practice."""
 
 
 @dataclass(frozen=True)
@@ -378,11 +368,6 @@ class CleanupInput:
         return self.first, self.last
 
 
-def _later(first: Snapshot, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
-    moment = first.uptime + timedelta(seconds=15)
-    return replace(change(first), taken_at=first.taken_at + timedelta(seconds=15), uptime=moment)
-
-
 _differences = st.sampled_from([(), (), (), SOURCES, *((source,) for source in SOURCES)])
 
 
@@ -393,4 +378,6 @@ def cleanup_inputs(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any
     first = draw(snapshots)
     other = draw(snapshots) if differs else first
     changed: dict[str, Any] = {source: getattr(other, source) for source in differs}
-    return CleanupInput(first, _later(first, lambda snapshot: replace(snapshot, **changed)), draw(bounds()))
+    later = timedelta(seconds=15)
+    last = replace(first, **changed, taken_at=first.taken_at + later, uptime=first.uptime + later)
+    return CleanupInput(first, last, draw(_limits))

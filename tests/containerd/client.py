@@ -40,7 +40,7 @@ _PROTO: Final = messages(
         "StatusResponse": {"status": (1, "Status")},
     },
 )  # fmt: skip
-_NAMESPACES: Final = _PROTO["NamespaceOption"](pid=1)
+_OWN: Final = 1
 """The PID namespace of a container of its own: pause need not be the first process of the sandbox."""
 
 
@@ -56,15 +56,14 @@ class Kubelet:
     def run(self, name: str, timeout: float = 60.0) -> str:
         """Make the sandbox of a new pod and return its id."""
         uid = f"uid-{name}"
+        linux = {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": {"pid": _OWN}}}
         config = _PROTO["Config"](
-            metadata=_PROTO["Metadata"](name=name, uid=uid, namespace="default"),
+            metadata={"name": name, "uid": uid, "namespace": "default"},
             hostname=name[:_LONGEST_HOSTNAME],
             log_directory=self.logs,
             labels={f"{_POD}name": name, f"{_POD}namespace": "default", f"{_POD}uid": uid},
             annotations=_OF_SANDBOXES,
-            linux=_PROTO["Linux"](
-                cgroup_parent=self.cgroup, security_context=_PROTO["Security"](namespace_options=_NAMESPACES)
-            ),
+            linux=linux,
         )
         answer = self._cri("RunPodSandbox", _PROTO["RunRequest"](config=config), timeout)
         return str(_PROTO["RunResponse"].FromString(answer).id)

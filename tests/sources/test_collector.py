@@ -87,7 +87,7 @@ def test_the_snapshot_contains_what_was_read_once_and_how_long_it_took() -> None
     assert {"pods", "node"} <= set(sources.skew_read_after), "the API server's clock comes with its answer"
 
 
-def test_a_healthy_node_never_pays_for_what_only_some_nodes_need() -> None:
+def test_a_healthy_node_never_pays_for_what_only_some_nodes_need_and_is_told_why() -> None:
     other, closed = "kubernetes.io/a/b", Unavailable("cni_results", "no")
     missing = [node_using(DISK, other, attached=[other])]
     all_optional = {"addresses", "mounted_namespaces", "mounts", "attachments"}
@@ -112,9 +112,6 @@ def test_a_healthy_node_never_pays_for_what_only_some_nodes_need() -> None:
         assert all_optional & {*sources.requested} == needed
         assert {name for name in all_optional if isinstance(getattr(taken, name), Known)} == needed
     assert sources.requested.index("attachments") > sources.requested.index("node")
-
-
-def test_why_something_was_not_needed_is_told() -> None:
     healthy = RecordedSources(node()).take()
     for name, why in {
         "addresses": "no reservation is known to be without an owner",
@@ -127,7 +124,7 @@ def test_why_something_was_not_needed_is_told() -> None:
     assert RecordedSources(node(), broken="containers").take().addresses == NotRequested("addresses", why)
 
 
-def test_a_failing_source_is_unavailable_and_the_others_are_read() -> None:
+def test_a_failing_source_is_unavailable_the_others_are_read_and_a_bug_is_raised() -> None:
     through_proc = {"addresses", "mounted_namespaces", "mounts"}
     for source in ("checkpoints", "containers", "processes", "device_plugins", "pods", *through_proc):
         snapshot = RecordedSources(ALL_SOURCES_NEEDED, broken=source).take()
@@ -139,17 +136,10 @@ def test_a_failing_source_is_unavailable_and_the_others_are_read() -> None:
     snapshot = replace(RecordedSources(node(ORPHAN), broken="checkpoints").take(), **closed)
     assert snapshot.unavailable() == (Unavailable("checkpoints", "it broke"), *closed.values())
     assert snapshot.unavailable_about_addresses() == (Unavailable("checkpoints", "it broke"),)
-
-
-def test_a_bug_in_a_source_is_raised() -> None:
-    class Broken(RecordedSources):
-        def _read(self, source: str, so_far: Snapshot) -> Any:
-            if source == "containers":
-                raise ZeroDivisionError
-            return super()._read(source, so_far)
-
+    broken = RecordedSources(node())
+    broken.sources = replace(broken.sources, readers={**broken.sources.readers, "containers": lambda _: 1 / 0})
     with pytest.raises(ZeroDivisionError):
-        Broken(node()).take()
+        broken.take()
 
 
 # Readings that contradict each other: which become unavailable, and which are accepted
@@ -220,7 +210,7 @@ def list_of(
     return checked(containers=containers, node=node_object, **given).containers
 
 
-def test_docker_is_not_requested_if_the_kubelet_or_its_node_names_another_runtime() -> None:
+def test_docker_is_not_requested_beside_another_runtime_whose_restart_leaves_one_source_unavailable() -> None:
     for reading in (SILENT, REFUSED, NOTHING, Known(CONTAINERS)):
         for node_object, named in ((CONTAINERD, None), (CONTAINERD, ""), (CONTAINERD, SOCKET), (NO_NODE, SOCKET)):
             why = f"the runtime of this node is {named or 'containerd://1.6.20'}, and it was not asked"
@@ -228,10 +218,6 @@ def test_docker_is_not_requested_if_the_kubelet_or_its_node_names_another_runtim
             assert found == NotRequested("containers", why)
             remedy = "if it is stopped, start it; if it runs, set --cri-endpoint"
             assert why_not(list_of(reading, node_object, named)) == f"{why}: {remedy}"
-
-
-def test_a_runtime_that_is_stopped_for_a_moment_leaves_one_source_unavailable() -> None:
-    """Such as that of k3s while it restarts, beside docker or without."""
     for node_object in (DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NO_NODE):
         assert list_of(REFUSED, node_object) == REFUSED
     seen = checked(containers=REFUSED, node=CONTAINERD, checkpoints=NO_DIRECTORY)
@@ -259,7 +245,7 @@ def test_a_missing_checkpoint_directory_is_empty_only_where_nothing_could_have_o
     assert seen.checkpoints == closed
 
 
-def test_a_checkpoint_directory_without_running_sandboxes_is_unavailable() -> None:
+def test_checkpoints_of_no_running_sandbox_are_unavailable_and_missing_ones_without_docker_not_requested() -> None:
     running = (sandbox("1" * 64, "shop/web"), sandbox("2" * 64, "shop/db"))
     for checkpoints, containers, accepted in (
         ((Checkpoint("9" * 64, ""),), running, False),
@@ -269,9 +255,6 @@ def test_a_checkpoint_directory_without_running_sandboxes_is_unavailable() -> No
     ):
         seen = checked(checkpoints=Known(checkpoints), containers=Known(containers), pods=NO_API).checkpoints
         assert seen == Known(checkpoints) if accepted else "check --checkpoint-dir" in why_not(seen)
-
-
-def test_without_docker_missing_checkpoints_are_not_requested_and_unreadable_ones_stay() -> None:
     containerd = Known((ContainerRuntime("containerd", "1.7.24", SOCKET),))
     unnamed = {"node": NO_NODE, "processes": Known(replace(processes(), runtime="")), "runtimes": containerd}
     for elsewhere in ({"node": CONTAINERD, "runtimes": ONLY_DOCKER}, unnamed):
@@ -350,17 +333,14 @@ def test_a_directory_that_is_not_the_kubelets_is_needed_if_somebody_uses_devices
         )
         for more, expected in cases:
             assert checked(device_plugins=reading, **more).device_plugins == expected
-
-
-def test_any_other_plugin_directory_is_accepted() -> None:
-    needed, empty = Known((*PODS, refused_pod("shop/gpu"))), device_plugins(kubelet_socket=None)
+    needed, nothing = Known((*PODS, refused_pod("shop/gpu"))), device_plugins(kubelet_socket=None)
     written = device_plugins(registered(KVM, "kvm0"), kubelet_socket=None)
-    for plugins in (NO_DEVICES, replace(empty, sockets=(plugin_socket(),)), written):
+    for plugins in (NO_DEVICES, replace(nothing, sockets=(plugin_socket(),)), written):
         assert isinstance(checked(device_plugins=Known(plugins), pods=needed).device_plugins, Known)
     for containers in (NOTHING, Known((sandbox(WEB_ID, "shop/web", "exited"),)), SILENT):
-        seen = checked(device_plugins=Known(empty), containers=containers, pods=NO_API)
+        seen = checked(device_plugins=Known(nothing), containers=containers, pods=NO_API)
         assert isinstance(seen.device_plugins, Known)
     unreadable = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins: Permission denied")
     off = NotRequested("device_plugins", "--device-plugins-dir=off")
-    for reading in (unreadable, off):
-        assert checked(device_plugins=reading, pods=needed).device_plugins == reading
+    for other in (unreadable, off):
+        assert checked(device_plugins=other, pods=needed).device_plugins == other

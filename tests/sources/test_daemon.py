@@ -27,7 +27,7 @@ def why_no_status(*pieces: bytes) -> str:
         return why_not(f":{port_of(server)}").replace(str(port_of(server)), "PORT")
 
 
-def test_every_address_is_asked_on_loopback() -> None:
+def test_every_address_is_asked_on_loopback_and_a_daemon_without_a_report_says_what_to_do() -> None:
     for listen, host in (("", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("localhost", "localhost")):  # noqa: S104
         with FakeServer(lambda _: [http(json.dumps(GOOD))]) as server:
             done = nodeleak("status", "-o", "json", f"--listen={listen}:{port_of(server)}")
@@ -35,9 +35,6 @@ def test_every_address_is_asked_on_loopback() -> None:
         assert [(request.path, request.headers["host"]) for request in server.requests] == [
             ("/api/v1/status", f"{host}:{port_of(server)}")
         ]
-
-
-def test_a_daemon_that_is_away_has_no_report_or_refuses_says_what_to_do() -> None:
     assert why_not("nowhere.invalid:9747").startswith("no daemon answers on nowhere.invalid:9747 (")
     needs(socket.has_ipv6, "IPv6")
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as closed:

@@ -66,9 +66,7 @@ def test_a_late_answer_or_failure_is_never_that_to_another_question() -> None:
         enough.set()
         assert gone.wait(10)
         assert (second_answer(deadline), asked) == ("second", [])
-
-
-def test_after_a_signal_the_answer_of_the_first_is_never_that_of_another_question() -> None:
+    # Nor is one to a question that a signal ended.
     enough, deadline = Event(), Deadline("docker", 10)
 
     def interrupt(*_: object) -> None:

@@ -80,7 +80,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
 
 
-def test_a_result_has_the_pod_ranges_and_path_and_a_bare_one_only_the_ranges(cache: Cache) -> None:
+def test_a_result_has_the_pod_ranges_path_and_namespace_and_a_bare_one_only_some(cache: Cache) -> None:
     result = cache.parse(cached({"type": "host-local", "dataDir": "/run/ips", **SUBNET}))
     assert (result.pod, result.data_dir, result.ifname, result.plugin) == ("shop/web-0", "/run/ips", "eth0", "bridge")
     assert result.mtime_ns == (cache.directory / file_of()).stat().st_mtime_ns
@@ -88,9 +88,6 @@ def test_a_result_has_the_pod_ranges_and_path_and_a_bare_one_only_the_ranges(cac
     result = cache.parse(bare)
     assert (result.pod, result.data_dir) == (None, "")
     assert cache.ranges(bare) == [["10.244.1.1-10.244.1.254"]]
-
-
-def test_the_namespace_of_the_sandbox_is_read_where_it_was_mounted(cache: Cache) -> None:
     for content, namespace in (
         (cached(SUBNET), ""),
         (cached(SUBNET, result={"interfaces": [{"name": "cni0"}, POD]}), "/var/run/netns/cni-1"),

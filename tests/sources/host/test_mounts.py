@@ -50,7 +50,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_a_csi_volume_is_identified_by_vol_data_json(node: Node) -> None:
+def test_a_csi_volume_is_identified_by_vol_data_json_and_others_by_their_path(node: Node) -> None:
     csi = "plugins/kubernetes.io/csi"
     for path, described, uid in (
         (f"{csi}/pv/pvc-1/globalmount", f"{csi}/pv/pvc-1", ""),  # until 1.23
@@ -62,9 +62,6 @@ def test_a_csi_volume_is_identified_by_vol_data_json(node: Node) -> None:
         assert node.read() == (), "it was unmounted during the reading"
         node.describe(described)
         assert node.read() == (Mount(DISK, uid),), path
-
-
-def test_other_volumes_are_identified_by_their_path(node: Node) -> None:
     secret = f"pods/{UID}/volumes/kubernetes.io~secret/token"
     elsewhere = ("/var/lib/other/plugins/kubernetes.io/gce-pd/mounts/d-1", f"{node.kubelet}s/plugins/x")
     for others in ((f"pods/{UID}/volume-subpaths/x/y/0",), elsewhere):

@@ -43,7 +43,7 @@ def found(tmp_path: Path) -> None:
     (tmp_path / "networks/file").touch()
 
 
-def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> None:
+def test_auto_reads_what_is_there_and_what_the_runtime_names_up_to_a_limit(tmp_path: Path) -> None:
     x = RuntimeNetwork("x", ("bridge",), "host-local")
     for network, discovered in (
         ("cbr0", {"cbr0": False}),
@@ -54,23 +54,20 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> 
         assert {name: store.discovered for name, store in stores.items()} == discovered
         assert stores["cbr0"].data_dir == str(tmp_path / "networks")
     assert stores["x"].absent, "other directories are no evidence that it was made"
-
-
-def test_all_directories_together_have_a_limit(tmp_path: Path) -> None:
     for network, number in (("cbr0", 2), ("podman", 2), ("podman", 3), ("storage", 2)):
         reserve(tmp_path / f"networks/{network}/10.244.1.{number}")
     remedy = "raise --max-reservations, and the memory limit of its container"
     together = f"more than 3 files, together with the 3 of other networks: {remedy}"
-    for network, limit, found in (
+    for network, limit, expected in (
         ("auto", 4, {"cbr0": 1, "podman": 2, "storage": 1}),
         ("auto", 3, {"cbr0": 1, "podman": 2, "storage": together}),
         ("podman", 1, {"podman": f"more than 1 files: {remedy}"}),
     ):
         for name, store in read(tmp_path, CBR0, network=network, max_reservations=limit).items():
-            if isinstance(why := found[name], str):
+            if isinstance(why := expected[name], str):
                 assert store.reading == Unavailable("reservations", f"{tmp_path}/networks/{name} has {why}")
             else:
-                assert len(store.reading.known()) == found[name]
+                assert len(store.reading.known()) == expected[name]
 
 
 def test_a_data_directory_of_the_runtime_is_read_where_it_is_mounted(tmp_path: Path) -> None:
@@ -106,10 +103,7 @@ def test_of_two_data_directories_one_that_is_known_to_be_missing_is_not_read(tmp
     assert directory() == (str(first), False)
     (second / "cbr0").rmdir()
     assert directory(second) == (str(first), True)
-
-
-def test_on_the_node_itself_no_mount_can_be_missing_before_the_first_pod(tmp_path: Path) -> None:
-    """host-local creates /var/lib/cni too."""
+    # On the node itself no mount can be missing before the first pod: host-local creates /var/lib/cni too.
     for mounted, absent in ((("/",), False), (("/", tmp_path), True)):
         with own_mounts(*mounted):
             store = read(tmp_path, CBR0, cni_networks_dir=tmp_path / "var/lib/cni/networks")["cbr0"]

@@ -183,7 +183,7 @@ def test_any_answer_is_somebody(net: Network) -> None:
     assert found.whys["10.244.1.9"] == "10.244.1.9 answers on cbr0 (it sent a datagram)"
 
 
-def test_what_the_route_tells_is_not_asked(net: Network) -> None:
+def test_what_the_route_tells_is_not_asked_and_nothing_from_another_network_than_the_nodes(net: Network) -> None:
     net.pod("ghost", 9)
     net.ip("route add 10.244.1.77/32 dev h-ghost", "-6 route add fd00:244::77/128 dev h-ghost")
     net.ip("route add 10.7.0.1/32 dev h-ghost")
@@ -198,6 +198,12 @@ def test_what_the_route_tells_is_not_asked(net: Network) -> None:
     assert found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
     assert found.whys[BRIDGE4] == f"{BRIDGE4} is an address of the node itself"
     assert arrived == [0]
+    for proc, why in (
+        ("/proc", "this is not the node's network (set hostNetwork: true)"),
+        ("/nowhere", "cannot read /nowhere/1/net/dev: no such file or directory"),
+    ):
+        with pytest.raises(AssertionError, match=re.escape(f"SourceError: cannot probe addresses: {why}")):
+            probed(net, "10.244.1.20", proc=proc)
 
 
 def test_a_kernel_before_4_13_lists_the_prefix_of_a_route_in_a_file(net: Network) -> None:
@@ -292,12 +298,3 @@ def test_silence_proves_something_only_for_pods_that_the_node_reaches(net: Netwo
         assert (found.objections[nobody], found.asked[nobody]) == (None, False)
         why = f"nobody on cbr0 has 10.244.1.20: host unreachable, which proves nothing: {doubt}"
         assert found.whys[nobody].startswith(why)
-
-
-def test_nothing_is_asked_from_another_network_than_the_nodes(net: Network) -> None:
-    for proc, why in (
-        ("/proc", "this is not the node's network (set hostNetwork: true)"),
-        ("/nowhere", "cannot read /nowhere/1/net/dev: no such file or directory"),
-    ):
-        with pytest.raises(AssertionError, match=re.escape(f"SourceError: cannot probe addresses: {why}")):
-            probed(net, "10.244.1.20", proc=proc)

@@ -150,7 +150,7 @@ def test_a_cordoned_node_without_pods_to_evict_is_drained_if_that_was_seen_to_be
         assert tracker.last() == gone, "what is read after the Node has gone proves nothing"
 
 
-def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(tmp_path: Path) -> None:
+def test_a_scale_down_is_told_by_the_taint_and_a_drain_also_between_two_snapshots(tmp_path: Path) -> None:
     both, candidate = (Taint(TO_BE_DELETED), Taint(DELETION_CANDIDATE)), (Taint(DELETION_CANDIDATE),)
     for taints, unschedulable, removal in (
         (both, True, Removal.SCALE_DOWN),
@@ -159,9 +159,6 @@ def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(tmp_
     ):
         tainted = Known(replace(worker(*taints), unschedulable=unschedulable))
         assert Tracker(tmp_path).last(tainted, Known(PODS)).removal is removal
-
-
-def test_a_node_may_be_drained_and_deleted_between_two_snapshots(tmp_path: Path) -> None:
     uncordoned = replace(CORDONED, unschedulable=False)
     cases: tuple[tuple[Node, Node | None, Pods, int, Removal], ...] = (
         (uncordoned, CORDONED, NO_PODS, 39, Removal.DRAINED),

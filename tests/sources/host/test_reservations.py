@@ -87,11 +87,6 @@ def test_file_names_are_addresses_as_go_formats_them_those_of_host_local_or_unre
     assert reasons == {("its name is not an address as host-local writes it", False)}
 
 
-def make_sparse(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-
-
 def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kubenet: Path, tmp_path: Path) -> None:
     needs(os.geteuid() == 0, "root, to make a device")
     contents = {
@@ -115,7 +110,7 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kub
         (lambda path: path.symlink_to("/no/such/file"), "it is a symbolic link"),
         (os.mkfifo, "it is not a regular file"),
         (lambda path: os.mknod(path, stat.S_IFSOCK), "it is a socket or a device"),
-        (make_sparse, "it holds 1099511627776 bytes; host-local writes 70"),
+        (lambda path: run("truncate", "--size=1T", str(path)), "it holds 1099511627776 bytes; host-local writes 70"),
         *((lambda path, content=content: path.write_bytes(content), why) for content, why in contents.items()),
         (lambda path: os.mknod(path, stat.S_IFCHR, os.makedev(1, 5)), "it is not a regular file"),
     ]
@@ -131,7 +126,9 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kub
         path.rename(tmp_path / f"{number}")
 
 
-def test_what_is_missing_or_no_directory_is_unavailable_and_an_empty_one_is_empty(tmp_path: Path) -> None:
+def test_what_is_missing_unreadable_or_no_directory_is_unavailable_and_an_empty_one_is_empty(
+    tmp_path: Path, open_dir: Path
+) -> None:
     (tmp_path / "a-file").touch()
     assert why_failed(tmp_path / "kubenet").startswith(f"{tmp_path}/kubenet does not exist")
     for name in ("cbr0", "k8s-pod-network"):
@@ -142,9 +139,6 @@ def test_what_is_missing_or_no_directory_is_unavailable_and_an_empty_one_is_empt
     for name in ("a-file", "a-link"):
         why = f"{tmp_path}/{name} is not a directory (symbolic links are not followed)"
         assert why_failed(tmp_path / name) == why
-
-
-def test_an_unreadable_directory_or_file_makes_all_reservations_unavailable(open_dir: Path) -> None:
     # host-local >= 1.4 writes 0600: what one file hides could be any container's.
     (open_dir / "closed").mkdir(0o000)
     kubenet = open_dir / "kubenet"

@@ -73,8 +73,6 @@ class Server:
     old: bool = False
     behind: int = 0
     """How many revisions its cache has yet to hear of."""
-    compacted: int = 0
-    """From here on backwards nothing can be watched."""
 
     @property
     def position(self) -> int:
@@ -84,12 +82,8 @@ class Server:
         """Answer a list with its status: "" is read through to etcd, "0" is whatever there is."""
         position = self.position if version else self.etcd.revision
         if version and int(version) > position:
-            return 504, _status(504, "Too large resource version")
+            return 504, json.dumps({"kind": "Status", "code": 504, "message": "Too large resource version"}).encode()
         return 200, listed("PodList", position, *(self._pod(uid, at) for uid, at in self.etcd.at(position).items()))
-
-    def refusal(self, version: int) -> tuple[int, str] | None:
-        """Say why nothing can be watched from a version; None: it can."""
-        return (410, "too old resource version") if version and version < self.compacted else None
 
     def events(self, since: int) -> Iterator[bytes]:
         """Return what a watch shows of the changes up to now; from 0, all objects first, in no order."""
@@ -114,9 +108,7 @@ class Server:
         if not request.watches:
             status, body = self.list(version)
             return [http(body, "200 OK" if status == 200 else "504 Gateway Timeout")]
-        refusal = self.refusal(int(version or 0))
-        shown = [line("ERROR", json.loads(_status(*refusal)))] if refusal else self.events(int(version or 0))
-        return [CHUNKED, *map(chunk, shown), LAST_CHUNK]
+        return [CHUNKED, *map(chunk, self.events(int(version or 0))), LAST_CHUNK]
 
     def _pod(self, uid: str, version: int) -> dict[str, Any]:
         return pod(uid, version, self.etcd.names[uid])
@@ -138,7 +130,3 @@ def line(kind: str, item: dict[str, Any]) -> bytes:
 
 def bookmark(version: int) -> bytes:
     return line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(version)}})
-
-
-def _status(code: int, message: str) -> bytes:
-    return json.dumps({"kind": "Status", "status": "Failure", "code": code, "message": message}).encode()

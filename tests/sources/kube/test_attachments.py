@@ -95,7 +95,9 @@ def test_without_an_attachment_the_claim_leads_to_the_volume(ask: Ask) -> None:
         assert ask(CLOUD_DISK, CLAIM=unbound)[0].known() == attachments(Attachment(CLOUD_DISK))
 
 
-def test_a_missing_permission_is_reported_and_tried_once(ask: Ask) -> None:
+def test_a_missing_permission_is_reported_and_tried_once_and_requests_and_their_time_are_bounded(
+    ask: Ask, cluster: Cluster
+) -> None:
     for refused, rights in (
         (["EVENTS"], ["list events"]),
         (["ATTACHMENT"], ["get volumeattachments"]),
@@ -110,9 +112,6 @@ def test_a_missing_permission_is_reported_and_tried_once(ask: Ask) -> None:
     pods = (waiting_pod(claims=["a", "b", "c"]), waiting_pod("shop/other"))
     _, asked = ask(CLOUD_DISK, pods=pods, **dict.fromkeys(["CLAIM", "EVENTS"], REFUSED))
     assert asked.count(EVENTS) == 1
-
-
-def test_the_number_of_requests_and_their_time_are_bounded(ask: Ask, cluster: Cluster) -> None:
     found, asked = ask(pods=tuple(waiting_pod(f"shop/db-{n}") for n in range(128)))
     assert len(asked) == 64
     assert found.known().not_requested == ("more than 64 objects",)
@@ -128,7 +127,7 @@ def test_the_number_of_requests_and_their_time_are_bounded(ask: Ask, cluster: Cl
     assert len(asked) == 3
 
 
-def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask) -> None:
+def test_an_invalid_answer_is_never_treated_as_attached_and_an_invalid_name_causes_no_request(ask: Ask) -> None:
     for part in ("ATTACHMENT", "VOLUME", "EVENTS"):
         for answer in (
             http("[]"), http("null"), http("7"), http("{"), http('"text"'), http("[" * 100_000),
@@ -140,9 +139,6 @@ def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask) -> None:
             assert isinstance(found, Unavailable)
             assert found.why.startswith("API server: ")
             assert len(found.why) < 300
-
-
-def test_an_invalid_object_name_causes_no_other_request(ask: Ask) -> None:
     for name in ("../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254):
         found, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
         assert (found.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [EVENTS])

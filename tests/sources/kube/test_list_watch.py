@@ -172,13 +172,10 @@ def test_nothing_is_known_before_one_list_and_one_watch_from_its_version(tmp_pat
         ]
 
 
-def test_events_change_what_is_known(tmp_path: Path) -> None:
+def test_events_change_what_is_known_and_a_watch_that_ends_resumes_from_its_version(tmp_path: Path) -> None:
     events = [event("ADDED", B), event("MODIFIED", pod("a", 42, "A")), event("PAUSED", pod("z", 42)), bookmark(43)]
     check(tmp_path, [pods(40, A)], [lasting(*events)], "list 0, watch 40", "A b")
     check(tmp_path, [pods(40, A, B)], [lasting(event("DELETED", pod("a", 41)))], "list 0, watch 40", "b")
-
-
-def test_a_watch_that_ends_or_is_dropped_resumes_from_its_version_without_a_list(tmp_path: Path) -> None:
     watches = [streamed(event("ADDED", B)), streamed(bookmark(55)), streamed(), lasting()]
     check(tmp_path, [pods(40, A)], watches, "list 0, watch 40, watch 41, watch 55, watch 55", "a b", {"ended": 3})
     half = chunk('{"type":"ADDED","object":{"meta')
@@ -197,7 +194,9 @@ def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(
     check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 98, watch 100", "A b")
 
 
-def test_after_an_expired_version_the_list_is_never_older_and_has_no_pages(tmp_path: Path) -> None:
+def test_after_an_expired_version_the_list_is_never_older_has_no_pages_and_may_be_of_etcd(
+    tmp_path: Path,
+) -> None:
     for expired in (
         streamed(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})),
         streamed(event("ERROR", {"code": 504, "reason": "Timeout", "message": "Too large resource version"})),
@@ -212,9 +211,6 @@ def test_after_an_expired_version_the_list_is_never_older_and_has_no_pages(tmp_p
         scripted = check(tmp_path, lists, watches, requested, "c", {"expired": 1})
         # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
         assert "limit" not in scripted.server.requested("resourceVersion=40")[1]
-
-
-def test_a_list_that_fails_from_the_cache_is_read_from_etcd(tmp_path: Path) -> None:
     gone = streamed(event("ERROR", {"code": 410, "message": "gone"}))
     for answer in (refused("410 Gone", 410), refused("504 Gateway Timeout", 504), pods(39)):
         # The last one is a restored etcd: its versions are lower, and true.

@@ -7,9 +7,9 @@ from typing import Any
 
 from agent.model.registration import Taint
 from agent.model.snapshot import NodeDevices, PortMapping, Unavailable
-from tests.sources.kube.connections import read_from
+from tests.sources.kube.connections import read, sources_of_command
 from tests.sources.kube.old_server import listed
-from tests.wire import http
+from tests.wire import FakeServer, http, kubeconfig
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"
 Objects = Callable[..., Any]
@@ -143,9 +143,10 @@ def test_a_pod_of_another_form_makes_the_list_unavailable(tmp_path: Path) -> Non
     port: dict[str, Any] = {"spec": {"containers": [{"ports": [{"hostPort": "http"}]}]}}
     for given in (*({"status": status} for status in odd), port):
         answer = http(listed("PodList", 40, {"metadata": {"name": "a", "namespace": "b", "uid": "c"}} | given))
-        read = read_from(tmp_path, lambda _, answer=answer: [answer], "pods")  # type: ignore[misc]
-        assert isinstance(read, Unavailable)
-        assert read.why.startswith("API server: incomplete object (")
+        with FakeServer(lambda _: [answer]) as server:  # noqa: B023 (within the loop)
+            found = read(sources_of_command(kubeconfig(tmp_path / "kubeconfig", server.url)), "pods")
+        assert isinstance(found, Unavailable)
+        assert found.why.startswith("API server: incomplete object (")
 
 
 # Volumes
@@ -253,7 +254,7 @@ def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registr
         assert (node.pod_cidrs, node.max_pods, node.runtime) == (cidrs, limit, runtime)
 
 
-def test_a_node_has_its_volumes_in_use_and_attached(nodes: Objects) -> None:
+def test_a_node_has_its_volumes_and_conditions_and_who_attaches_volumes(nodes: Objects) -> None:
     attached = [{"name": "kubernetes.io/csi/d^a", "devicePath": "/dev/xvdba"}]
     in_use = ["kubernetes.io/csi/d^b", "kubernetes.io/csi/d^a"]
     odd: tuple[Any, ...] = (7, "x", [7, {}, "x"])
@@ -265,9 +266,6 @@ def test_a_node_has_its_volumes_in_use_and_attached(nodes: Objects) -> None:
         ({"status": {"volumesAttached": attached}}, ("kubernetes.io/csi/d^a",)),
         *(({"status": {"volumesAttached": volumes}}, ()) for volumes in odd),
     ])  # fmt: skip
-
-
-def test_conditions_are_read_and_who_attaches_volumes(nodes: Objects) -> None:
     no: tuple[Any, ...] = (
         None, [], [{"type": "Ready", "status": "False"}], [{"type": "Ready", "status": "Unknown"}], [7], "x", [{}],
     )  # fmt: skip

@@ -76,10 +76,6 @@ class World(Api):
         version = int(dict(query)["resourceVersion"])
         assert version >= self._highest, "a version was lowered"
         self._highest = version
-        refusal = self.server.refusal(version)
-        if refusal:
-            self._catch_up_at_the_end()
-            raise ApiError(*refusal)
         return self._shown(version)
 
     def request_version(self) -> None: ...
@@ -95,9 +91,10 @@ class World(Api):
             self._check()
             step = next(self._steps, None)
             if step is None:
-                if self._catch_up_at_the_end():
+                if self._ended:
                     self.stop.set()
                     return
+                self._ended, self.server.behind = True, 0  # at the end it catches up
                 continue
             match step:
                 case "bookmark", _:
@@ -138,15 +135,6 @@ class World(Api):
                 self.etcd.delete(alive[0])
             case _:
                 self.etcd.create()
-
-    def _catch_up_at_the_end(self) -> bool:
-        """Let the server answer without lag; return whether it lagged before."""
-        if self._ended:
-            return True
-        if next(self._steps, None) is None:
-            self._ended = True
-            self.server.behind = 0
-        return False
 
     def _told(self, one: bytes) -> bytes:
         event = json.loads(one)

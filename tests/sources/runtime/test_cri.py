@@ -101,9 +101,6 @@ def test_every_sandbox_and_container_is_listed_in_every_state(serve: Serve, cri:
     assert [one.state for one in listed[:3]] == ["running", "not ready", "unknown"]
     assert [one.state for one in listed[4:]] == ["created", "running", "exited", "unknown", "unknown"]
     assert all(call.request == b"" for call in server.calls), "a filter would hide some"
-
-
-def test_a_node_whose_reservations_are_all_owned_is_asked_two_requests(serve: Serve, cri: Cri) -> None:
     for runtime in (FakeRuntime(), cri_o()):
         with serve(runtime):
             assert cri.containers([]) == ()
@@ -114,7 +111,7 @@ def test_a_node_whose_reservations_are_all_owned_is_asked_two_requests(serve: Se
         assert server.connections == 1
 
 
-def test_a_record_of_containerd_is_a_sandbox_that_is_being_created(serve: Serve, cri: Cri) -> None:
+def test_a_record_of_containerd_is_a_sandbox_being_created_unless_it_is_another_clients(serve: Serve, cri: Cri) -> None:
     for runtime in CONTAINERD:
         with serve(replace(runtime, records={"k8s.io": [record(A), record(D)]}, sandboxes=[sandbox(C)])):
             assert cri.containers([A, B, C])[1:] == (
@@ -132,18 +129,15 @@ def test_a_record_of_containerd_is_a_sandbox_that_is_being_created(serve: Serve,
     with serve(FakeRuntime(records={})):  # without any namespace yet
         assert cri.containers([A]) == ()
         assert cri.has(A) is False
-
-
-def test_a_container_of_another_client_of_containerd_is_not_being_created(serve: Serve, cri: Cri) -> None:
     runtime = FakeRuntime(records={"moby": [record(A, {}), record(B, {})], "default": [], "k8s.io": [record(B)]})
     with serve(runtime) as server:
-        found = {one.id: one for one in cri.containers([A, B])}
-    assert found[A] == Container(A, "in another namespace of containerd", AT, "", "", sandbox=True)
-    assert found[B].state == "recorded but not listed"
+        named = {one.id: one for one in cri.containers([A, B])}
+    assert named[A] == Container(A, "in another namespace of containerd", AT, "", "", sandbox=True)
+    assert named[B].state == "recorded but not listed"
     assert {call.headers.get("containerd-namespace") for call in server.calls} == {None, "moby", "default", "k8s.io"}
 
 
-def test_many_ids_are_asked_in_batches(serve: Serve, cri: Cri) -> None:
+def test_many_ids_are_asked_in_batches_and_never_one_of_another_form(serve: Serve, cri: Cri) -> None:
     ids = [f"{number:064x}" for number in range(250)]
     with serve(FakeRuntime(records={"k8s.io": [record(ids[5]), record(ids[249])]})) as server:
         assert {one.id for one in cri.containers(ids)} == {ids[5], ids[249]}
@@ -151,9 +145,6 @@ def test_many_ids_are_asked_in_batches(serve: Serve, cri: Cri) -> None:
     filters = [len(fake.PROTO["Filters"].FromString(call.request).filters) for call in lists]
     assert filters == [*[32] * 7, 26] * 2
     assert all(len(call.body) < 16384 for call in lists), "a request is one frame"
-
-
-def test_an_id_of_another_form_is_never_put_into_a_filter(serve: Serve, cri: Cri) -> None:
     for asked in ("", "default-" + A, A[:12], A.upper(), A + "0", 'a"||id==b', A + "\n"):
         with serve(FakeRuntime(records={"k8s.io": [record(B)]}, sandboxes=[sandbox(A)])) as server:
             assert len(cri.containers([asked])) == 1
@@ -251,7 +242,7 @@ def test_an_id_exists_unless_it_is_denied_everywhere(serve: Serve, cri: Cri) -> 
     assert server.methods[-3:] == ["PodSandboxStatus", "ContainerStatus", "Version"], "all that CRI-O is asked"
 
 
-def test_not_found_counts_only_of_this_id(serve: Serve, cri: Cri) -> None:
+def test_not_found_counts_only_of_this_id_and_any_other_answer_is_never_treated_as_gone(serve: Serve, cri: Cri) -> None:
     for method, message in (
         ("PodSandboxStatus", "not found"),
         ("PodSandboxStatus", ""),
@@ -264,9 +255,6 @@ def test_not_found_counts_only_of_this_id(serve: Serve, cri: Cri) -> None:
     ):
         with serve(FakeRuntime(version="2.1.9", instead={method: failing(5, message)})):
             assert error_of(lambda: cri.has(A)).endswith(f": {message or 'no message'} (gRPC status 5)")
-
-
-def test_any_other_answer_is_never_treated_as_gone(serve: Serve, cri: Cri) -> None:
     hang_up: Answers = lambda call: call.hang_up()  # noqa: E731
     for method in ("PodSandboxStatus", "ContainerStatus", "Version", NAMESPACES, CONTAINERS, STORE):
         for answer in (failing(14, f"{A} not found"), failing(2, "not found"), malformed, hang_up, failing(12, A)):
@@ -301,9 +289,6 @@ def test_the_networks_are_those_that_containerd_has_loaded_and_cri_o_does_not_na
         assert [network for one in networks for network in networks_of(one, dict)] == expected
     with serve(cri_o(info={"config": "{}"})):
         assert cri.networks().loaded is None
-
-
-def test_a_configuration_of_another_form_is_unavailable(serve: Serve, cri: Cri) -> None:
     for config in (
         "", "null", "[]", "{}", "[" * 100_000, '{"Networks": [null]}', '{"Networks": [{}]}',
         '{"Networks": [{"Config": {"Name": "x"}}]}', '{"Networks": [{"Config": {"Name": "x", "Plugins": [{}]}}]}',

@@ -1,7 +1,6 @@
 """Unary gRPC calls, from a stand-in that breaks every rule; test_containerd.py calls a real server."""
 
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import pytest
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
 from agent.sources.source_error import SourceError
 from tests.fakes.grpc_server import OPENING, Answers, Call, FakeGrpcServer, framed
-from tests.wire import as_nobody, open_directory
+from tests.wire import as_nobody, open_directory, run
 
 METHOD = "/test.Service/Method"
 _16_MB = 16 * 1024 * 1024
@@ -71,7 +70,7 @@ def test_requests_have_the_headers_of_grpc_and_follow_each_other_on_one_connecti
     }
 
 
-def test_an_answer_is_complete_whatever_its_size_and_its_pieces(path: Path) -> None:
+def test_an_answer_is_complete_whatever_its_size_and_pieces_with_pings_within_and_a_reset_after_it(path: Path) -> None:
     content = bytes(range(256)) * (_16_MB // 256)
     for size, piece in ((3000, 1), (3000, 7), (0, 1 << 20), (65_536, 1 << 20), (_16_MB, 1 << 20)):
         server = FakeGrpcServer(path, lambda call, size=size: call.answer(content[:size]), piece)  # type: ignore[misc]
@@ -82,9 +81,8 @@ def test_an_answer_is_complete_whatever_its_size_and_its_pieces(path: Path) -> N
 
     text = error_from(path, lambda call: call.answer(content + b"a"), timeout=60)
     assert text.endswith("the response is larger than 16,777,216 bytes")
+    path.unlink()
 
-
-def test_pings_within_an_answer_and_a_reset_after_it_change_nothing(path: Path) -> None:
     def answers(call: Call) -> None:
         call.ping()
         call.head(OPENING)
@@ -162,7 +160,14 @@ def half(then: Callable[[Call], None]) -> Answers:
     return answers
 
 
-def test_an_answer_that_breaks_the_rules_is_never_an_answer(path: Path) -> None:
+RECORDED = bytes.fromhex(
+    "00000e010400000001885f8b1d75d0620d263d4c4d656400000b0000000000010000000006616e7377657200000c01050000000140889acac8b2"
+    "1234da8f8107"
+)
+"""The headers, data and trailers of an answer by h2."""
+
+
+def test_an_answer_that_breaks_the_rules_and_a_part_of_one_is_never_an_answer(path: Path) -> None:
     broken: list[tuple[Answers, str]] = [
         (http_error, "HTTP status 503"),
         (no_status, "no valid gRPC status ('')"),
@@ -190,6 +195,16 @@ def test_an_answer_that_breaks_the_rules_is_never_an_answer(path: Path) -> None:
     for answers, text in broken:
         assert text in error_from(path, answers)
         path.unlink()
+    for end in range(0, len(RECORDED), 3):
+
+        def broken_off(call: Call, end: int = end) -> None:
+            call.raw(RECORDED[:end])
+            call.hang_up()
+
+        assert error_from(path, broken_off).endswith("the server closed the connection")
+        path.unlink()
+    with FakeGrpcServer(path, lambda call: call.raw(RECORDED)):
+        assert ask(path) == b"answer"
 
 
 def test_the_timeout_bounds_the_whole_call_and_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
@@ -228,26 +243,6 @@ def test_where_nobody_listens_or_only_root_may_connect_the_error_names_the_socke
     assert "AF_UNIX path too long" in str(error_of(path.with_name("x" * 200)))
 
 
-RECORDED = bytes.fromhex(
-    "00000e010400000001885f8b1d75d0620d263d4c4d656400000b0000000000010000000006616e7377657200000c01050000000140889acac8b2"
-    "1234da8f8107"
-)
-"""The headers, data and trailers of an answer by h2."""
-
-
-def test_a_part_of_an_answer_is_never_an_answer(path: Path) -> None:
-    for end in range(0, len(RECORDED), 3):
-
-        def broken_off(call: Call, end: int = end) -> None:
-            call.raw(RECORDED[:end])
-            call.hang_up()
-
-        assert error_from(path, broken_off).endswith("the server closed the connection")
-        path.unlink()
-    with FakeGrpcServer(path, lambda call: call.raw(RECORDED)):
-        assert ask(path) == b"answer"
-
-
 def test_h2_is_imported_only_by_a_node_that_connects() -> None:
     program = (
         "import sys, time, pathlib\n"
@@ -256,5 +251,4 @@ def test_h2_is_imported_only_by_a_node_that_connects() -> None:
         "try: cri.Cri(pathlib.Path('/nowhere'), 1, time.perf_counter).identify()\n"
         "except cri.SourceError: print('h2' in sys.modules, 'docker' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    assert done.stdout == "True False\n"
+    assert run(sys.executable, "-c", program) == "True False\n"
