@@ -4,7 +4,6 @@ Strategies are made once, outside of the functions that draw: hypothesis validat
 to draw from it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -37,7 +36,7 @@ from agent.model.snapshot import (
     Snapshot,
     UnrecognizedEntry,
 )
-from agent.model.watches import Evidence, Watch
+from agent.model.watches import Evidence
 from tests.builders import (
     GRACE,
     INSTANCE,
@@ -137,12 +136,9 @@ results = st.builds(
     ages,
     st.sampled_from(["", *NAMESPACES]),
 )
-started = st.builds(
-    lambda booted, kubelet, docker: processes(booted=booted, kubelet=kubelet, docker=docker),
-    st.sampled_from(SPANS),
-    st.one_of(st.none(), st.sampled_from(SPANS)),
-    st.one_of(st.none(), st.sampled_from(SPANS)),
-)
+_spans, _perhaps_long_ago = st.sampled_from(SPANS), st.sampled_from([None, timedelta(minutes=1), OLD])
+_started = st.one_of(st.none(), _spans)
+started = st.builds(processes, booted=_spans, kubelet=_started, docker=_started)
 taints = st.builds(
     Taint, st.sampled_from([UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE]), st.sampled_from([None, NOW - OLD])
 )
@@ -158,26 +154,22 @@ nodes_objects = st.builds(
     st.sampled_from(["", "False", "True", "Unknown"]),
 )
 memories = st.builds(
-    lambda ago, provider_id, earlier, changed, removal, gone, in_use: last_seen(
-        ago, provider_id=provider_id, earlier_id=earlier, changed=changed, removal=removal, gone=gone, in_use=in_use
-    ),
-    st.sampled_from(SPANS),
-    st.sampled_from([INSTANCE, ""]),
-    st.sampled_from(["", "kind://other"]),
-    st.sampled_from([None, timedelta(minutes=1), OLD]),
-    st.sampled_from(Removal),
-    st.sampled_from([None, timedelta(minutes=1), OLD]),
-    st.sampled_from([None, timedelta(minutes=1), OLD]),
+    last_seen,
+    _spans,
+    provider_id=st.sampled_from([INSTANCE, ""]),
+    earlier_id=st.sampled_from(["", "kind://other"]),
+    changed=_perhaps_long_ago,
+    removal=st.sampled_from(Removal),
+    gone=_perhaps_long_ago,
+    in_use=_perhaps_long_ago,
 )
 registrations = st.builds(
-    lambda last, expected, name, cloud, listed: registration(
-        last, expected=expected, kubelet_name=name, cloud_provider=cloud, listed_pods=listed
-    ),
+    registration,
     st.one_of(st.none(), memories),
-    st.sampled_from(Expected),
-    st.sampled_from(["", "", "worker-1", "another"]),
-    st.sampled_from(["", "external"]),
-    st.integers(0, 2),
+    expected=st.sampled_from(Expected),
+    kubelet_name=st.sampled_from(["", "", "worker-1", "another"]),
+    cloud_provider=st.sampled_from(["", "external"]),
+    listed_pods=st.integers(0, 2),
 )
 autoscalers = st.builds(
     Autoscaler,
@@ -192,15 +184,13 @@ resources = st.sampled_from(RESOURCES)
 devices = st.lists(st.sampled_from(["d0", "d1", "d2"]), max_size=2, unique=True)
 agos = st.sampled_from([timedelta(seconds=n) for n in (0, 9, 60, 600, 3600, 10**6)])
 moments = st.builds(
-    lambda what, resource, name, ago, exact: transition(what, resource, socket=name, ago=ago, exact=exact),
+    transition,
     st.sampled_from(TransitionKind),
     st.one_of(st.just(""), resources),
-    st.sampled_from(["", *PLUGIN_SOCKETS]),
-    agos,
-    st.booleans(),
+    socket=st.sampled_from(["", *PLUGIN_SOCKETS]),
+    ago=agos,
+    exact=st.booleans(),
 )
-
-
 _connected = st.sampled_from([True, True, False, None])
 _sockets = st.lists(st.sampled_from(PLUGIN_SOCKETS), max_size=2, unique=True)
 _registered = st.lists(resources, max_size=2, unique=True)
@@ -223,31 +213,17 @@ def device_managers(draw: st.DrawFn) -> DevicePlugins:
     )
 
 
-@cache
-def watches() -> st.SearchStrategy[list[Watch]]:
-    """What the watches showed, of each kind once."""
-    kinds = st.tuples(st.sampled_from(Evidence), st.sampled_from(["pods", "node"]))
-    return st.lists(st.builds(lambda kind, ago: shown(*kind, ago=ago), kinds, agos), max_size=3).map(
-        lambda values: list({(watch.resource, watch.evidence): watch for watch in values}.values())
-    )
-
-
-@cache
-def unique_ids(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    """The runtime, and the kubelet's directory, have an id once."""
-    return st.lists(
-        values,
-        max_size=5,
-        unique_by=lambda record: record.container_id if hasattr(record, "container_id") else record.id,
-    )
-
-
-@cache
-def unique_names() -> st.SearchStrategy[list[Any]]:
-    return st.lists(pods, max_size=4, unique_by=lambda pod: pod.name)
-
-
-_checkpoints = st.builds(Checkpoint, ids, st.one_of(st.just(""), names))
+_kinds = st.tuples(st.sampled_from(Evidence), st.sampled_from(["pods", "node"]))
+_watches = st.lists(
+    st.builds(lambda kind, ago: shown(*kind, ago=ago), _kinds, agos),
+    max_size=3,
+    unique_by=lambda watch: (watch.resource, watch.evidence),
+)
+_checkpoints = st.lists(
+    st.builds(Checkpoint, ids, st.one_of(st.just(""), names)), max_size=5, unique_by=lambda one: one.container_id
+)
+_containers = st.lists(containers, max_size=5, unique_by=lambda one: one.id)
+_pods = st.lists(pods, max_size=4, unique_by=lambda one: one.name)
 _results = st.lists(results, min_size=1, max_size=4)
 _addresses = st.lists(st.builds(Address, ips, st.integers(1, 3), st.sampled_from(["java", "sh"])), max_size=3)
 _namespaces = st.lists(st.sampled_from(NAMESPACES), max_size=2, unique=True)
@@ -259,18 +235,18 @@ _seconds = st.integers(0, 3)
 def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
     """A node of which everything was read."""
     snapshot = node(
-        checkpoints=draw(unique_ids(_checkpoints)),
-        containers=draw(unique_ids(containers)),
+        checkpoints=draw(_checkpoints),
+        containers=draw(_containers),
         cni_results=draw(_results),
         addresses=draw(_addresses),
         mounted_namespaces=draw(_namespaces),
-        pods=draw(unique_names()),
+        pods=draw(_pods),
         node=[] if draw(seldom()) else [draw(nodes_objects)],
         processes=[draw(started)],
         device_plugins=draw(device_managers()) if draw(seldom()) else None,
         registration=draw(registrations),
         autoscaler=draw(autoscalers),
-        watches=draw(watches()) if draw(seldom()) else None,
+        watches=draw(_watches) if draw(seldom()) else None,
         later=timedelta(seconds=draw(_seconds)),
     )
     networks = [draw(stores("kubenet")), *([draw(stores("storage"))] if two_networks or draw(seldom()) else [])]
@@ -368,24 +344,15 @@ def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:
 odd_nodes = st.builds(_odd, st.one_of(nodes(), leaky_nodes()), st.sampled_from(SOURCES[1:]), st.integers(0, 1))
 
 
-_networks = st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()])
-_graces = st.sampled_from([timedelta(0), timedelta(0), GRACE])
-_settles = st.sampled_from([GRACE, GRACE, timedelta(0)])
-_shares = st.sampled_from([0.5, 0.0, 1.0])
-_requested = st.sets(ips, min_size=1, max_size=5).map(frozenset)
-
-
-@cache
-@st.composite
-def bounds(draw: st.DrawFn) -> Limits:
-    """Limits of cleanup, mostly less strict than in practice."""
-    return make_limits(
-        networks=draw(_networks),
-        grace=draw(_graces),
-        settle=draw(_settles),
-        max_share=draw(_shares),
-        only=draw(_requested) if draw(seldom()) else None,
-    )
+_limits = st.builds(
+    make_limits,
+    networks=st.sampled_from([frozenset(RANGES), frozenset({"kubenet"}), frozenset[str]()]),
+    grace=st.sampled_from([timedelta(0), timedelta(0), GRACE]),
+    settle=st.sampled_from([GRACE, GRACE, timedelta(0)]),
+    max_share=st.sampled_from([0.5, 0.0, 1.0]),
+    only=st.one_of(*[st.none()] * 3, st.sets(ips, min_size=1, max_size=5).map(frozenset)),
+)
+"""Mostly less strict than in practice."""
 
 
 @dataclass(frozen=True)
@@ -401,11 +368,6 @@ class CleanupInput:
         return self.first, self.last
 
 
-def _later(first: Snapshot, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
-    moment = first.uptime + timedelta(seconds=15)
-    return replace(change(first), taken_at=first.taken_at + timedelta(seconds=15), uptime=moment)
-
-
 _differences = st.sampled_from([(), (), (), SOURCES, *((source,) for source in SOURCES)])
 
 
@@ -416,4 +378,6 @@ def cleanup_inputs(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any
     first = draw(snapshots)
     other = draw(snapshots) if differs else first
     changed: dict[str, Any] = {source: getattr(other, source) for source in differs}
-    return CleanupInput(first, _later(first, lambda snapshot: replace(snapshot, **changed)), draw(bounds()))
+    later = timedelta(seconds=15)
+    last = replace(first, **changed, taken_at=first.taken_at + later, uptime=first.uptime + later)
+    return CleanupInput(first, last, draw(_limits))

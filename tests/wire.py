@@ -15,9 +15,21 @@ from typing import Any, Self
 
 import pytest
 
+from agent.sources.source_error import SourceError
+
 NOBODY = 65534
 ID = "0123456789abcdef" * 4
 """A container id, for tests that need only one."""
+
+
+def error_of(question: Callable[[], object]) -> str:
+    """Return why a question to a source has no answer."""
+    with pytest.raises(SourceError) as raised:
+        question()
+    text = str(raised.value)
+    assert len(text) < 400, "an operator reads this in one line"
+    assert "\n" not in text
+    return text
 
 
 def needs(met: bool, what: str) -> None:

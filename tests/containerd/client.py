@@ -1,8 +1,6 @@
 """What a kubelet asks of a runtime by CRI: the agent's own gRPC client, and messages of protobuf's own library."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +8,6 @@ from typing import Any, Final
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
 from tests.fakes.protobuf import messages
 
-READY: Final = "ready"
-NOT_READY: Final = "not ready"
 NAMESPACE: Final = "k8s.io"
 _CONTAINERS: Final = "/containerd.services.containers.v1.Containers"
 _SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"
@@ -37,16 +33,14 @@ _PROTO: Final = messages(
         "RunRequest": {"config": (1, "Config")},
         "RunResponse": {"id": (1, "string")},
         "Id": {"id": (1, "string")},
-        "PodSandbox": {"id": (1, "string"), "metadata": (2, "Metadata"), "state": (3, "int32")},
+        "PodSandbox": {"id": (1, "string"), "metadata": (2, "Metadata")},
         "Sandboxes": {"items": (1, "*PodSandbox")},
         "Network": {"ip": (1, "string")},
-        "Status": {"id": (1, "string"), "state": (3, "int32"), "network": (5, "Network")},
+        "Status": {"network": (5, "Network")},
         "StatusResponse": {"status": (1, "Status")},
-        "Record": {"id": (1, "string")},
-        "Records": {"records": (1, "*Record")},
     },
 )  # fmt: skip
-_NAMESPACES: Final = _PROTO["NamespaceOption"](pid=1)
+_OWN: Final = 1
 """The PID namespace of a container of its own: pause need not be the first process of the sandbox."""
 
 
@@ -62,15 +56,14 @@ class Kubelet:
     def run(self, name: str, timeout: float = 60.0) -> str:
         """Make the sandbox of a new pod and return its id."""
         uid = f"uid-{name}"
+        linux = {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": {"pid": _OWN}}}
         config = _PROTO["Config"](
-            metadata=_PROTO["Metadata"](name=name, uid=uid, namespace="default"),
+            metadata={"name": name, "uid": uid, "namespace": "default"},
             hostname=name[:_LONGEST_HOSTNAME],
             log_directory=self.logs,
             labels={f"{_POD}name": name, f"{_POD}namespace": "default", f"{_POD}uid": uid},
             annotations=_OF_SANDBOXES,
-            linux=_PROTO["Linux"](
-                cgroup_parent=self.cgroup, security_context=_PROTO["Security"](namespace_options=_NAMESPACES)
-            ),
+            linux=linux,
         )
         answer = self._cri("RunPodSandbox", _PROTO["RunRequest"](config=config), timeout)
         return str(_PROTO["RunResponse"].FromString(answer).id)
@@ -87,52 +80,29 @@ class Kubelet:
         self._cri("RemovePodSandbox", _PROTO["Id"](id=sandbox), timeout)
 
     def sandboxes(self, namespace: str = "") -> dict[str, str]:
-        """Return the state of each sandbox that CRI lists, by id. `namespace`: of the pods; default: all of them."""
-        listed = _PROTO["Sandboxes"].FromString(self._cri("ListPodSandbox"))
-        return {
-            one.id: NOT_READY if one.state else READY
-            for one in listed.items
-            if namespace in ("", one.metadata.namespace)
-        }
+        """Return the pod of each sandbox that CRI lists, by id. `namespace`: of the pods; default: all of them."""
+        listed = _PROTO["Sandboxes"].FromString(self._cri("ListPodSandbox")).items
+        return {one.id: one.metadata.name for one in listed if namespace in ("", one.metadata.namespace)}
 
     def address(self, sandbox: str) -> str:
         answer = self._cri("PodSandboxStatus", _PROTO["Id"](id=sandbox))
         return str(_PROTO["StatusResponse"].FromString(answer).status.network.ip)
 
-    def records(self) -> set[str]:
-        """Return every id that containerd has a record of: containers, and sandboxes since 1.7."""
-        found = self._records(f"{_CONTAINERS}/List")
-        try:
-            return found | self._records(f"{_SANDBOXES}/List")
-        except GrpcError as error:
-            if error.code != Code.UNIMPLEMENTED:
-                raise
-            return found
-
     def forget(self, sandbox: str) -> None:
         """Delete the records of a sandbox, as people do with `ctr containers rm`."""
-        request = _PROTO["Id"](id=sandbox)
+        request = _PROTO["Id"](id=sandbox).SerializeToString()
         for service in (_CONTAINERS, _SANDBOXES):
             try:
-                self._containerd(f"{service}/Delete", request)
+                with self._connected(10.0) as connection:
+                    connection.call(f"{service}/Delete", request, {"containerd-namespace": NAMESPACE})
             except GrpcError as error:
                 if error.code not in {Code.NOT_FOUND, Code.UNIMPLEMENTED}:
                     raise
-
-    def _records(self, method: str) -> set[str]:
-        return {one.id for one in _PROTO["Records"].FromString(self._containerd(method)).records}
 
     def _cri(self, method: str, request: Any = None, timeout: float = 10.0) -> bytes:
         encoded = request.SerializeToString() if request else b""
         with self._connected(timeout) as connection:
             return connection.call(f"/runtime.v1.RuntimeService/{method}", encoded)
 
-    def _containerd(self, method: str, request: Any = None) -> bytes:
-        encoded = request.SerializeToString() if request else b""
-        with self._connected(10.0) as connection:
-            return connection.call(method, encoded, {"containerd-namespace": NAMESPACE})
-
-    @contextmanager
-    def _connected(self, timeout: float) -> Iterator[GrpcConnection]:
-        with GrpcConnection(self.socket, timeout, time.perf_counter) as connection:
-            yield connection
+    def _connected(self, timeout: float) -> GrpcConnection:
+        return GrpcConnection(self.socket, timeout, time.perf_counter)

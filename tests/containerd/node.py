@@ -3,11 +3,14 @@
 Everything in it ends with its first process. Its CNI network is `pods`: the real bridge and host-local.
 """
 
+import hashlib
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +20,6 @@ from typing import Any, Final
 
 from agent.sources.source_error import SourceError
 from tests import processes
-from tests.containerd import image
 from tests.containerd.client import NAMESPACE, Kubelet
 from tests.containerd.packages import CannotRun, Packages
 from tests.e2e.node import reservations, run
@@ -30,6 +32,8 @@ _PLUGINS: Final = Path(__file__).with_name("plugins")
 _KNOWN_TO_NODE: Final = ("cni", "containerd", "nodeleak")
 _NAMESPACES: Final = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
 _START: Final = 30.0
+_IMAGE: Final = "docker.io/nodeleak/pause:1"
+_PAUSE: Final = Path(__file__).parents[2] / "hack/cluster.d/pause.c"
 
 _FIRST_PROCESS: Final = """
 set -e
@@ -81,13 +85,15 @@ class ContainerdNode:
             (self.home / name).mkdir(parents=True, exist_ok=True)
         self._provide_plugins()
         self.configure_network(NETWORK, chained, subnet6)
-        (self.home / "config.toml").write_text(_CONFIGURATION.format(image=image.NAME, home=self.home))
-        image.build(self.home / "pause", self.home / "image.tar")
+        (self.home / "config.toml").write_text(_CONFIGURATION.format(image=_IMAGE, home=self.home))
+        _build_image(self.home / "pause", self.home / "image.tar")
         (self.home / "kubelet").symlink_to("pause")
         # It ends with this program too.
         own = ("setpriv", "--pdeathsig=KILL", "unshare", *_NAMESPACES)
         self._first = self._spawn("first", *own, "sh", "-c", _FIRST_PROCESS, "sh", str(self.home))
-        self._wait(lambda: self._comm(self.first) == "pause", "its first process")
+        self._wait(
+            lambda: self.first and Path(f"/proc/{self.first}/comm").read_text() == "pause\n", "its first process"
+        )
         # The agent acts only on a runtime that a kubelet names. This one does nothing else.
         endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
         self._spawn("kubelet", *self.enter(str(self.home / "kubelet"), endpoint))
@@ -182,10 +188,13 @@ class ContainerdNode:
         """Return the addresses of other sandboxes."""
         return {ip for ip, owner in self.reserved.items() if owner != sandbox}
 
-    def plugins_running(self) -> list[int]:
-        """Return the processes of CNI plugins, as they are seen from outside."""
-        at = str(self.home / "plugins")
-        return [pid for pid in self._pids() if any(word.startswith(at) for word in _command_line(pid)[:2])]
+    def plugins_running(self) -> bool:
+        """Return whether a CNI plugin of this node runs."""
+        for command_line in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if f"{self.home}/plugins/" in "\0".join(command_line.read_text(errors="replace").split("\0")[:2]):
+                    return True
+        return False
 
     def forget_result(self, sandbox: str) -> None:
         """Remove libcni's cached result of a sandbox."""
@@ -214,16 +223,6 @@ class ContainerdNode:
         assert self._first
         return _child(self._first.pid)
 
-    def _pids(self) -> list[int]:
-        """Return its processes, as they are seen from outside."""
-        own = Path(f"/proc/{self.first}/ns/pid").readlink()
-        found = []
-        for name in os.listdir("/proc"):
-            with suppress(OSError):
-                if name.isdecimal() and Path(f"/proc/{name}/ns/pid").readlink() == own:
-                    found.append(int(name))
-        return found
-
     def _provide_plugins(self) -> None:
         provided = self.home / "plugins"
         provided.mkdir()
@@ -243,9 +242,6 @@ class ContainerdNode:
 
     def _log(self, name: str) -> str:
         return (self.home / f"{name}.log").read_text(errors="replace")
-
-    def _comm(self, pid: int) -> str:
-        return Path(f"/proc/{pid}/comm").read_text().strip() if pid else ""
 
     def _wait(self, true: Any, what: str) -> None:
         for _ in processes.until(time.monotonic() + _START):
@@ -276,8 +272,34 @@ def _child(pid: int) -> int:
     return int(children[0]) if children else 0
 
 
-def _command_line(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-    except OSError:
-        return []
+def _build_image(binary: Path, image: Path) -> None:
+    """Compile the image of a sandbox, one static binary that waits, as `docker save` writes it; raises CannotRun."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if not compiler:
+        raise CannotRun("gcc, to build the image of a sandbox (Debian: apt-get install gcc libc6-dev)")
+    done = subprocess.run(
+        [compiler, "-static", "-Os", "-o", str(binary), str(_PAUSE)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise CannotRun(f"a compiler that builds {_PAUSE.name}: {done.stderr[-300:]}")
+    layer = _tar({"pause": binary.read_bytes()}, mode=0o755)
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Entrypoint": ["/pause"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+        }
+    ).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [_IMAGE], "Layers": ["layer.tar"]}]).encode()
+    image.write_bytes(_tar({"manifest.json": manifest, "config.json": config, "layer.tar": layer}))
+
+
+def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), mode
+            archive.addfile(entry, io.BytesIO(content))
+    return written.getvalue()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 CACHE: Final = Path(os.environ.get("NODELEAK_CONTAINERD_CACHE", "/var/cache/nodeleak-cluster/containerd"))
-PACKAGED: Final = {"1.6": ("bookworm", "1.6.20"), "1.7": ("trixie", "1.7.24"), "2": ("sid", "2.1.9")}
+_PACKAGED: Final = {"1.6": ("bookworm", "1.6.20"), "1.7": ("trixie", "1.7.24"), "2": ("sid", "2.1.9")}
 """The suite of each version, and the release that the tests were tried with: sid's changes."""
-VERSIONS: Final = tuple(PACKAGED)
+VERSIONS: Final = tuple(_PACKAGED)
 _PROGRAMS: Final = ("containerd", "ctr", "containerd-shim-runc-v2")
 _KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _TIMEOUT: Final = 300.0
@@ -37,7 +37,7 @@ class Packages:
 
 def unpacked(family: str) -> Packages:
     """Return the packages of a version, downloaded if they are not in the cache; raises CannotRun."""
-    suite, release = PACKAGED[family]
+    suite, release = _PACKAGED[family]
     packages = Packages(family, CACHE / f"{suite}-{release}")
     if not all((packages.binaries / name).exists() for name in _PROGRAMS):
         _fetch(suite, release, packages)
@@ -50,7 +50,7 @@ def _fetch(suite: str, release: str, packages: Packages) -> None:
     private = CACHE / f"apt-{suite}"
     (private / "lists/partial").mkdir(parents=True, exist_ok=True)
     (private / "archives/partial").mkdir(parents=True, exist_ok=True)
-    (private / "sources.list").write_text(f"deb [signed-by={_KEYRING}] {mirror()} {suite} main\n")
+    (private / "sources.list").write_text(f"deb [signed-by={_KEYRING}] {_mirror()} {suite} main\n")
     # apt uses its own list of sources and its own directories: the machine's configuration is not changed.
     settings = {
         "Dir::Etc::sourcelist": private / "sources.list", "Dir::Etc::sourceparts": "-",
@@ -60,7 +60,7 @@ def _fetch(suite: str, release: str, packages: Packages) -> None:
     _run(*apt, "update")
     _run(*apt, "download", "containerd", at=private)
     (package,) = private.glob("containerd_*.deb")
-    check_release(suite, release, _run("dpkg-deb", "--field", str(package), "Version").strip())
+    _check_release(suite, release, _run("dpkg-deb", "--field", str(package), "Version").strip())
     unpacking = packages.directory.with_suffix(".new")
     shutil.rmtree(unpacking, ignore_errors=True)
     _run("dpkg-deb", "-x", str(package), str(unpacking))
@@ -69,14 +69,15 @@ def _fetch(suite: str, release: str, packages: Packages) -> None:
     shutil.rmtree(private)
 
 
-def check_release(suite: str, release: str, version: str) -> None:
+def _check_release(suite: str, release: str, version: str) -> None:
     """Accept every package of this release: of a stable suite, it gets security fixes. Raises CannotRun."""
     if not re.match(rf"{re.escape(release)}(?![.\d])", version):
         raise CannotRun(f"containerd {release}, and {suite} has {version} now: try it, and write it into {__name__}")
 
 
-def mirror(configuration: Path = Path("/etc/apt")) -> str:
+def _mirror() -> str:
     """Return the address of Debian's packages in apt's own configuration; raises CannotRun."""
+    configuration = Path("/etc/apt")
     for file in [*sorted((configuration / "sources.list.d").glob("*")), configuration / "sources.list"]:
         text = file.read_text(errors="replace") if file.suffix in {".sources", ".list"} and file.is_file() else ""
         for address in re.findall(r"(?m)^(?:URIs:\s*|deb (?:\[.*\] )?)(\S+/debian)/?(?:\s|$)", text):

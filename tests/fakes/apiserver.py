@@ -84,9 +84,8 @@ class _ApiHandler(Handler):
             {name: value for name, value in item.items() if name not in {"kind", "apiVersion"}}
             for item in self._selected(resource, query)
         ]
-        self.send_tree(
-            {"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": str(_VERSION)}, "items": items}
-        )
+        metadata = {"resourceVersion": str(_VERSION)}
+        self.send_tree({"kind": kind, "apiVersion": "v1", "metadata": metadata, "items": items})
 
     def _watch(self, resource: str, query: Mapping[str, str]) -> None:
         """Stream events until the time is over: what is newer than the version asked for, then bookmarks."""
@@ -98,11 +97,8 @@ class _ApiHandler(Handler):
         if int(query.get("resourceVersion") or 0) < _VERSION:
             for item in self._selected(resource, query):
                 self._event("ADDED", item)
-        bookmark = {
-            "kind": "Pod" if resource == "pods" else "Node",
-            "apiVersion": "v1",
-            "metadata": {"resourceVersion": str(_VERSION), "creationTimestamp": None},
-        }
+        metadata = {"resourceVersion": str(_VERSION), "creationTimestamp": None}
+        bookmark = {"kind": "Pod" if resource == "pods" else "Node", "apiVersion": "v1", "metadata": metadata}
         left = min(float(query.get("timeoutSeconds") or _LONGEST_WATCH), _LONGEST_WATCH)
         while left > 0 and not self.server.closing.wait(min(left, _BOOKMARK_EVERY)):
             left -= _BOOKMARK_EVERY

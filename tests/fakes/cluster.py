@@ -56,17 +56,17 @@ class FakeCluster:
 
     def pod(self, node: str) -> Tree:
         created = "2026-03-26T19:00:00Z"
-        names = {"namespace": "kube-system", "name": f"nodeleak-{node}", "creationTimestamp": created}
+        names = {"namespace": "kube-system", "name": f"nodeleak-{node}", "labels": LABELS, "creationTimestamp": created}
+        spec = {"nodeName": node, "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak"}]}
+        containers = [{"name": "nodeleak", "state": {"running": {"startedAt": created}}}]
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"phase": "Running", "conditions": conditions, "containerStatuses": containers}
         return {
             "kind": "Pod",
             "apiVersion": "v1",
             "metadata": names | {"labels": LABELS},
-            "spec": {"nodeName": node, "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak"}]},
-            "status": {
-                "phase": "Running",
-                "conditions": [{"type": "Ready", "status": "True"}],
-                "containerStatuses": [{"name": "nodeleak", "state": {"running": {"startedAt": created}}}],
-            },
+            "spec": spec,
+            "status": status,
         }
 
     @contextmanager
@@ -161,13 +161,9 @@ class _ClusterHandler(Handler):
 def _exit_status(code: int) -> Tree:
     if not code:
         return {"metadata": {}, "status": "Success"}
-    return {
-        "metadata": {},
-        "status": "Failure",
-        "message": f"command terminated with non-zero exit code: {code}",
-        "reason": "NonZeroExitCode",
-        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
-    }
+    cause = {"reason": "ExitCode", "message": str(code)}
+    why = {"message": f"command terminated with non-zero exit code: {code}", "reason": "NonZeroExitCode"}
+    return {"metadata": {}, "status": "Failure", **why, "details": {"causes": [cause]}}
 
 
 def _table(nodes: Sequence[str]) -> Tree:
@@ -179,11 +175,8 @@ def _table(nodes: Sequence[str]) -> Tree:
     return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "columnDefinitions": columns, "rows": rows}
 
 
-def _resource(name: str, kind: str, *, namespaced: bool) -> Tree:
-    verbs = ["create", "get", "list"]
-    return {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs}
-
-
+_VERBS = ["create", "get", "list"]
+_RESOURCES = (("nodes", "Node", False), ("pods", "Pod", True), ("pods/exec", "PodExecOptions", True))
 _DISCOVERY: dict[str, Tree] = {
     "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -192,9 +185,8 @@ _DISCOVERY: dict[str, Tree] = {
         "kind": "APIResourceList",
         "groupVersion": "v1",
         "resources": [
-            _resource("nodes", "Node", namespaced=False),
-            _resource("pods", "Pod", namespaced=True),
-            _resource("pods/exec", "PodExecOptions", namespaced=True),
+            {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": _VERBS}
+            for name, kind, namespaced in _RESOURCES
         ],
     },
 }

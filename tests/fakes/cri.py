@@ -14,7 +14,7 @@ from tests.fakes.nodes import EXITED_BYTES, FakeNode, PodSandbox
 from tests.fakes.protobuf import messages
 
 NOT_FOUND, UNIMPLEMENTED = 5, 12
-CREATED, RUNNING, EXITED, UNKNOWN = range(4)
+RUNNING, EXITED = 1, 2
 READY, NOT_READY = range(2)
 
 _STATUS: Final = {"id": (1, "string"), "state": (3, "int32"), "created_at": (4, "int64"), "labels": (7, "map")}
@@ -43,7 +43,6 @@ PROTO: Final = messages(
         "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
         "Record": {"id": (1, "string"), "labels": (2, "map"), "spec": (5, "Any"), "created_at": (8, "Timestamp")},
         "Records": {"containers": (1, "*Record")},
-        "GotRecord": {"container": (1, "Record")},
         "Runtime": {"name": (1, "string")},
         "Sandbox": {
             "sandbox_id": (1, "string"), "runtime": (2, "Runtime"), "labels": (4, "map"),
@@ -69,8 +68,8 @@ class FakeRuntime:
     containers: list[Any] = field(default_factory=list)
     records: dict[str, list[Any]] = field(default_factory=lambda: {"k8s.io": []})
     """containerd's containers, by namespace."""
-    stored: list[Any] | None = None
-    """containerd's sandboxes; None: it has had none, so its store has no bucket."""
+    stored: list[Any] = field(default_factory=list)
+    """containerd's sandboxes."""
     has_store: bool = True
     unborn: set[str] = field(default_factory=set)
     """CRI-O's sandboxes that are being created."""
@@ -89,9 +88,11 @@ class FakeRuntime:
         elif service == "containerd.services.namespaces.v1.Namespaces":
             _send(call, "Namespaces", namespaces=[PROTO["Namespace"](name=name) for name in self.records])
         elif service == "containerd.services.containers.v1.Containers":
-            self._containers(call, method)
+            records = self.records.get(call.headers["containerd-namespace"], [])
+            _send(call, "Records", containers=_matching(call, records, "id"))
         elif service == "containerd.services.sandbox.v1.Store" and self.has_store:
-            self._store(call, method)
+            assert call.headers["containerd-namespace"] == "k8s.io"
+            _send(call, "SandboxRecords", list=_matching(call, self.stored, "sandbox_id"))
         else:
             _unknown(call, service)
 
@@ -115,7 +116,7 @@ class FakeRuntime:
                 call.fail(UNIMPLEMENTED, f"unknown method {method} for service runtime.v1.RuntimeService")
 
     def _sandbox_status(self, call: Call, asked: str) -> None:
-        if found := _named(self.sandboxes, "id", asked):
+        if found := _named(self.sandboxes, asked):
             _send(call, "PodSandboxStatus", status=_status(found))
         elif self.name == "containerd":
             call.fail(NOT_FOUND, "an error occurred when try to find sandbox: not found")
@@ -126,7 +127,7 @@ class FakeRuntime:
             call.fail(NOT_FOUND, f'could not find pod "{asked}": {missing}')
 
     def _container_status(self, call: Call, asked: str) -> None:
-        if found := _named(self.containers, "id", asked):
+        if found := _named(self.containers, asked):
             _send(call, "ContainerStatus", status=found)
         elif self.name == "containerd":
             call.fail(NOT_FOUND, f'an error occurred when try to find container "{asked}": not found')
@@ -134,30 +135,9 @@ class FakeRuntime:
             missing = f"container with ID starting with {asked} not found: ID does not exist"
             call.fail(NOT_FOUND, f'could not find container "{asked}": {missing}')
 
-    def _containers(self, call: Call, method: str) -> None:
-        namespace = call.headers["containerd-namespace"]
-        records, asked = self.records.get(namespace, []), PROTO["Id"].FromString(call.request).id
-        if method == "List":
-            _send(call, "Records", containers=_matching(call, records, "id"))
-        elif found := _named(records, "id", asked):
-            _send(call, "GotRecord", container=found)
-        else:
-            call.fail(NOT_FOUND, f'container "{asked}" in namespace "{namespace}": not found')
 
-    def _store(self, call: Call, method: str) -> None:
-        assert call.headers["containerd-namespace"] == "k8s.io"
-        records, asked = self.stored or [], PROTO["Id"].FromString(call.request).id
-        if method == "List":
-            _send(call, "SandboxRecords", list=_matching(call, records, "sandbox_id"))
-        elif found := _named(records, "sandbox_id", asked):
-            _send(call, "GotSandbox", sandbox=found)
-        else:
-            why = "no sandbox buckets" if self.stored is None else f'bucket "{asked}" not found'
-            call.fail(NOT_FOUND, f"{why}: not found")
-
-
-def _named(records: list[Any], key: str, name: str) -> Any:
-    return next((record for record in records if getattr(record, key) == name), None)
+def _named(listed: list[Any], container_id: str) -> Any:
+    return next((one for one in listed if one.id == container_id), None)
 
 
 def _send(call: Call, kind: str, /, **fields: Any) -> None:

@@ -34,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(urlsplit(self.path))
 
     def do_HEAD(self) -> None:
-        self.answer(urlsplit(self.path))
+        self.do_GET()
 
     def end_headers(self) -> None:
         if self.close_connection:

@@ -27,7 +27,7 @@ def why_no_status(*pieces: bytes) -> str:
         return why_not(f":{port_of(server)}").replace(str(port_of(server)), "PORT")
 
 
-def test_every_address_is_asked_on_loopback() -> None:
+def test_every_address_is_asked_on_loopback_and_a_daemon_without_a_report_says_what_to_do() -> None:
     for listen, host in (("", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("localhost", "localhost")):  # noqa: S104
         with FakeServer(lambda _: [http(json.dumps(GOOD))]) as server:
             done = nodeleak("status", "-o", "json", f"--listen={listen}:{port_of(server)}")
@@ -35,17 +35,11 @@ def test_every_address_is_asked_on_loopback() -> None:
         assert [(request.path, request.headers["host"]) for request in server.requests] == [
             ("/api/v1/status", f"{host}:{port_of(server)}")
         ]
-
-
-def test_where_nobody_listens_is_named() -> None:
     assert why_not("nowhere.invalid:9747").startswith("no daemon answers on nowhere.invalid:9747 (")
     needs(socket.has_ipv6, "IPv6")
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as closed:
         port = closed.getsockname()[1]
     assert why_not(f"[::]:{port}").startswith(f"no daemon answers on [::1]:{port} (")
-
-
-def test_a_daemon_that_has_no_report_or_refuses_says_what_to_do() -> None:
     no_sync, refused = http("no sync yet\n", "503 Service Unavailable"), http("only this machine", "403 Forbidden")
     assert why_no_status(no_sync) == "the daemon on 127.0.0.1:PORT has not finished its first sync"
     why = "the daemon on 127.0.0.1:PORT answers only loopback clients: set --listen=:PORT"

@@ -12,7 +12,7 @@ from agent.sources.source_error import SourceError
 from tests.wire import until
 
 
-def test_an_answer_in_time_is_returned_and_an_exception_raised() -> None:
+def test_an_answer_in_time_is_returned_and_an_exception_or_a_thread_that_cannot_start_reported() -> None:
     def refuse() -> None:
         raise SourceError("docker: refused")
 
@@ -24,6 +24,13 @@ def test_an_answer_in_time_is_returned_and_an_exception_raised() -> None:
         with pytest.raises(expected):
             deadline(question)
     assert deadline(lambda: (1, 2)) == (1, 2)
+    before = threading.stack_size(1 << 60)  # as where the memory is used up: the kernel has none for its stack
+    try:
+        with pytest.raises(SourceError, match=r"cannot start a thread \(.*\): no memory"):
+            deadline(lambda: 1)
+    finally:
+        threading.stack_size(before)
+    assert deadline(lambda: 1) == 1
 
 
 def second_answer(deadline: Deadline) -> str:
@@ -59,9 +66,7 @@ def test_a_late_answer_or_failure_is_never_that_to_another_question() -> None:
         enough.set()
         assert gone.wait(10)
         assert (second_answer(deadline), asked) == ("second", [])
-
-
-def test_after_a_signal_the_answer_of_the_first_is_never_that_of_another_question() -> None:
+    # Nor is one to a question that a signal ended.
     enough, deadline = Event(), Deadline("docker", 10)
 
     def interrupt(*_: object) -> None:
@@ -78,14 +83,3 @@ def test_after_a_signal_the_answer_of_the_first_is_never_that_of_another_questio
         deadline(lambda: "second")
     enough.set()
     assert second_answer(deadline) == "second"
-
-
-def test_a_thread_that_cannot_start_is_reported_and_tried_again() -> None:
-    deadline = Deadline("docker", 5.0)
-    before = threading.stack_size(1 << 60)  # as where the memory is used up: the kernel has none for its stack
-    try:
-        with pytest.raises(SourceError, match=r"cannot start a thread \(.*\): no memory"):
-            deadline(lambda: 1)
-    finally:
-        threading.stack_size(before)
-    assert deadline(lambda: 1) == 1

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
 from agent.model.snapshot import Address
-from tests.wire import NOBODY, as_nobody, needs, run, until
+from tests.wire import NOBODY, as_nobody, needs, run
 from tests.wired import read, sample, why_unavailable
 
 # Linux 6.18, a pod-like namespace: two addresses with routes to themselves, a /31, a link that is down.
@@ -56,20 +55,15 @@ def test_every_address_of_an_interface_is_found_up_or_down(tmp_path: Path) -> No
     assert ips(tmp_path) == known | {"10.9.5.1", "10.9.5.9"}
 
 
-def test_each_namespace_is_attributed_to_its_oldest_process(tmp_path: Path) -> None:
-    first = process(tmp_path, 4, fib_trie=ONE_LEAF)
-    for pid in (30, 100):
-        process(tmp_path, pid, same_as=first)
-    (tmp_path / "sys").mkdir()
-    (tmp_path / "self").symlink_to("4")
-    (tmp_path / "٣").mkdir()
-    assert [replace(found, namespace=0) for found in addresses(tmp_path)] == [Address("10.9.6.6", 4, "command 4")]
-
-
-def test_an_address_is_found_in_each_namespace_and_thread_that_has_it(tmp_path: Path) -> None:
+def test_each_namespace_is_that_of_its_oldest_process_and_of_any_thread_in_it(tmp_path: Path) -> None:
     """Two networks of the node may have one range, and a thread can leave the namespace of its process."""
     first = process(tmp_path, 4, fib_trie=ONE_LEAF, if_inet6=IF_INET6)
     process(tmp_path, 30, same_as=first)
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "self").symlink_to("4")
+    (tmp_path / "٣").mkdir()
+    assert {(found.pid, found.command) for found in addresses(tmp_path)} == {(4, "command 4")}
+    assert len({found.ip for found in addresses(tmp_path)}) == len(addresses(tmp_path))
     process(tmp_path, 100, thread=107, fib_trie=ONE_LEAF, if_inet6=IF_INET6)
     process(tmp_path, 100, fib_trie=FIB_TRIE)
     found = addresses(tmp_path)
@@ -131,22 +125,19 @@ def test_too_many_routes_or_addresses_are_unavailable_and_not_cut(tmp_path: Path
     assert why_unavailable("addresses", proc=tmp_path).endswith("have over 65,536 addresses")
 
 
-def test_an_unreadable_namespace_is_unavailable_and_not_empty(open_dir: Path) -> None:
+def test_what_is_unreadable_or_no_process_table_is_unavailable_and_not_empty(open_dir: Path) -> None:
+    for name in ("a", "1"):
+        (open_dir / name).mkdir()
+        why = f"no process in {open_dir} shows its network namespace: check --proc"
+        assert why_unavailable("addresses", proc=open_dir) == why
+    why = f"cannot read {open_dir}/proc: no such file or directory"
+    assert why_unavailable("addresses", proc=open_dir / "proc") == why
     for name in ("fib_trie", "if_inet6"):
         file = process(open_dir / name, 1, fib_trie=ONE_LEAF) / name
         file.chmod(0o000)
         with as_nobody():
             why = why_unavailable("addresses", proc=open_dir / name)
         assert why == f"cannot read {file}: permission denied (run as root)"
-
-
-def test_what_is_no_process_table_is_unavailable(tmp_path: Path) -> None:
-    for name in ("a", "1"):
-        (tmp_path / name).mkdir()
-        why = f"no process in {tmp_path} shows its network namespace: check --proc"
-        assert why_unavailable("addresses", proc=tmp_path) == why
-    why = f"cannot read {tmp_path}/proc: no such file or directory"
-    assert why_unavailable("addresses", proc=tmp_path / "proc") == why
 
 
 # Real namespaces
@@ -170,21 +161,6 @@ def namespace() -> Iterator[str]:
         run("ip", "-n", name, *command.split())
     yield name
     run("ip", "netns", "del", name)
-
-
-def test_the_addresses_of_a_process_are_found_while_others_come_and_go(namespace: str) -> None:
-    with ExitStack() as stack:
-        living = subprocess.Popen(["ip", "netns", "exec", namespace, "sleep", "30"])  # noqa: S603, S607 (ours)
-        churn = ["/bin/sh", "-c", "while :; do /bin/true; done"]
-        nobody = NOBODY if os.geteuid() == 0 else None
-        for started in (living, *(subprocess.Popen(churn, user=nobody) for _ in range(3))):  # noqa: S603 (ours)
-            stack.callback(started.wait)
-            stack.callback(started.kill)
-        until(lambda: Path(f"/proc/{living.pid}/comm").read_text() == "sleep\n", "ip has become sleep")
-        for _ in range(8):
-            found = {address.ip: (address.pid, address.command) for address in addresses(REAL)}
-            assert {found[ip] for ip in IN_POD} == {(living.pid, "sleep")}
-    assert "198.18.77.1" not in ips(REAL), "no process lives there any more"
 
 
 # A second thread enters the namespace; with the argument "alone" the first one ends.
@@ -214,11 +190,19 @@ def thread_in(namespace: str, *arguments: str) -> Iterator[int]:
             process.kill()
 
 
-def test_a_namespace_that_only_a_thread_holds_is_read(namespace: str) -> None:
-    for arguments in ((), ("alone",)):
-        with thread_in(namespace, *arguments) as pid:
-            found = {address.ip: address.pid for address in addresses(REAL)}
-        assert {found.get(ip) for ip in IN_POD} == {pid}, arguments
+def test_a_namespace_that_only_a_thread_holds_is_read_while_processes_come_and_go(namespace: str) -> None:
+    churn, nobody = ["/bin/sh", "-c", "while :; do /bin/true; done"], NOBODY if os.geteuid() == 0 else None
+    with ExitStack() as stack:
+        for _ in range(3):
+            started = subprocess.Popen(churn, user=nobody)  # noqa: S603 (ours)
+            stack.callback(started.wait)
+            stack.callback(started.kill)
+        for arguments in ((), ("alone",)):
+            with thread_in(namespace, *arguments) as pid:
+                for _ in range(4):
+                    found = {address.ip: address.pid for address in addresses(REAL)}
+                    assert {found.get(ip) for ip in IN_POD} == {pid}, arguments
+    assert "198.18.77.1" not in ips(REAL), "nobody lives there any more"
 
 
 # As in the pod: uid 0, every capability dropped. What permissions hide from it, root could read with CAP_DAC_OVERRIDE.

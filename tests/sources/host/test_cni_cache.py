@@ -41,6 +41,8 @@ def cached(ipam: object, *, network: str = "kubenet", config: object = None, **m
 
 
 SUBNET = {"subnet": "10.244.1.0/24"}
+POD = {"name": "eth0", "sandbox": "/var/run/netns/cni-1"}
+PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 
 
 def file_of(network: str = "kubenet", container_id: str = ID, ifname: str = "eth0") -> str:
@@ -78,7 +80,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
 
 
-def test_a_result_has_the_pod_ranges_and_path_and_a_bare_one_only_the_ranges(cache: Cache) -> None:
+def test_a_result_has_the_pod_ranges_path_and_namespace_and_a_bare_one_only_some(cache: Cache) -> None:
     result = cache.parse(cached({"type": "host-local", "dataDir": "/run/ips", **SUBNET}))
     assert (result.pod, result.data_dir, result.ifname, result.plugin) == ("shop/web-0", "/run/ips", "eth0", "bridge")
     assert result.mtime_ns == (cache.directory / file_of()).stat().st_mtime_ns
@@ -86,12 +88,6 @@ def test_a_result_has_the_pod_ranges_and_path_and_a_bare_one_only_the_ranges(cac
     result = cache.parse(bare)
     assert (result.pod, result.data_dir) == (None, "")
     assert cache.ranges(bare) == [["10.244.1.1-10.244.1.254"]]
-
-
-POD = {"name": "eth0", "sandbox": "/var/run/netns/cni-1"}
-
-
-def test_the_namespace_of_the_sandbox_is_read_where_it_was_mounted(cache: Cache) -> None:
     for content, namespace in (
         (cached(SUBNET), ""),
         (cached(SUBNET, result={"interfaces": [{"name": "cni0"}, POD]}), "/var/run/netns/cni-1"),
@@ -105,9 +101,12 @@ def test_the_namespace_of_the_sandbox_is_read_where_it_was_mounted(cache: Cache)
         (cached(SUBNET, result=None), ""),
     ):
         assert cache.parse(content).namespace == namespace, content
-
-
-PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
+    # CRI-O hands all annotations of a pod to the plugins, and Go escapes each `<` to six bytes.
+    args = {"cni": {"io.kubernetes.cri-o.Annotations": ""}}
+    empty = cached(SUBNET, result={"interfaces": [POD]}, capabilityArgs=args)
+    annotations = b"\\u003c" * ((1_361_000 - len(empty)) // 6)
+    content = empty.replace(b'Annotations": "', b'Annotations": "' + annotations)
+    assert cache.parse(content).namespace == "/var/run/netns/cni-1", "the longest annotations that there can be"
 
 
 def test_forwarded_host_ports_are_those_that_a_plugin_gets(cache: Cache) -> None:
@@ -127,7 +126,7 @@ def test_forwarded_host_ports_are_those_that_a_plugin_gets(cache: Cache) -> None
         assert list(map(str, cache.parse(content).port_mappings)) == expected, ports
 
 
-def test_ranges_are_read_in_every_format(cache: Cache) -> None:
+def test_ranges_are_read_in_every_format_and_without_them_the_addresses_of_the_result_are_used(cache: Cache) -> None:
     for ipam, expected in (
         (SUBNET, [["10.244.1.1-10.244.1.254"]]),
         ({"ranges": [[SUBNET]]}, [["10.244.1.1-10.244.1.254"]]),
@@ -149,19 +148,16 @@ def test_ranges_are_read_in_every_format(cache: Cache) -> None:
     for ipam in ({"subnet": "usePodCidr"}, {"ranges": [[{"subnet": "usePodCidr"}]]}):
         assert cache.parse(cached(ipam)).uses_pod_cidr, "Calico's configuration has it in place of a range"
     assert not cache.parse(cached(SUBNET)).uses_pod_cidr
-
-
-def test_without_ranges_the_addresses_of_the_result_are_used(cache: Cache) -> None:
-    for ipam in (
+    for without in (
         {}, None, {"type": "dhcp"}, {"ranges": [[{"subnet": "nonsense"}]]}, {"ranges": 7},
         {**SUBNET, "rangeStart": "10.244.1.20", "rangeEnd": "10.244.1.10"}, {**SUBNET, "rangeStart": "fd00::9"},
         {**SUBNET, "rangeEnd": "10.250.0.1"}, {"subnet": "10.244.1.0/31"},
     ):  # fmt: skip
         expected = [["10.244.1.1-10.244.1.254"], ["fd00:10::1-fd00:10::ffff:ffff:ffff:ffff"]]
-        assert cache.ranges(cached(ipam)) == expected, ipam
+        assert cache.ranges(cached(without)) == expected, without
 
 
-def test_damaged_arguments_lose_only_the_pod_and_a_damaged_configuration_only_the_ranges(cache: Cache) -> None:
+def test_damage_loses_only_what_is_damaged_and_other_files_are_no_result_of_the_sandbox(cache: Cache) -> None:
     for arguments in (None, [], "K8S_POD_NAME=web", [["K8S_POD_NAME", "web"]], [["a", "b", "c"]], 7):
         assert cache.parse(cached(SUBNET, cniArgs=arguments)).pod == ""
     configs: tuple[object, ...] = (None, "", "%%%", "eyJ", 7, [], base64.b64encode(b"[]").decode(), "ünicode")
@@ -169,10 +165,7 @@ def test_damaged_arguments_lose_only_the_pod_and_a_damaged_configuration_only_th
         tree = {**json.loads(cached(SUBNET)), "config": config, "result": None}
         result = cache.parse(json.dumps(tree).encode())
         assert (result.ranges, result.pod) == ((), "shop/web-0"), config
-
-
-def test_other_files_are_no_result_of_the_sandbox(cache: Cache) -> None:
-    """A plugin that calls other networks says nothing of the address."""
+    # A plugin that calls other networks says nothing of the address.
     for content in (
         b"[]", b"null", b"7", cached(SUBNET, containerId="f" * 64), cached(SUBNET, network="cbr0"),
         *(
@@ -215,7 +208,9 @@ def test_what_cannot_be_read_is_unavailable_and_one_directory_may_be_missing(ope
         assert why_unavailable("cni_results", cni_cache_dir=open_dir) == why
 
 
-def test_a_file_is_parsed_once_until_it_changes(cache: Cache) -> None:
+def test_a_file_is_parsed_once_until_it_changes_and_one_without_a_result_told_apart(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "results")
+    cache.directory.mkdir()
     path = cache.directory / file_of()
     path.write_bytes(cached(SUBNET))
     first = cache.read()
@@ -225,21 +220,6 @@ def test_a_file_is_parsed_once_until_it_changes(cache: Cache) -> None:
     assert str(changed.ranges[0][0]) == "10.250.0.9-10.250.255.254"
     path.unlink()
     assert cache.read() == ()
-
-
-def test_the_namespace_of_a_pod_with_the_longest_annotations_is_known(cache: Cache) -> None:
-    """CRI-O hands all of them to the plugins, and Go escapes each `<` to six bytes."""
-    args = {"cni": {"io.kubernetes.cri-o.Annotations": ""}}
-    empty = cached(SUBNET, result={"interfaces": [POD]}, cniArgs=ARGUMENTS, capabilityArgs=args)
-    annotations = b"\\u003c" * ((1_361_000 - len(empty)) // 6)
-    content = empty.replace(b'Annotations": "', b'Annotations": "' + annotations)
-    assert 1_360_990 < len(content) <= 1_361_000
-    assert cache.parse(content).namespace == "/var/run/netns/cni-1"
-
-
-def test_files_without_a_result_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "results")
-    cache.directory.mkdir()
     results = {
         "a": (b"", "it is empty"),
         "b": (cached(SUBNET)[:50], "its JSON is malformed"),
@@ -250,7 +230,7 @@ def test_files_without_a_result_are_told_apart_from_missing_ones(tmp_path: Path)
     for digit, (content, _) in results.items():
         (cache.directory / file_of(container_id=digit * 64)).write_bytes(content)
     (cache.directory / file_of("cni-loopback", ifname="lo")).touch()
-    (cache.directory / file_of()).write_bytes(cached(SUBNET))
+    path.write_bytes(cached(SUBNET))
     (tmp_path / "secret").write_text(json.dumps(RESULT_02))
     (cache.directory / file_of(container_id="1" * 64)).symlink_to("../secret")
     os.mkfifo(cache.directory / file_of(container_id="2" * 64))

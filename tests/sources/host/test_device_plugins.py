@@ -63,7 +63,7 @@ def dated(path: Path, made: datetime) -> None:
 # Sockets
 
 
-def test_every_plugin_socket_has_its_time(directory: Path) -> None:
+def test_every_plugin_socket_has_its_time_and_an_entry_that_is_no_socket_is_no_plugin(directory: Path) -> None:
     assert plugins(directory) == DevicePlugins(None, (), None, (), ())
     later = MADE + timedelta(seconds=9.5)
     names = {b"a\x1b[2J.sock": r"a\x1b[2J.sock", b"b.sock": "b.sock", b"\xc3\xa9": "é", b"\xff.sock": r"\udcff.sock"}
@@ -72,9 +72,8 @@ def test_every_plugin_socket_has_its_time(directory: Path) -> None:
     assert found.kubelet_socket == MADE
     assert {plugin.name: plugin.made for plugin in found.sockets} == dict.fromkeys(names.values(), later)
     assert plugins(directory).kubelet_socket == MADE, "its file exists"
-
-
-def test_an_entry_that_is_no_socket_is_no_plugin(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
     with bound(directory / "kubelet.sock", directory / ".plugin.sock"):
         (directory / "DEPRECATION").touch()
         (directory / "directory.sock").mkdir()
@@ -101,21 +100,14 @@ def test_connections_of_the_kubelet_are_reported(directory: Path) -> None:
                     assert connections(directory) == {"a.sock": is_plugin, "b.sock": False}
 
 
-def test_a_connection_is_a_line_of_the_kernels_list_of_sockets(directory: Path) -> None:
+def test_a_connection_of_the_kubelet_is_a_line_of_the_kernels_list_of_sockets(directory: Path) -> None:
     """Lists as other namespaces have them. The kubelet's path counts, wherever the directory is mounted."""
     listens = "0000000000000000: 00000002 00000000 00010000 0001 01 60713 "
     connected = "0000000000000000: 00000003 00000000 00000000 0001 03 60716 "
     canonical = "/var/lib/kubelet/device-plugins"
     kubelet, plugin = f"{listens}{canonical}/kubelet.sock\n", f"{canonical}/a.sock"
-    others = (
-        f"/run{plugin}",
-        f"{plugin}.old",
-        plugin[1:],
-        f"@{plugin}",
-        f"{plugin} (deleted)",
-        f"x {plugin}",
-        "/a.sock",
-    )
+    others = [plugin[1:], "/a.sock"]
+    others += [form.format(plugin) for form in ("/run{}", "{}.old", "@{}", "{} (deleted)", "x {}")]
     (directory.with_name("proc") / "1").unlink()
     with bound(directory / "a.sock"):
         assert connections(directory) == {"a.sock": None}, "there is no list"
@@ -156,7 +148,7 @@ def changed(**fields: Any) -> bytes:
     return json.dumps(tree).encode()
 
 
-def test_the_checkpoint_lists_resources_and_allocations(directory: Path) -> None:
+def test_the_checkpoint_lists_resources_and_allocations_in_every_format_that_go_may_write(directory: Path) -> None:
     kvm, gpus = Allocation(UID, "compute", KVM, ("kvm12", "kvm7")), Allocation(UID, "compute", GPU, ("GPU-a", "GPU-b"))
     reordered = json.dumps(dict(reversed(json.loads(BY_NUMA_NODE).items())), indent=2).encode()
     for content, allocations in (
@@ -176,9 +168,6 @@ def test_the_checkpoint_lists_resources_and_allocations(directory: Path) -> None
         assert plugins(directory).registered == registered
     (directory / CHECKPOINT).unlink()
     assert plugins(directory).checkpoint_written is None
-
-
-def test_every_format_that_go_may_write(directory: Path) -> None:
     for listed, devices in (
         ({"-1": ["kvm7"]}, ("kvm7",)),  # no topology
         ({"10": ["c"], "2": ["b"], "-1": ["a"]}, ("a", "b", "c")),
@@ -210,17 +199,13 @@ def test_a_damaged_checkpoint_is_unavailable_and_not_empty(directory: Path) -> N
         assert why_not(directory).startswith(f"{CHECKPOINT}: unknown format (")
     write(directory, b" " * (1024 * 1024 + 1))
     assert why_not(directory) == f"{CHECKPOINT}: it has more than the limit of 1,048,576 bytes"
-
-
-def test_a_checkpoint_that_is_no_file_is_unavailable(directory: Path) -> None:
     for make, reason in (
-        (Path.touch, "not JSON (0 bytes)"),
         (os.mkfifo, "not a regular file"),
         (lambda path: path.symlink_to("kubelet.sock"), "too many levels of symbolic links"),
     ):
+        (directory / CHECKPOINT).unlink()
         make(directory / CHECKPOINT)
         assert why_not(directory).endswith(reason)
-        (directory / CHECKPOINT).unlink()
 
 
 def test_a_directory_that_cannot_be_read_is_unavailable(open_dir: Path) -> None:

@@ -2,22 +2,16 @@
 
 import errno
 import os
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from agent.checks import engine
-from agent.checks.confirm import ConfirmationState
-from agent.exporters.headline import headline
-from agent.model.report import Report
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Unavailable
 from tests import wired
-from tests.builders import GRACE, NOW, OLD, node
+from tests.builders import NOW, OLD, node
 from tests.fakes.host import configure
 from tests.sources.host.own_mounts import own_mounts
 from tests.wire import as_nobody
@@ -49,7 +43,7 @@ def found(tmp_path: Path) -> None:
     (tmp_path / "networks/file").touch()
 
 
-def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> None:
+def test_auto_reads_what_is_there_and_what_the_runtime_names_up_to_a_limit(tmp_path: Path) -> None:
     x = RuntimeNetwork("x", ("bridge",), "host-local")
     for network, discovered in (
         ("cbr0", {"cbr0": False}),
@@ -60,23 +54,20 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names(tmp_path: Path) -> 
         assert {name: store.discovered for name, store in stores.items()} == discovered
         assert stores["cbr0"].data_dir == str(tmp_path / "networks")
     assert stores["x"].absent, "other directories are no evidence that it was made"
-
-
-def test_all_directories_together_have_a_limit(tmp_path: Path) -> None:
     for network, number in (("cbr0", 2), ("podman", 2), ("podman", 3), ("storage", 2)):
         reserve(tmp_path / f"networks/{network}/10.244.1.{number}")
     remedy = "raise --max-reservations, and the memory limit of its container"
     together = f"more than 3 files, together with the 3 of other networks: {remedy}"
-    for network, limit, found in (
+    for network, limit, expected in (
         ("auto", 4, {"cbr0": 1, "podman": 2, "storage": 1}),
         ("auto", 3, {"cbr0": 1, "podman": 2, "storage": together}),
         ("podman", 1, {"podman": f"more than 1 files: {remedy}"}),
     ):
         for name, store in read(tmp_path, CBR0, network=network, max_reservations=limit).items():
-            if isinstance(why := found[name], str):
+            if isinstance(why := expected[name], str):
                 assert store.reading == Unavailable("reservations", f"{tmp_path}/networks/{name} has {why}")
             else:
-                assert len(store.reading.known()) == found[name]
+                assert len(store.reading.known()) == expected[name]
 
 
 def test_a_data_directory_of_the_runtime_is_read_where_it_is_mounted(tmp_path: Path) -> None:
@@ -112,10 +103,7 @@ def test_of_two_data_directories_one_that_is_known_to_be_missing_is_not_read(tmp
     assert directory() == (str(first), False)
     (second / "cbr0").rmdir()
     assert directory(second) == (str(first), True)
-
-
-def test_on_the_node_itself_no_mount_can_be_missing_before_the_first_pod(tmp_path: Path) -> None:
-    """host-local creates /var/lib/cni too."""
+    # On the node itself no mount can be missing before the first pod: host-local creates /var/lib/cni too.
     for mounted, absent in ((("/",), False), (("/", tmp_path), True)):
         with own_mounts(*mounted):
             store = read(tmp_path, CBR0, cni_networks_dir=tmp_path / "var/lib/cni/networks")["cbr0"]
@@ -125,9 +113,9 @@ def test_on_the_node_itself_no_mount_can_be_missing_before_the_first_pod(tmp_pat
 # A directory that cannot be listed
 
 
-@pytest.fixture
-def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return what makes the disk fail where the networks are listed, and nowhere else."""
+def test_a_directory_that_cannot_be_listed_is_not_empty(
+    tmp_path: Path, open_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed: Any = os.scandir
 
     def scandir(path: Any) -> Any:
@@ -135,17 +123,11 @@ def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
             raise OSError(errno.EIO, "Input/output error", str(path))
         return listed(path)
 
-    return lambda: monkeypatch.setattr(os, "scandir", scandir)
-
-
-def test_a_directory_that_cannot_be_listed_is_not_empty(
-    tmp_path: Path, open_dir: Path, fail: Callable[[], None]
-) -> None:
     networks = open_dir / "networks"
     (networks / "cbr0").mkdir(parents=True)
     (networks / "file").touch()
     networks.chmod(0o711)
-    fail()
+    monkeypatch.setattr(os, "scandir", scandir)  # the disk fails where the networks are listed, and nowhere else
     for path, why in (
         (tmp_path / "networks", "input/output error"),
         (networks, "permission denied (run as root)"),
@@ -155,38 +137,11 @@ def test_a_directory_that_cannot_be_listed_is_not_empty(
             stores = read(tmp_path, CBR0, cni_networks_dir=path)
         assert stores["auto"].reading == Unavailable("reservations", f"cannot read {path}: {why}")
     assert stores.keys() == {"cbr0", "auto"}
+    snapshot = replace(node(), reservations=tuple(stores.values()))
+    assert snapshot.unavailable_about_addresses(), "nothing is released, and what is confirmed stays"
     assert read(tmp_path, CBR0)["cbr0"].reading == Known(())
     assert read(tmp_path, network="cbr0").keys() == {"cbr0"}, "nobody asked for the others"
     assert read(tmp_path, cni_networks_dir=networks / "none") == {}, "no directory, no network"
-
-
-def test_leaks_that_cannot_be_listed_for_a_while_stay_confirmed(
-    tmp_path: Path, fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for network, ip in (("cbr0", "10.244.1.7"), ("storage", "10.244.1.8")):
-        reserve(tmp_path / f"networks/{network}/{ip}")
-    memory: ConfirmationState | None = None
-
-    def sync(minutes: int) -> Report:
-        nonlocal memory
-        stores = tuple(read(tmp_path, CBR0).values())
-        snapshot = replace(node(later=timedelta(minutes=minutes)), networks=Known((CBR0,)), reservations=stores)
-        report, memory = engine.run(snapshot, memory, grace=GRACE, confirm_after=timedelta(seconds=30))
-        return report
-
-    sync(0)
-    leaks = sync(1).confirmed_leaks
-    assert {leak.network for leak in leaks} == {"cbr0", "storage"}
-    fail()
-    blind = sync(2)
-    assert [reading.source for reading in blind.unavailable] == ["reservations"]
-    assert "leaked_reservation" in {gap.detector for gap in blind.gaps}
-    assert headline(blind).endswith(f"cannot read {tmp_path}/networks: input/output error")
-    assert blind.assessment.snapshot.unavailable_about_addresses(), "nothing is released"
-    monkeypatch.undo()
-    again = sync(3)
-    assert again.confirmed_leaks == leaks
-    assert not again.newly_confirmed, "none of them counts twice"
 
 
 def test_the_range_of_flannel_is_its_subnet(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.wire import needs
 
 PLUGINS = (("kubenet", "bridge"), ("vlan", "macvlan"), ("mixed", "bridge"), ("mixed", "ipvlan"), ("acme", "acme"))
 """By network, as libcni's cache tells them."""
+DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 IN_USE, UNANSWERED = "address_in_use", "probe_unanswered"
 CODE = """
 import json, socket, sys, time
@@ -51,10 +52,10 @@ class Probed:
     asked: dict[str, bool]
 
 
-def probed(
-    net: Network, *names: str, within: tuple[str, ...] = (), proc: str = "", is_old: bool = False, send: bool = True
-) -> Probed:
-    """`names`: addresses, after their network if it is not kubenet's. `proc`: by default a node's with this network.
+def probed(net: Network, *names: str, proc: str = "", is_old: bool = False, send: bool = True) -> Probed:
+    """Probe without any capability.
+
+    `names`: addresses, after their network if it is not kubenet's. `proc`: by default a node's with this network.
 
     `is_old`: the kernel ignores the flags of a request for a route, as before 4.13.
     """
@@ -68,13 +69,14 @@ def probed(
         write_sockets(Path(directory))
         Path(directory).chmod(0o755)
         arguments = (proc or directory, str(cache), str(is_old), str(send), *names)
-        seconds, results = json.loads(net.python(CODE, *arguments, within=within))
+        seconds, results = json.loads(net.python(CODE, *arguments, within=DROPPED))
     assert set(results) == set(names) or not send
     return Probed(seconds, *({ip: found[index] for ip, found in results.items()} for index in range(3)))
 
 
 @pytest.fixture
 def net() -> Iterator[Network]:
+    needs(shutil.which("setpriv") is not None, "setpriv, to drop capabilities")
     with network() as made:
         yield made
 
@@ -108,15 +110,6 @@ def test_a_bridge_that_has_just_got_its_address_is_waited_for_and_one_without_is
         assert found.objections == {"fd00:244::9": ghost, "fd00:244::20": nobody}
 
 
-def test_no_capability_is_needed(net: Network) -> None:
-    needs(Path("/usr/bin/setpriv").exists(), "setpriv, to drop capabilities")
-    net.pod("ghost", 9)
-    net.ip("route add 10.7.0.1/32 dev h-ghost")
-    dropped = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
-    found = probed(net, "10.244.1.9", "10.244.1.20", "10.7.0.1", within=dropped)
-    assert found.objections == {"10.244.1.9": IN_USE, "10.244.1.20": None, "10.7.0.1": IN_USE}
-
-
 def test_silence_is_no_proof_and_an_outdated_neighbor_is_waited_for(net: Network) -> None:
     for name, number in (("lost", 8), ("drops", 9), ("other", 7)):
         net.pod(name, number)
@@ -136,24 +129,23 @@ def test_silence_is_no_proof_and_an_outdated_neighbor_is_waited_for(net: Network
     )
 
 
-def test_a_firewall_that_calls_its_own_host_unreachable_is_somebody(net: Network) -> None:
+def test_a_firewall_of_the_pod_is_somebody_and_one_of_the_node_no_proof(net: Network) -> None:
     needs(shutil.which("iptables") is not None, "iptables, for a firewall")
     net.pod("ghost", 9)
     ghost = ("ip", "netns", "exec", "ghost")
-    for reject in ("icmp-host-prohibited", "icmp-host-unreachable", "icmp-net-prohibited"):
-        net.run(*ghost, "iptables", "-F", "INPUT")
-        net.run(*ghost, "iptables", "-A", "INPUT", "-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
-        assert probed(net, "10.244.1.9").objections == {"10.244.1.9": IN_USE}
-
-
-def test_a_firewall_of_the_node_is_no_proof(net: Network) -> None:
-    needs(shutil.which("iptables") is not None, "iptables, for a firewall")
-    for reject in ("icmp-port-unreachable", "icmp-host-unreachable"):
-        net.run("iptables", "-F", "OUTPUT")
-        net.run("iptables", "-A", "OUTPUT", "-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
-        found = probed(net, "10.244.1.20")
-        assert found.objections == {"10.244.1.20": UNANSWERED}
-        assert found.whys["10.244.1.20"] == "10.244.1.20 on cbr0: a firewall of the node does not let the probe pass"
+    for within, chain, reject, expected in (
+        (ghost, "INPUT", "icmp-host-prohibited", IN_USE),
+        (ghost, "INPUT", "icmp-host-unreachable", IN_USE),
+        (ghost, "INPUT", "icmp-net-prohibited", IN_USE),
+        ((), "OUTPUT", "icmp-port-unreachable", UNANSWERED),
+        ((), "OUTPUT", "icmp-host-unreachable", UNANSWERED),
+    ):
+        rule = ("-p", "udp", "-j", "REJECT", f"--reject-with={reject}")
+        net.run(*within, "iptables", "-A", chain, *rule)
+        found = probed(net, "10.244.1.9")
+        net.run(*within, "iptables", "-D", chain, *rule)
+        assert found.objections == {"10.244.1.9": expected}
+    assert found.whys["10.244.1.9"] == "10.244.1.9 on cbr0: a firewall of the node does not let the probe pass"
 
 
 def test_a_link_on_which_the_node_asks_as_somebody_else_is_no_proof(net: Network) -> None:
@@ -191,16 +183,27 @@ def test_any_answer_is_somebody(net: Network) -> None:
     assert found.whys["10.244.1.9"] == "10.244.1.9 answers on cbr0 (it sent a datagram)"
 
 
-def test_what_the_route_tells_is_not_asked(net: Network) -> None:
+def test_what_the_route_tells_is_not_asked_and_nothing_from_another_network_than_the_nodes(net: Network) -> None:
     net.pod("ghost", 9)
     net.ip("route add 10.244.1.77/32 dev h-ghost", "-6 route add fd00:244::77/128 dev h-ghost")
-    alone, own, off_link = ("10.244.1.77", "fd00:244::77"), (BRIDGE4, BRIDGE6, "127.0.0.1"), ("10.9.9.9", "fd99::9")
+    net.ip("route add 10.7.0.1/32 dev h-ghost")
+    alone, own, off_link = (
+        ("10.244.1.77", "fd00:244::77", "10.7.0.1"),
+        (BRIDGE4, BRIDGE6, "127.0.0.1"),
+        ("10.9.9.9", "fd99::9"),
+    )
     with sniffer(net, "ghost", "eth0") as arrived:
         found = probed(net, *alone, *own, *off_link)
     assert found.objections == dict.fromkeys((*alone, *own), IN_USE) | dict.fromkeys(off_link)
     assert found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
     assert found.whys[BRIDGE4] == f"{BRIDGE4} is an address of the node itself"
     assert arrived == [0]
+    for proc, why in (
+        ("/proc", "this is not the node's network (set hostNetwork: true)"),
+        ("/nowhere", "cannot read /nowhere/1/net/dev: no such file or directory"),
+    ):
+        with pytest.raises(AssertionError, match=re.escape(f"SourceError: cannot probe addresses: {why}")):
+            probed(net, "10.244.1.20", proc=proc)
 
 
 def test_a_kernel_before_4_13_lists_the_prefix_of_a_route_in_a_file(net: Network) -> None:
@@ -295,12 +298,3 @@ def test_silence_proves_something_only_for_pods_that_the_node_reaches(net: Netwo
         assert (found.objections[nobody], found.asked[nobody]) == (None, False)
         why = f"nobody on cbr0 has 10.244.1.20: host unreachable, which proves nothing: {doubt}"
         assert found.whys[nobody].startswith(why)
-
-
-def test_nothing_is_asked_from_another_network_than_the_nodes(net: Network) -> None:
-    for proc, why in (
-        ("/proc", "this is not the node's network (set hostNetwork: true)"),
-        ("/nowhere", "cannot read /nowhere/1/net/dev: no such file or directory"),
-    ):
-        with pytest.raises(AssertionError, match=re.escape(f"SourceError: cannot probe addresses: {why}")):
-            probed(net, "10.244.1.20", proc=proc)

@@ -9,17 +9,16 @@ import pytest
 from agent.model.snapshot import PluginProcess, ProcessStartTimes
 from agent.sources.host.processes import ProcessTable
 from agent.sources.source_error import SourceError
+from tests.wire import error_of
+from tests.wired import process_table
 
-BOOTED = datetime(2026, 3, 26, 12, 0, tzinfo=UTC)
+BOOTED = datetime.fromtimestamp(1_700_000_000, UTC)
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    (tmp_path / "stat").write_text(f"cpu 1 2 3\nbtime {int(BOOTED.timestamp())}\nprocesses 9\n")
-    (tmp_path / "sys/kernel/random").mkdir(parents=True)
-    (tmp_path / "sys/kernel/random/boot_id").write_text("b-1\n")
-    return tmp_path
+    return process_table(tmp_path)
 
 
 def process(proc: Path, pid: int, command: str, seconds: int, *words: str) -> Path:
@@ -41,13 +40,7 @@ def read(proc: Path) -> ProcessStartTimes:
     return ProcessTable(proc).read()
 
 
-def error_of(proc: Path) -> str:
-    with pytest.raises(SourceError) as raised:
-        read(proc)
-    return str(raised.value)
-
-
-def test_the_start_times_of_the_node_and_its_daemons_are_read(proc: Path) -> None:
+def test_the_start_times_of_daemons_are_read_and_a_process_that_ends_meanwhile_hides_none(proc: Path) -> None:
     process(proc, 1, "systemd", 0)
     process(proc, 70, "dockerd", 20)
     assert read(proc) == ProcessStartTimes(BOOTED, "b-1", None, after(20))
@@ -61,6 +54,9 @@ def test_the_start_times_of_the_node_and_its_daemons_are_read(proc: Path) -> Non
     ):  # fmt: skip
         process(proc, 5, command, 300)
         assert getattr(read(proc), kind) == after(300), command
+    for text in ("", "80 (kubelet", "80 (kubelet) S 1 2 3"):
+        process(proc, 80, "sh", 31).write_text(text)
+        assert read(proc).docker == after(20)
 
 
 def test_a_restart_is_seen_also_without_a_search(proc: Path) -> None:
@@ -81,7 +77,7 @@ def test_a_restart_is_seen_also_without_a_search(proc: Path) -> None:
     assert table.read(complete=False).kubelet == after(500)
 
 
-def test_the_youngest_process_of_a_kind_counts(proc: Path) -> None:
+def test_the_youngest_process_of_a_kind_counts_that_is_not_in_a_container(proc: Path) -> None:
     for older, younger in ((70, 900), (900, 70)):
         for kind, offset in (("dockerd", 0), ("kubelet", 1)):
             process(proc, older + offset, kind, 20, kind, "--hostname-override=wrapper")
@@ -90,32 +86,26 @@ def test_the_youngest_process_of_a_kind_counts(proc: Path) -> None:
         found = table.read()
         assert (found.docker, found.kubelet) == (after(90_000), after(90_000))
         assert table.kubelet_flags("hostname-override") == {"hostname-override": "worker-1"}
-
-
-def test_a_docker_in_a_container_does_not_hide_a_restart_of_the_nodes_docker(proc: Path) -> None:
-    for pid, seconds, namespaces in ((900, 100_000, "900\t7"), (5000, 90_000, "5000")):
+    for pid, seconds, namespaces in ((900, 100_000, "900\t7"), (5000, 95_000, "5000")):
         process(proc, pid, "dockerd", seconds)
         (proc / f"{pid}/status").write_text(f"Name:\tdockerd\nNSpid:\t{namespaces}\n")
-    assert read(proc).docker == after(90_000)
+    assert read(proc).docker == after(95_000)
 
 
 def test_what_cannot_be_read_or_is_not_the_nodes_is_unavailable(proc: Path) -> None:
     process(proc, 1, "python3", 900)
-    assert error_of(proc).startswith(f"no kubelet and no container runtime in {proc}: they are stopped, or it is not")
+    assert error_of(ProcessTable(proc).read).startswith(
+        f"no kubelet and no container runtime in {proc}: they are stopped, or it is not"
+    )
     for text in ("", "cpu 1 2\n", "btime soon\n", "btime \n", "btime 99999999999999999999\n"):
         (proc / "stat").write_text(text)
-        assert error_of(proc) == f"cannot parse {proc}/stat: it has no time of the boot"
+        assert error_of(ProcessTable(proc).read) == f"cannot parse {proc}/stat: it has no time of the boot"
     (proc / "sys/kernel/random/boot_id").unlink()
-    (proc / "stat").write_text("btime 1\n")
-    assert error_of(proc) == f"cannot read {proc}/sys/kernel/random/boot_id: no such file or directory"
-    assert error_of(proc / "none") == f"cannot read {proc}/none/stat: no such file or directory"
-
-
-def test_a_process_that_ends_while_it_is_read_hides_no_other(proc: Path) -> None:
-    process(proc, 70, "dockerd", 20)
-    for text in ("", "80 (kubelet", "80 (kubelet) S 1 2 3"):
-        process(proc, 80, "sh", 31).write_text(text)
-        assert read(proc).docker == after(20)
+    (proc / "stat").write_text("cpu 1 2 3\nbtime 1\nprocesses 9\n")
+    assert (
+        error_of(ProcessTable(proc).read) == f"cannot read {proc}/sys/kernel/random/boot_id: no such file or directory"
+    )
+    assert error_of(ProcessTable(proc / "none").read) == f"cannot read {proc}/none/stat: no such file or directory"
 
 
 def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
@@ -146,7 +136,7 @@ def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
         assert (found.runtime, found.runtime_disputed) == (runtime, disputed), kubelets
 
 
-def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not(proc: Path) -> None:
+def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not_and_links_are_followed(proc: Path) -> None:
     """Anyone can name a process kubelet and choose its file, which is below the root directory of the process."""
     process(proc, 80, "kubelet", 31, "kubelet", "--config=/etc/kubelet.yaml")
     (proc / "80/root/etc").mkdir(parents=True)
@@ -177,9 +167,6 @@ def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not(pro
     ):
         process(proc, 80, "kubelet", 31, "kubelet", *words)
         assert read(proc).runtime == runtime
-
-
-def test_a_link_to_the_socket_is_followed(proc: Path) -> None:
     process(proc, 80, "kubelet", 31, "kubelet", "--container-runtime-endpoint=unix:///var/run//mine/cri.sock")
     assert read(proc).runtime == "/run/mine/cri.sock"
     (proc / "80/root/run/mine").mkdir(parents=True)
@@ -195,6 +182,12 @@ def test_a_link_to_the_socket_is_followed(proc: Path) -> None:
 
 
 def test_a_kubelet_flag_is_read_as_given_and_no_other_argument_is_kept(proc: Path) -> None:
+    table = ProcessTable(proc)
+    for pid, command, unreadable in ((70, "dockerd", []), (80, "kubelet", []), (81, "kubelet", ["x" * (1 << 20)])):
+        process(proc, pid, command, 20, *unreadable)
+        assert table.read().network_plugin is None
+        with pytest.raises(SourceError, match=r"the kubelet.s flags are unknown"):
+            table.kubelet_flags("cloud-provider")
     for words, flags in (
         (["--hostname-override=worker-1"], {"hostname-override": "worker-1"}),
         (["--v=2", "--hostname-override", "worker-1", "--v=2"], {"hostname-override": "worker-1"}),
@@ -204,19 +197,9 @@ def test_a_kubelet_flag_is_read_as_given_and_no_other_argument_is_kept(proc: Pat
         (["--hostname-override=a\x1b[2J"], {"hostname-override": "a\\x1b[2J"}),
         (["--bootstrap-token=secret", "hostname-override=x", "--hostname-override-x=y"], {}),
     ):
-        process(proc, 80, "kubelet", 31, "/usr/bin/kubelet", *words)
-        table = ProcessTable(proc)
+        process(proc, 81, "kubelet", 31, "/usr/bin/kubelet", *words)
         table.read()
         assert table.kubelet_flags("hostname-override", "cloud-provider") == flags
-
-
-def test_without_a_kubelet_or_its_command_line_there_are_no_flags(proc: Path) -> None:
-    for pid, command, words in ((70, "dockerd", []), (80, "kubelet", []), (81, "kubelet", ["x" * (1 << 20)])):
-        process(proc, pid, command, 20, *words)
-        table = ProcessTable(proc)
-        assert table.read().network_plugin is None
-        with pytest.raises(SourceError, match=r"the kubelet.s flags are unknown"):
-            table.kubelet_flags("cloud-provider")
 
 
 def test_the_network_plugin_comes_from_the_flags_of_kubelet_or_cri_dockerd(proc: Path) -> None:

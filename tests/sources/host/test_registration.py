@@ -64,21 +64,18 @@ class Tracker:
         return last
 
 
-def test_a_healthy_node_is_recorded_and_no_flag_is_read(tmp_path: Path) -> None:
-    found = Tracker(tmp_path, lambda *_: pytest.fail("no flag is needed"), Expected.REQUIRED).read(IN_ORDER)
-    assert found == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
-
-
-def test_a_deleted_node_keeps_its_last_seen_record(tmp_path: Path) -> None:
+def test_a_healthy_node_is_recorded_without_flags_and_a_deleted_one_keeps_its_record(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path)
     tracker.read(IN_ORDER)
     found, seen = tracker.read(GONE, Known(PODS), LATER), LastSeen("worker-1", WORKER_UID, INSTANCE, NOW, gone=LATER)
     assert (found.last, found.listed_pods) == (seen, 3)
     assert tracker.last(Unavailable("node", "timed out")) == seen
     assert tracker.last(IN_ORDER) == LastSeen("worker-1", WORKER_UID, INSTANCE, LATER)
+    healthy = Tracker(tmp_path, lambda *_: pytest.fail("no flag is needed"), Expected.REQUIRED).read(IN_ORDER)
+    assert healthy == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
 
 
-def test_the_record_of_an_earlier_agent_is_read(tmp_path: Path) -> None:
+def test_the_record_of_an_earlier_agent_is_read_and_an_unreadable_one_reported(tmp_path: Path) -> None:
     before, endless = last_seen(provider_id="kind://a"), datetime.max.replace(tzinfo=UTC)
     drained = last_seen(removal=Removal.DRAINED, in_use=10 * MINUTE)
     for stored, read in (
@@ -93,9 +90,6 @@ def test_the_record_of_an_earlier_agent_is_read(tmp_path: Path) -> None:
     (tmp_path / LAST_SEEN_FILE).write_text(dump_last_seen(before))
     changed = Tracker(tmp_path).last(IN_ORDER, at=NOW)
     assert (changed.earlier_id, changed.changed) == ("kind://a", NOW)
-
-
-def test_an_unreadable_record_is_ignored_and_reported(tmp_path: Path) -> None:
     for content in ("damaged", "{}", "x" * (1 << 21)):
         (tmp_path / LAST_SEEN_FILE).write_text(content)
         tracker = Tracker(tmp_path)
@@ -112,34 +106,29 @@ CORDONED = replace(worker(provider_id=INSTANCE), unschedulable=True)
 NOT_KNOWN: Pods = Unavailable("pods", "timed out")
 
 
-def test_a_cordoned_node_without_pods_to_evict_is_drained(tmp_path: Path) -> None:
-    cases: tuple[tuple[Pods, Removal], ...] = (
-        (NO_PODS, Removal.DRAINED),
-        (Known((DAEMON, STATIC)), Removal.DRAINED),
-        (Known((pod("shop/once", phase="Succeeded"), pod("shop/evicted", deleting=True))), Removal.DRAINED),
-        (Known((DAEMON, pod("shop/bare"))), Removal.CORDONED),
-        (Known((replace(pod("shop/web"), controller="ReplicaSet/web"),)), Removal.CORDONED),
-        (NOT_KNOWN, Removal.CORDONED),
-    )
-    for pods, removal in cases:
-        tracker = Tracker(tmp_path)
-        tracker.read(IN_ORDER, Known(PODS))
-        tracker.read(Known(CORDONED), pods)
-        gone = tracker.last()
-        assert gone.removal is removal
-        assert tracker.last() == gone, "what is read after the Node has gone proves nothing"
-
-
 Seen = tuple[timedelta, NodeObject, Pods]
 
 
-def test_a_drain_is_seen_by_its_beginning(tmp_path: Path) -> None:
+def test_a_cordoned_node_without_pods_to_evict_is_drained_if_that_was_seen_to_begin(tmp_path: Path) -> None:
     """A spare, and a control plane that is always cordoned, have no pods to evict either."""
     spare: NodeObject = Known(CORDONED)
     another: NodeObject = Known(replace(CORDONED, uid="another", unschedulable=False))
     busy: Pods = Known((DAEMON, pod("shop/bare")))
     empty, still_busy, too_long = (NOTHING, spare, NO_PODS), (NOTHING, spare, busy), DAY + MINUTE
+    ended, owned = pod("shop/once", phase="Succeeded"), replace(pod("shop/web"), controller="ReplicaSet/web")
+    left: dict[Pods, Removal] = {
+        NO_PODS: Removal.DRAINED,
+        Known((DAEMON, STATIC)): Removal.DRAINED,
+        Known((ended, pod("shop/evicted", deleting=True))): Removal.DRAINED,
+        busy: Removal.CORDONED,
+        Known((owned,)): Removal.CORDONED,
+        NOT_KNOWN: Removal.CORDONED,
+    }
     cases: dict[str, tuple[Removal, tuple[Seen, ...]]] = {
+        **{
+            f"{pods}": (removal, ((NOTHING, IN_ORDER, Known(PODS)), (NOTHING, spare, pods)))
+            for pods, removal in left.items()
+        },
         "always cordoned": (Removal.CORDONED, ((10 * DAY, spare, NO_PODS), empty)),
         "its pods were not known": (Removal.CORDONED, ((2 * MINUTE, spare, NOT_KNOWN), empty)),
         "its pods went": (Removal.DRAINED, ((2 * MINUTE, spare, busy), (MINUTE, spare, NOT_KNOWN), empty)),
@@ -156,10 +145,12 @@ def test_a_drain_is_seen_by_its_beginning(tmp_path: Path) -> None:
         tracker = Tracker(tmp_path)
         for ago, node, pods in seen:
             tracker.read(node, pods, NOW - ago)
-        assert tracker.last().removal is removal, case
+        gone = tracker.last()
+        assert gone.removal is removal, case
+        assert tracker.last() == gone, "what is read after the Node has gone proves nothing"
 
 
-def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(tmp_path: Path) -> None:
+def test_a_scale_down_is_told_by_the_taint_and_a_drain_also_between_two_snapshots(tmp_path: Path) -> None:
     both, candidate = (Taint(TO_BE_DELETED), Taint(DELETION_CANDIDATE)), (Taint(DELETION_CANDIDATE),)
     for taints, unschedulable, removal in (
         (both, True, Removal.SCALE_DOWN),
@@ -168,9 +159,6 @@ def test_a_node_with_the_taint_of_the_autoscaler_is_removed_in_a_scale_down(tmp_
     ):
         tainted = Known(replace(worker(*taints), unschedulable=unschedulable))
         assert Tracker(tmp_path).last(tainted, Known(PODS)).removal is removal
-
-
-def test_a_node_may_be_drained_and_deleted_between_two_snapshots(tmp_path: Path) -> None:
     uncordoned = replace(CORDONED, unschedulable=False)
     cases: tuple[tuple[Node, Node | None, Pods, int, Removal], ...] = (
         (uncordoned, CORDONED, NO_PODS, 39, Removal.DRAINED),
@@ -199,9 +187,6 @@ def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path) -
     for host, name in (("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")):
         (tmp_path / "proc/sys/kernel/hostname").write_text(host)
         assert Tracker(tmp_path, kubelet(v="2")).read(GONE).kubelet_name == name
-
-
-def test_without_the_api_server_registration_is_disabled(tmp_path: Path) -> None:
     tracker = RegistrationTracker("worker-1", Expected.AUTO, tmp_path, kubelet(), tmp_path)
     off = tracker.read(NotRequested("node", "--api=off"), NotRequested("pods", "--api=off"), NOW)
     assert off == NotRequested("registration", "--api=off")

@@ -48,7 +48,7 @@ def pods(parse: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def nodes(parse: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda given: parse("node", "worker-1", given)
+    return lambda *given: [parse("node", "worker-1", item) for item in given]
 
 
 class Cluster:

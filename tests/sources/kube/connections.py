@@ -20,7 +20,6 @@ from agent.sources.kube import client
 from agent.sources.kube.client import Api, ServerInfo
 from agent.sources.source_error import SourceError
 from tests.builders import NOW, node
-from tests.wire import Answers, FakeServer, kubeconfig
 
 HEALTHY = node()
 _DAEMON = load("run", {"node": "worker-1"}, {})
@@ -57,12 +56,6 @@ def read(sources: Sources, name: str, snapshot: Snapshot = HEALTHY) -> Reading[A
     except SourceError as error:
         return Unavailable(name, str(error))
     return found if isinstance(found, (Known, Unavailable, NotRequested)) else Known(found)
-
-
-def read_from(directory: Path, answers: Answers, name: str, snapshot: Snapshot = HEALTHY) -> Reading[Any]:
-    """Return what a command reads of one source from a server with these answers."""
-    with FakeServer(answers) as server:
-        return read(sources_of_command(kubeconfig(directory / "kubeconfig", server.url)), name, snapshot)
 
 
 class Hurry(threading.Event):

@@ -13,9 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.wire import CHUNKED, LAST_CHUNK, Answer, Request, chunk, http
 
-FIRST = 100
-"""The revision of an etcd in which pods are made first."""
-
 
 @dataclass(frozen=True)
 class Change:
@@ -28,7 +25,7 @@ class Change:
 
 @dataclass
 class Etcd:
-    revision: int = FIRST
+    revision: int = 100
     changes: list[Change] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     """Of every uid that ever was."""
@@ -76,8 +73,6 @@ class Server:
     old: bool = False
     behind: int = 0
     """How many revisions its cache has yet to hear of."""
-    compacted: int = 0
-    """From here on backwards nothing can be watched."""
 
     @property
     def position(self) -> int:
@@ -87,12 +82,8 @@ class Server:
         """Answer a list with its status: "" is read through to etcd, "0" is whatever there is."""
         position = self.position if version else self.etcd.revision
         if version and int(version) > position:
-            return 504, _status(504, "Too large resource version")
+            return 504, json.dumps({"kind": "Status", "code": 504, "message": "Too large resource version"}).encode()
         return 200, listed("PodList", position, *(self._pod(uid, at) for uid, at in self.etcd.at(position).items()))
-
-    def refusal(self, version: int) -> tuple[int, str] | None:
-        """Say why nothing can be watched from a version; None: it can."""
-        return (410, "too old resource version") if version and version < self.compacted else None
 
     def events(self, since: int) -> Iterator[bytes]:
         """Return what a watch shows of the changes up to now; from 0, all objects first, in no order."""
@@ -105,26 +96,22 @@ class Server:
             if since < one.revision <= self.position:
                 yield line(one.kind, self._pod(one.uid, one.updated if self.old else one.revision))
 
-    def answer(self, request: Request, *more: bytes) -> Answer:
-        """Answer over HTTP: a list; or what a watch shows now and `more`, and its end in due time."""
+    def answer(self, request: Request) -> Answer:
+        """Answer over HTTP: a list; or what a watch shows now, and its end in due time."""
         query = {name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()}
         version = query.get("resourceVersion", "")
         if request.path == "/version":
             return [http(json.dumps({"gitVersion": "v1.9.2" if self.old else "v1.20.2"}))]
         if request.path == "/api/v1/nodes":
-            return [http(listed("NodeList", self.position if version else self.etcd.revision, NODE))]
+            own = {"metadata": {"name": "worker-1", "uid": "node-1", "resourceVersion": "7"}}
+            return [http(listed("NodeList", self.position if version else self.etcd.revision, own))]
         if not request.watches:
             status, body = self.list(version)
             return [http(body, "200 OK" if status == 200 else "504 Gateway Timeout")]
-        refusal = self.refusal(int(version or 0))
-        shown = [line("ERROR", json.loads(_status(*refusal)))] if refusal else self.events(int(version or 0))
-        return [CHUNKED, *map(chunk, shown), *map(chunk, more), LAST_CHUNK]
+        return [CHUNKED, *map(chunk, self.events(int(version or 0))), LAST_CHUNK]
 
     def _pod(self, uid: str, version: int) -> dict[str, Any]:
         return pod(uid, version, self.etcd.names[uid])
-
-
-NODE = {"metadata": {"name": "worker-1", "uid": "node-1", "resourceVersion": "7"}}
 
 
 def listed(kind: str, version: int, *items: dict[str, Any]) -> bytes:
@@ -143,7 +130,3 @@ def line(kind: str, item: dict[str, Any]) -> bytes:
 
 def bookmark(version: int) -> bytes:
     return line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(version)}})
-
-
-def _status(code: int, message: str) -> bytes:
-    return json.dumps({"kind": "Status", "status": "Failure", "code": code, "message": message}).encode()

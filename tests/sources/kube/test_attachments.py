@@ -18,22 +18,15 @@ ATTACHMENT: Final = f"/apis/storage.k8s.io/v1/volumeattachments/{NAME}"
 VOLUME: Final = "/api/v1/persistentvolumes/pvc-1"
 CLAIM: Final = "/api/v1/namespaces/shop/persistentvolumeclaims/data-db-0"
 EVENTS: Final = "/api/v1/namespaces/shop/events"
+REFERENCE: Final = {"claimRef": {"namespace": "shop", "name": "data-db-0"}}
 OBJECTS: Final[dict[str, Any]] = {
     ATTACHMENT: {
-        "kind": "VolumeAttachment",
-        "metadata": {"name": NAME},
         "spec": {"attacher": "disk.example.com", "source": {"persistentVolumeName": "pvc-1"}},
         "status": {"attached": True},
     },
-    VOLUME: {
-        "kind": "PersistentVolume",
-        "spec": {
-            "csi": {"driver": "disk.example.com", "volumeHandle": "vol-7"},
-            "claimRef": {"namespace": "shop", "name": "data-db-0"},
-        },
-    },
-    CLAIM: {"kind": "PersistentVolumeClaim", "spec": {"volumeName": "pvc-1"}},
-    EVENTS: {"kind": "EventList", "metadata": {"resourceVersion": "7"}, "items": []},
+    VOLUME: {"spec": {"csi": {"driver": "disk.example.com", "volumeHandle": "vol-7"}, **REFERENCE}},
+    CLAIM: {"spec": {"volumeName": "pvc-1"}},
+    EVENTS: {"metadata": {"resourceVersion": "7"}, "items": []},
 }
 PATHS: Final = {"ATTACHMENT": ATTACHMENT, "VOLUME": VOLUME, "CLAIM": CLAIM, "EVENTS": EVENTS}
 Ask = Callable[..., tuple[Any, list[str]]]
@@ -62,7 +55,7 @@ def ask(cluster: Cluster) -> Ask:
     return asking
 
 
-def test_a_csi_volume_has_its_attachment_and_claim(ask: Ask, cluster: Cluster) -> None:
+def test_a_csi_volume_has_its_attachment_and_claim_and_a_pod_its_failure(ask: Ask, cluster: Cluster) -> None:
     found, asked = ask()
     assert found.known() == attachments(Attachment(DISK, attached=True, claim="shop/data-db-0"))
     assert asked == [ATTACHMENT, VOLUME, EVENTS]
@@ -70,9 +63,6 @@ def test_a_csi_volume_has_its_attachment_and_claim(ask: Ask, cluster: Cluster) -
     assert target == (
         f"{EVENTS}?fieldSelector=involvedObject.uid%3Duid%20of%20shop/db-0%2Creason%3DFailedAttachVolume&limit=500"
     ), "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
-
-
-def test_an_attachment_has_its_status_and_a_pod_its_failure(ask: Ask) -> None:
     for changes, attached, failed in (
         ({"status": {"attached": False}}, False, False),
         ({"status": {"attached": False, "attachError": {"message": "no"}}}, False, True),
@@ -105,7 +95,9 @@ def test_without_an_attachment_the_claim_leads_to_the_volume(ask: Ask) -> None:
         assert ask(CLOUD_DISK, CLAIM=unbound)[0].known() == attachments(Attachment(CLOUD_DISK))
 
 
-def test_a_missing_permission_is_reported_and_tried_once(ask: Ask) -> None:
+def test_a_missing_permission_is_reported_and_tried_once_and_requests_and_their_time_are_bounded(
+    ask: Ask, cluster: Cluster
+) -> None:
     for refused, rights in (
         (["EVENTS"], ["list events"]),
         (["ATTACHMENT"], ["get volumeattachments"]),
@@ -120,9 +112,6 @@ def test_a_missing_permission_is_reported_and_tried_once(ask: Ask) -> None:
     pods = (waiting_pod(claims=["a", "b", "c"]), waiting_pod("shop/other"))
     _, asked = ask(CLOUD_DISK, pods=pods, **dict.fromkeys(["CLAIM", "EVENTS"], REFUSED))
     assert asked.count(EVENTS) == 1
-
-
-def test_the_number_of_requests_and_their_time_are_bounded(ask: Ask, cluster: Cluster) -> None:
     found, asked = ask(pods=tuple(waiting_pod(f"shop/db-{n}") for n in range(128)))
     assert len(asked) == 64
     assert found.known().not_requested == ("more than 64 objects",)
@@ -138,7 +127,7 @@ def test_the_number_of_requests_and_their_time_are_bounded(ask: Ask, cluster: Cl
     assert len(asked) == 3
 
 
-def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask) -> None:
+def test_an_invalid_answer_is_never_treated_as_attached_and_an_invalid_name_causes_no_request(ask: Ask) -> None:
     for part in ("ATTACHMENT", "VOLUME", "EVENTS"):
         for answer in (
             http("[]"), http("null"), http("7"), http("{"), http('"text"'), http("[" * 100_000),
@@ -150,9 +139,6 @@ def test_an_invalid_answer_is_never_treated_as_attached(ask: Ask) -> None:
             assert isinstance(found, Unavailable)
             assert found.why.startswith("API server: ")
             assert len(found.why) < 300
-
-
-def test_an_invalid_object_name_causes_no_other_request(ask: Ask) -> None:
     for name in ("../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254):
         found, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
         assert (found.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [EVENTS])
@@ -160,7 +146,9 @@ def test_an_invalid_object_name_causes_no_other_request(ask: Ask) -> None:
         assert (found.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [CLAIM, EVENTS])
 
 
-def test_the_same_is_asked_once_a_minute_and_about_more_at_once(ask: Ask, cluster: Cluster) -> None:
+def test_the_same_is_asked_once_a_minute_also_after_a_failure_and_about_more_at_once(
+    ask: Ask, cluster: Cluster
+) -> None:
     other = waiting_pod("shop/other")
     ask()
     for cluster.seconds, pods, is_asked in (
@@ -173,10 +161,7 @@ def test_the_same_is_asked_once_a_minute_and_about_more_at_once(ask: Ask, cluste
         cluster.server.requests.clear()
         cluster.read("attachments", missing(DISK, pods=pods))
         assert bool(cluster.asked) == is_asked
-
-
-def test_a_failed_request_is_retried_after_a_minute_so_that_not_every_sync_waits(ask: Ask, cluster: Cluster) -> None:
     ask(ATTACHMENT=http("", "500 Internal Server Error"))
-    for cluster.seconds, requests in ((0, 1), (59, 1), (60, 2)):
+    for cluster.seconds, requests in ((119, 1), (178, 1), (179, 2)):
         assert isinstance(cluster.read("attachments", missing(DISK)), Unavailable)
         assert len(cluster.asked) == requests

@@ -12,67 +12,15 @@ from tests.builders import INSTANCE, last_seen, node, registration, unavailable,
 from tests.sources.kube.conftest import Cluster
 from tests.sources.kube.old_server import listed
 from tests.wire import HTML, http
+from tests.wired import sample
 
-# As a cluster-autoscaler before 1.30 wrote it, and one since, of whose groups of nodes one is left each.
-LINES = """\
-Cluster-autoscaler status at 2023-11-29 13:34:29.001925665 +0000 UTC:
-Cluster-wide:
-  Health:      Healthy (ready=1 unready=0 (resourceUnready=0) notStarted=0 longNotStarted=0 registered=1 \
-longUnregistered=3)
-               LastProbeTime:      2023-11-29 13:34:28.808043334 +0000 UTC m=+1081389.237180180
-               LastTransitionTime: 2023-11-21 22:52:15.452499092 +0000 UTC m=+423655.881636038
-  ScaleUp:     InProgress (ready=1 registered=1)
-               LastProbeTime:      2023-11-29 13:34:28.808043334 +0000 UTC m=+1081389.237180180
-
-NodeGroups:
-  Name:        pool-a
-  Health:      Healthy (ready=0 unready=0 (resourceUnready=0) notStarted=1 longNotStarted=0 registered=1 \
-longUnregistered=7 cloudProviderTarget=1 (minSize=1, maxSize=3))
-"""
-YAML = """\
-autoscalerStatus: Running
-clusterWide:
-  health:
-    lastProbeTime: "2026-09-15T04:05:52Z"
-    lastTransitionTime: "2026-09-12T09:56:35Z"
-    nodeCounts:
-      longUnregistered: 1
-      registered:
-        notStarted: 0
-        ready: 4
-        total: 4
-        unready:
-          resourceUnready: 0
-          total: 0
-      unregistered: 2
-    status: Healthy
-nodeGroups:
-- health:
-    cloudProviderTarget: 1
-    nodeCounts:
-      longUnregistered: 5
-      unregistered: 6
-    status: Healthy
-  name: pool-a
-time: 2026-09-15 04:05:52.354884346 +0000 UTC
-"""
-# The order of its own tests, with the counts of an empty cluster.
-TIME_FIRST = """\
-time: "2023-11-24 04:28:19.546750398 +0000 UTC"
-clusterWide:
-  health:
-    nodeCounts:
-      registered:
-        total: 11
-      longUnregistered: 0
-      unregistered: 0
-"""
+# As a cluster-autoscaler before 1.30 wrote it, one since, and in the order of its own tests.
+LINES, YAML, TIME_FIRST = (sample("autoscaler-status", number) for number in range(3))
 BEFORE_2018 = """\
 Cluster-autoscaler status at 2017-08-04 14:43:40.552637077 +0000 UTC:
 Cluster-wide:
   Health:      Healthy (ready=10 unready=0 notStarted=0 longNotStarted=0 registered=10)
 """
-
 
 STATUS = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 CONFIGMAP = "configmap kube-system/cluster-autoscaler-status"
@@ -115,7 +63,7 @@ def asked(cluster: Cluster) -> Asked:
     return Asked(cluster)
 
 
-def test_the_status_of_every_version_is_read(asked: Asked) -> None:
+def test_the_status_of_every_version_is_read_and_one_without_counts_reported(asked: Asked) -> None:
     counts = "clusterWide:\n  health:\n    nodeCounts:\n      unregistered: {}\n      longUnregistered: 4\n"
     for text, unregistered, long_unregistered, told in (
         (LINES, None, 3, datetime(2023, 11, 29, 13, 34, 29, tzinfo=UTC)),
@@ -126,9 +74,6 @@ def test_the_status_of_every_version_is_read(asked: Asked) -> None:
         asked.status = status(text)
         expected = Autoscaler(unregistered=unregistered, long_unregistered=long_unregistered, told=told)
         assert asked.anew(known=REQUIRED).known() == expected
-
-
-def test_a_status_without_counts_is_reported(asked: Asked) -> None:
     for text in (
         BEFORE_2018, "", "Cluster-autoscaler status at 2023-99-29 13:34:29.0 +0000 UTC:\nInitializing",
         "autoscalerStatus: Initializing\ntime: 2026-09-15 04:05:52 +0000 UTC\n", "clusterWide: 1", "[" * 500_000,
@@ -141,30 +86,13 @@ def test_a_status_without_counts_is_reported(asked: Asked) -> None:
         assert len(found.why) < 200
 
 
-def test_without_a_reason_no_request_is_sent(asked: Asked) -> None:
-    for nodes, known, why in (
-        ([worker(provider_id=INSTANCE)], UNKNOWN, "the node is registered"),
-        (NO_ID, registration(expected=Expected.IGNORED), "--provider-id=ignored"),
-        (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
-        (unavailable("node"), UNKNOWN, "whether the node is registered is not known: it gave no word"),
-        (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
-    ):
-        found = asked.anew(nodes, known)
-        assert isinstance(found, NotRequested)
-        assert found.why.endswith(why)
-        assert asked.cluster.asked == []
-
-
-def test_the_autoscaler_is_asked_only_if_other_nodes_have_a_provider_id(asked: Asked) -> None:
+def test_the_autoscaler_is_asked_if_other_nodes_have_a_provider_id_or_the_node_is_reason_enough(asked: Asked) -> None:
     found = asked.anew().known()
     assert (found.others, found.others_with_id, found.long_unregistered) == (2, 1, 1)
     assert asked.cluster.server.requested("") == ["/api/v1/nodes?limit=50", STATUS]
     asked.nodes = others("", "")
     assert asked.anew().known() == Autoscaler(others=2)
     assert asked.cluster.asked == ["/api/v1/nodes"]
-
-
-def test_other_nodes_are_not_listed_if_the_node_is_enough(asked: Asked) -> None:
     for nodes, known in (
         (NO_ID, REQUIRED),
         (NO_ID, registration(cloud_provider="external")),
@@ -174,6 +102,17 @@ def test_other_nodes_are_not_listed_if_the_node_is_enough(asked: Asked) -> None:
         found = asked.anew(nodes, known).known()
         assert (found.others, found.unregistered) == (0, 2)
         assert asked.cluster.asked == [STATUS]
+    for listed_node, seen, why in (
+        ([worker(provider_id=INSTANCE)], UNKNOWN, "the node is registered"),
+        (NO_ID, registration(expected=Expected.IGNORED), "--provider-id=ignored"),
+        (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
+        (unavailable("node"), UNKNOWN, "whether the node is registered is not known: it gave no word"),
+        (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
+    ):
+        found = asked.anew(listed_node, seen)
+        assert isinstance(found, NotRequested)
+        assert found.why.endswith(why)
+        assert asked.cluster.asked == []
 
 
 def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(asked: Asked) -> None:
@@ -191,7 +130,9 @@ def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(asked: Asked) -> N
             assert len(asked.cluster.asked) == requests
 
 
-def test_an_invalid_node_list_is_never_treated_as_bare_metal(asked: Asked) -> None:
+def test_an_invalid_node_list_is_no_bare_metal_and_without_the_status_the_rest_is_read(
+    asked: Asked,
+) -> None:
     for asked.nodes, why in (
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "malformed object"),
@@ -207,9 +148,7 @@ def test_an_invalid_node_list_is_never_treated_as_bare_metal(asked: Asked) -> No
     assert isinstance(refused, NotRequested)
     why = "no permission to list nodes, to read their provider IDs (API server: 403 nodes is forbidden"
     assert refused.why.startswith(why)
-
-
-def test_without_the_status_the_rest_is_read_with_the_reason(asked: Asked) -> None:
+    asked.nodes = others("kind://a", "")
     for asked.status, why in (
         (FORBIDDEN, f"no permission to get {CONFIGMAP}"),
         (ABSENT, f"there is no {CONFIGMAP}"),

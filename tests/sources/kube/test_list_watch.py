@@ -15,6 +15,7 @@ from agent.app import loop
 from agent.app.api_server import watched
 from agent.config import load
 from agent.model.snapshot import Known, Unavailable
+from agent.model.watches import Evidence, Watch
 from tests.sources.kube.connections import Hurry, read, running
 from tests.sources.kube.old_server import listed, pod
 from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
@@ -69,14 +70,19 @@ class Scripted:
 
     def __init__(self, directory: Path, lists: Iterable[Script], watches: Iterable[Script], node: Script) -> None:
         self._lists, self._watches, self._node = iter(lists), iter(watches), node
-        self.server, self.seconds = FakeServer(self._answer), 1000.0
+        self.server, self.seconds, self.step = FakeServer(self._answer), 1000.0, 0.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "clock", lambda: self.seconds)
+            patch.setattr(loop, "clock", self._clock)
             self.sources, self.watch = watch_of(kubeconfig(directory / "kubeconfig", self.server.url))
+
+    def _clock(self) -> float:
+        self.seconds += self.step
+        return self.seconds
 
     def _answer(self, request: Request) -> Answer:
         if request.path != PODS:
-            return self._node(self.server) if request.path == "/api/v1/nodes" else [http("{}")]
+            version = http('{"gitVersion": "v1.9.2"}')
+            return self._node(self.server) if request.path == "/api/v1/nodes" else [version]
         script = next(self._watches if request.watches else self._lists, None)
         return script(self.server) if script else hang(self.server)
 
@@ -95,6 +101,10 @@ class Scripted:
     def questions(self) -> list[str]:
         """Return the requests that ask whether etcd was restored."""
         return self.server.requested("/api/v1/nodes")
+
+    def evidence(self) -> dict[Evidence, Watch]:
+        """Return what shows that the server sends old versions."""
+        return {one.evidence: one for one in read(self.sources, "watches").known()}
 
     def until_requested(self, expected: str) -> None:
         wanted = expected.split(", ")
@@ -140,14 +150,11 @@ def check(
 A, B, C = pod("a", 7), pod("b", 41), pod("c", 85)
 
 
-def test_before_the_first_answer_nothing_is_known(tmp_path: Path) -> None:
+def test_nothing_is_known_before_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
     with playing(tmp_path, [], []) as scripted:
         scripted.until_requested("list 0")
         assert scripted.reading() == Unavailable("pods", "the API server has not answered yet")
         assert not scripted.watch.answered.is_set()
-
-
-def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
     scripted = check(tmp_path, [pods(40, A)], [lasting()], "list 0, watch 40", "a", {})
     listing, watching = (parse_qs(urlsplit(target).query) for target in scripted.server.requested(PODS))
     assert listing == {"fieldSelector": ["spec.nodeName=worker-1"], "resourceVersion": ["0"], "limit": ["500"]}
@@ -156,9 +163,6 @@ def test_one_list_and_one_watch_from_its_version(tmp_path: Path) -> None:
         "fieldSelector": ["spec.nodeName=worker-1"], "watch": ["1"], "allowWatchBookmarks": ["true"],
         "resourceVersion": ["40"],
     }  # fmt: skip
-
-
-def test_a_page_of_a_list_names_no_version(tmp_path: Path) -> None:
     first = listed("PodList", 40, A).replace(b'"40"', b'"40","continue":"next"')
     pages: list[Script] = [lambda _: [http(first)], pods(41, B)]
     with playing(tmp_path, pages, [lasting()]) as scripted:
@@ -168,33 +172,31 @@ def test_a_page_of_a_list_names_no_version(tmp_path: Path) -> None:
         ]
 
 
-def test_events_change_what_is_known(tmp_path: Path) -> None:
+def test_events_change_what_is_known_and_a_watch_that_ends_resumes_from_its_version(tmp_path: Path) -> None:
     events = [event("ADDED", B), event("MODIFIED", pod("a", 42, "A")), event("PAUSED", pod("z", 42)), bookmark(43)]
     check(tmp_path, [pods(40, A)], [lasting(*events)], "list 0, watch 40", "A b")
     check(tmp_path, [pods(40, A, B)], [lasting(event("DELETED", pod("a", 41)))], "list 0, watch 40", "b")
-
-
-def test_after_watches_that_end_normally_nothing_is_listed_again(tmp_path: Path) -> None:
     watches = [streamed(event("ADDED", B)), streamed(bookmark(55)), streamed(), lasting()]
     check(tmp_path, [pods(40, A)], watches, "list 0, watch 40, watch 41, watch 55, watch 55", "a b", {"ended": 3})
-
-
-def test_a_dropped_watch_resumes_from_its_version(tmp_path: Path) -> None:
     half = chunk('{"type":"ADDED","object":{"meta')
     watches = [dropped(event("ADDED", B), half), dropped(), streamed(half), lasting()]
     check(tmp_path, [pods(40)], watches, "list 0, watch 40, watch 41, watch 41, watch 41", "b", {"broken": 3})
 
 
 def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(tmp_path: Path) -> None:
-    late = [event("ADDED", pod("b", 98)), event("MODIFIED", pod("a", 99, "A")), event("MODIFIED", pod("b", 97, "old"))]
-    watches = [streamed(bookmark(100), *late), streamed(event("MODIFIED", pod("a", 99, "old"))), lasting()]
-    check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 99, watch 99", "A b")
+    late = [event("DELETED", pod("c", 96)), event("ADDED", pod("b", 98)), event("MODIFIED", pod("a", 99, "A"))]
+    old = [event("MODIFIED", pod("b", 97, "old")), event("MODIFIED", pod("a", 99, "old"))]
+    watches = [streamed(bookmark(100), bookmark(80), *late, old[0]), streamed(old[1]), lasting()]
+    scripted = check(tmp_path, [pods(90, A, C)], watches, "list 0, watch 90, watch 99, watch 99", "A b")
+    assert [*scripted.evidence()] == [Evidence.REPLAYED], "a bookmark is none"
     lost = event("MODIFIED", pod("a", 99, "A"))
     watches = [dropped(bookmark(100), event("ADDED", pod("b", 98))), streamed(lost, bookmark(100)), lasting()]
     check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 98, watch 100", "A b")
 
 
-def test_after_an_expired_version_the_list_is_never_older_and_has_no_pages(tmp_path: Path) -> None:
+def test_after_an_expired_version_the_list_is_never_older_has_no_pages_and_may_be_of_etcd(
+    tmp_path: Path,
+) -> None:
     for expired in (
         streamed(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})),
         streamed(event("ERROR", {"code": 504, "reason": "Timeout", "message": "Too large resource version"})),
@@ -209,15 +211,19 @@ def test_after_an_expired_version_the_list_is_never_older_and_has_no_pages(tmp_p
         scripted = check(tmp_path, lists, watches, requested, "c", {"expired": 1})
         # With a limit "not older than" becomes "exactly this", and that version is what has just expired (KEP-2523).
         assert "limit" not in scripted.server.requested("resourceVersion=40")[1]
-
-
-def test_a_list_that_fails_from_the_cache_is_read_from_etcd(tmp_path: Path) -> None:
     gone = streamed(event("ERROR", {"code": 410, "message": "gone"}))
     for answer in (refused("410 Gone", 410), refused("504 Gateway Timeout", 504), pods(39)):
         # The last one is a restored etcd: its versions are lower, and true.
         requested = "list 0, watch 40, list 40, list, watch 12"
         check(tmp_path, [pods(40, A), answer, pods(12, pod("z", 3))], [gone, lasting()], requested, "z")
     check(tmp_path, [refused("410 Gone", 410), pods(40)], [lasting()], "list 0, list, watch 40", "")
+    # Far behind, and not older than the version that is known: it still has what was deleted.
+    lists, watches = [pods(40, A, B), pods(40, A, B), pods(41, B)], [streamed(event("DELETED", A)), gone, lasting()]
+    requested, restarts = (
+        "list 0, watch 40, watch 40, list 40, list, watch 41",
+        {"ended": 1, "expired": 1, "regressed": 1},
+    )
+    assert Evidence.OLDER_LIST in check(tmp_path, lists, watches, requested, "b", restarts).evidence()
 
 
 def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
@@ -230,32 +236,12 @@ def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
         (pods(0, A), "it listed version 0, which cannot be watched from"),
         (lambda _: [http(b"{")[:-1]], "API server: "),
     ):
-        again = threading.Event()
-
-        def second(server: FakeServer, again: threading.Event = again) -> Iterator[bytes]:
-            again.wait(5)
-            yield from pods(40, A)(server)
-
-        with playing(tmp_path, [answer, second], [lasting()]) as scripted:
-            assert scripted.watch.answered.wait(5)
+        with playing(tmp_path, [answer], []) as scripted:
+            scripted.until_requested("list 0, list 0")
             reading = scripted.reading()
             assert isinstance(reading, Unavailable)
             assert text in reading.why
-            again.set()
-            scripted.until_requested("list 0, list 0, watch 40")
-            scripted.until_seen("a")
-
-
-def test_a_failing_watch_restarts_from_the_known_version(tmp_path: Path) -> None:
-    for answer in (
-        refused("401 Unauthorized", 401),
-        refused("500 Internal Server Error", 500),
-        lambda _: [http(HTML, kind="text/html")],
-        lambda _: [b"HTTP/1.1 200"],
-        lambda _: [],
-        *(streamed(event("ERROR", status)) for status in ({"code": 500, "message": "etcd"}, {"code": 401}, {})),
-    ):
-        check(tmp_path, [pods(40, A)], [answer, lasting()], "list 0, watch 40, watch 40", "a")
+        check(tmp_path, [answer, pods(40, A)], [lasting()], "list 0, list 0, watch 40", "a")
 
 
 def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
@@ -277,6 +263,21 @@ def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
         assert (scripted.watch.regressions, read(scripted.sources, "watches")) == (0, Known(()))
 
 
+def test_a_live_pod_is_not_lost_to_an_old_server_that_shows_a_deletion_in_each_watch(tmp_path: Path) -> None:
+    replayed, replaced = event("DELETED", A), pod("b", 41, "web")  # with the versions of their last updates
+    events = [event("ADDED", replaced), event("DELETED", replaced), event("ADDED", pod("c", 43, "web")), replayed]
+    watches, requested = (
+        [streamed(*events), *[streamed(replayed)] * 3, lasting()],
+        "list 0, watch 40" + ", watch 43" * 4,
+    )
+    scripted = check(tmp_path, [pods(40, A, pod("z", 3))], watches, requested, "z web")
+    ((kind, shown),) = scripted.evidence().items()
+    assert (kind, shown.resource, shown.before, shown.version) == (Evidence.DELETED_BELOW, "pods", 43, 7)
+    assert (shown.count, shown.server_version, scripted.watch.regressions) == (4, "v1.9.2", 4)
+    assert shown.first < shown.last
+    assert len(scripted.server.requested("/version")) == 1, "once a connection"
+
+
 def test_a_deleted_pod_stays_deleted_as_far_as_memory_goes(tmp_path: Path) -> None:
     deleted = [event("DELETED", pod(f"uid-{number}", 41 + number)) for number in range(1100)]
     again = [
@@ -290,17 +291,7 @@ def test_a_deleted_pod_stays_deleted_as_far_as_memory_goes(tmp_path: Path) -> No
         assert +scripted.watch.restarts == {"regressed": 1}, "only the last 1000 are remembered"
 
 
-def test_a_silent_watch_becomes_unavailable_after_its_deadline(tmp_path: Path) -> None:
-    with playing(tmp_path, [pods(40, A)], []) as scripted:
-        scripted.until_requested("list 0, watch 40")
-        scripted.until_seen("a")
-        scripted.seconds += 120
-        scripted.until_seen("a")
-        scripted.seconds += 1
-        assert scripted.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
-
-
-def test_an_unreachable_server_becomes_unavailable_despite_retries(tmp_path: Path) -> None:
+def test_a_watch_without_news_becomes_unavailable_after_its_deadline_despite_retries(tmp_path: Path) -> None:
     leaves, back = threading.Event(), threading.Event()
 
     def watch(server: FakeServer) -> Iterator[bytes]:
@@ -312,7 +303,10 @@ def test_an_unreachable_server_becomes_unavailable_despite_retries(tmp_path: Pat
     with playing(tmp_path, [pods(40, A)], [watch] * 500) as scripted:
         scripted.until_requested("list 0, watch 40")
         scripted.until_seen("a")
-        scripted.seconds += 121
+        scripted.seconds += 120
+        scripted.until_seen("a")
+        scripted.seconds += 1
+        assert scripted.reading() == Unavailable("pods", "no event for 121 s: the watch is silent")
         leaves.set()
         scripted.until_requested("list 0" + ", watch 40" * 5)
         assert scripted.reading() == Unavailable("pods", "no event for 121 s: API server: 503 away")
@@ -362,36 +356,50 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-def waits_between(directory: Path, watch: Script, seconds: float) -> list[float]:
-    """Return how long the daemon waits between watches that all end like this, each after so many seconds."""
-    stop, ticks = Waits(100), itertools.count(1000.0, seconds)
+def ending(directory: Path, watch: Script, step: float, node: Script = SAME_ETCD) -> tuple[Scripted, list[float]]:
+    """Run a hundred watches that all end like this, and return how long the daemon waits between them, too.
 
-    def answers(request: Request) -> Answer:
-        # The list of the own Node shows that etcd was not restored.
-        return (watch if request.watches else pods(40 if request.path == PODS else 99))(server)
-
-    server = FakeServer(answers)
-    with server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "clock", ticks.__next__)
-        _, reflector = watch_of(kubeconfig(directory / "kubeconfig", server.url))
-        reflector.run(stop)
-    return stop.asked
+    `step`: seconds of each reading of the clock.
+    """
+    scripted, stop = Scripted(directory, itertools.repeat(pods(40)), itertools.repeat(watch), node), Waits(100)
+    scripted.step = step
+    with scripted.server:
+        scripted.watch.run(stop)
+    return scripted, stop.asked
 
 
 def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path) -> None:
     for watch in (dropped(bookmark(41)), streamed(bookmark(41)), streamed(event("ERROR", {"code": 410}))):
-        waits = waits_between(tmp_path, watch, seconds=0.001)
+        _, waits = ending(tmp_path, watch, 0.001)
         assert min(waits) >= 0.5
         for first in (0, 5, 10):
             share = sum(first <= wait < first + 5 for wait in waits) / len(waits)
             assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
+    assert max(ending(tmp_path, streamed(bookmark(41)), 60)[1]) <= 0.5, "it ended in due time"
 
 
-def test_a_watch_that_ended_in_due_time_goes_on_at_once(tmp_path: Path) -> None:
-    assert max(waits_between(tmp_path, streamed(bookmark(41)), seconds=60)) <= 0.5
+def test_a_watch_asks_whether_etcd_was_restored_every_ten_minutes_or_once_a_minute_after_failures(
+    tmp_path: Path,
+) -> None:
+    restored, failing = pods(12), refused("500 Internal Server Error", 500)
+    for watch, step, shortest, longest, node in (
+        (streamed(bookmark(41)), 24, 480, 850, SAME_ETCD),
+        (dropped(bookmark(41)), 8, 60, 100, SAME_ETCD),
+        (streamed(bookmark(41)), 8, 60, 120, failing),
+        (streamed(bookmark(41)), 24, 480, 850, restored),  # as behind a balancer, where no connection fails
+        (dropped(bookmark(41)), 8, 60, 100, restored),
+    ):
+        scripted, waits = ending(tmp_path, watch, step, node)
+        questions, lists = len(scripted.questions()), sum(one.startswith("list") for one in scripted.requests())
+        assert shortest < (scripted.seconds - 1000) / questions < longest
+        times = questions if node is restored else 0
+        assert scripted.watch.restarts["restored"] == times
+        assert times <= lists <= times + 1, "nothing is listed without a reason"
+    assert 0.3 < sum(wait > 15 for wait in waits) / questions < 0.7, "the lists of all agents are spread over 30 s"
+    assert max(waits) <= 30
 
 
-def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> None:
+def test_waits_between_tries_are_random_keep_data_fresh_and_end_at_once(tmp_path: Path) -> None:
     for stale_after, least, longest in (("120s", 0.5, 15), ("600s", 0.5, 15), ("40s", 0.5, 5), ("2s", 0.25, 0.25)):
         stop, path = Waits(400), kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
         _, watch = watch_of(path, stale_after)
@@ -401,28 +409,30 @@ def test_waits_between_tries_are_random_and_keep_data_fresh(tmp_path: Path) -> N
         assert least <= min(waits) <= least + spread / 10
         assert longest - spread / 10 <= max(waits) <= longest
 
-
-def test_stop_interrupts_a_wait_at_once(tmp_path: Path) -> None:
     class Dawdle(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             return super().wait(timeout and timeout * 100)
 
-    path, stop = kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1"), Dawdle()
+    path, dawdle = kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1"), Dawdle()
     _, watch = watch_of(path)
     path.unlink()
-    with running([watch], stop):
+    with running([watch], dawdle):
         assert watch.answered.wait(5)
 
 
 # A restored etcd
 
 
-def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path) -> None:
+def test_after_a_failure_the_watch_restarts_from_its_version_and_the_node_is_asked_for_once(tmp_path: Path) -> None:
     for failure in (
         dropped(),
         lambda _: [],
-        refused("503 Service Unavailable", 503),
+        lambda _: [b"HTTP/1.1 200"],
+        refused("401 Unauthorized", 401),
+        refused("500 Internal Server Error", 500),
         lambda _: [http(HTML, "502 Bad Gateway", "text/html")],
+        lambda _: [http(HTML, kind="text/html")],
+        *(streamed(event("ERROR", status)) for status in ({"code": 500, "message": "etcd"}, {"code": 401}, {})),
     ):
         watches = [failure, failure, streamed(bookmark(41)), failure, lasting()]
         requested = "list 0, watch 40, watch 40, watch 40, watch 41, watch 41"
@@ -432,22 +442,21 @@ def test_after_a_failure_the_node_is_asked_for_once(tmp_path: Path) -> None:
         ]
 
 
-def test_progress_is_no_reason_to_ask_and_a_question_that_fails_is_not_repeated_at_once(tmp_path: Path) -> None:
-    watches = [streamed(bookmark(41)), streamed(event("ADDED", pod("a", 42))), lasting()]
-    scripted = check(tmp_path, [pods(40, A)], watches, "list 0, watch 40, watch 41, watch 42", "a")
-    assert scripted.questions() == []
-    watches = [dropped(), *[streamed(event("ADDED", pod("b", version))) for version in (41, 42)], lasting()]
-    failing, requested = refused("500 Internal Server Error", 500), "list 0, watch 40, watch 40, watch 41, watch 42"
-    assert len(check(tmp_path, [pods(40)], watches, requested, "b", node=failing).questions()) == 1
-
-
 def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
     z, watches, begin = pod("z", 3), [dropped(), lasting(), lasting()], "list 0, watch 40, watch 40, list 12"
     restarts = {"broken": 1, "restored": 1}
-    check(tmp_path, [pods(40, A), pods(13, z)], watches, f"{begin}, watch 13", "z", restarts, node=pods(12))
+    deleted, requested = [dropped(event("DELETED", pod("z", 41))), *watches[1:]], "list 0, watch 40, watch 41, list 12"
+    lists = [pods(40, A, z), pods(13, z)]
+    scripted = check(tmp_path, lists, deleted, f"{requested}, watch 13", "z", restarts, node=pods(12))
+    ((kind, shown),) = scripted.evidence().items()
+    assert (kind, shown.before, shown.version, shown.count) == (Evidence.RV_RESET, 41, 13, 1)
     for lagging in (refused("504 Gateway Timeout", 504), pods(11)):
         lists = [pods(40, A), lagging, pods(14, z)]
         check(tmp_path, lists, watches, f"{begin}, list, watch 14", "z", node=pods(12))
+    with playing(tmp_path, [pods(40, A)], watches, node=pods(12)) as scripted:
+        scripted.until_requested(begin)
+        why = "API server: versions went back: etcd was restored from a backup; listing again"
+        assert scripted.reading() == Unavailable("pods", why), "until it is listed, nothing is known"
     # Another etcd for Nodes costs one list, and is no evidence.
     scripted = check(tmp_path, [pods(40, A), pods(41, A)], watches, f"{begin}, watch 41", "a", node=pods(12))
     assert scripted.watch.regressions == 0

@@ -54,39 +54,28 @@ class World(Api):
 
     @contextmanager
     def read(self, path: str, query: Query, limit: int = 0) -> Iterator[Iterator[bytes]]:  # noqa: ARG002 (as Api)
-        yield iter([self._list(path, query)])
-
-    def _list(self, path: str, query: Query) -> bytes:
         version = dict(query)["resourceVersion"]
-        if path == "/api/v1/nodes":
-            assert version == ""
-            return self._answered()
-        assert path == "/api/v1/pods"
+        assert (path, version == "") == ("/api/v1/nodes", True) or path == "/api/v1/pods"
         status, body = self.server.list(version)
         self._never_raises_the_dead()
         if status != 200:
             raise ApiError(status, "Too large resource version")
-        if version == "":
+        if path == "/api/v1/nodes":
+            body = listed("NodeList", self.etcd.revision)
+            if self.etcd.revision < self._highest:
+                self._highest = self.etcd.revision
+                self._told_dead.clear()
+        elif version == "":
             # Read from etcd: current, whatever was sent before.
             self._highest = self.etcd.revision
             self._told_dead -= set(self.etcd.at(self.etcd.revision))
-        return body
-
-    def _answered(self) -> bytes:
-        if self.etcd.revision < self._highest:
-            self._highest = self.etcd.revision
-            self._told_dead.clear()
-        return listed("NodeList", self.etcd.revision)
+        yield iter([body])
 
     def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
         assert (path, silence > 0) == ("/api/v1/pods", True)
         version = int(dict(query)["resourceVersion"])
         assert version >= self._highest, "a version was lowered"
         self._highest = version
-        refusal = self.server.refusal(version)
-        if refusal:
-            self._catch_up_at_the_end()
-            raise ApiError(*refusal)
         return self._shown(version)
 
     def request_version(self) -> None: ...
@@ -102,9 +91,10 @@ class World(Api):
             self._check()
             step = next(self._steps, None)
             if step is None:
-                if self._catch_up_at_the_end():
+                if self._ended:
                     self.stop.set()
                     return
+                self._ended, self.server.behind = True, 0  # at the end it catches up
                 continue
             match step:
                 case "bookmark", _:
@@ -145,15 +135,6 @@ class World(Api):
                 self.etcd.delete(alive[0])
             case _:
                 self.etcd.create()
-
-    def _catch_up_at_the_end(self) -> bool:
-        """Let the server answer without lag; return whether it lagged before."""
-        if self._ended:
-            return True
-        if next(self._steps, None) is None:
-            self._ended = True
-            self.server.behind = 0
-        return False
 
     def _told(self, one: bytes) -> bytes:
         event = json.loads(one)

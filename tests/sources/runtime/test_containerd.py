@@ -1,6 +1,5 @@
 """Debian's containerd, in namespaces and directories of its own: what the stand-in answers, a real one does."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from agent.sources.runtime.cri import Cri
 from agent.sources.runtime.grpc_unary import GrpcConnection, GrpcError
 from agent.sources.source_error import SourceError
 from tests.fakes.cri import LABELS, PROTO, stored
+from tests.fakes.host import configure
 from tests.wire import needs, only_with, open_directory, run, until
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
@@ -26,35 +26,17 @@ CONFIGURATION = """\
 version = 2
 root = "{at}/root"
 state = "{at}/state"
-disabled_plugins = [
-  "io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
-]
+disabled_plugins = ["io.containerd.internal.v1.opt"]
 [grpc]
 address = "{at}/c.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-disable_apparmor = true
-restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".cni]
 conf_dir = "{at}/net.d"
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "native"
 """
-NETWORK = {
-    "cniVersion": "0.4.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "ipam": {
-                "type": "host-local",
-                "dataDir": "/run/pods",
-                "ranges": [[{"subnet": "10.231.0.0/24", "rangeStart": "10.231.0.9"}], [{"subnet": "usePodCidr"}]],
-            },
-        },
-        {"type": "portmap", "capabilities": {"portMappings": True}},
-    ],
-}
+RANGES = [[{"subnet": "10.231.0.0/24", "rangeStart": "10.231.0.9"}], [{"subnet": "usePodCidr"}]]
+BRIDGE = {"type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/pods", "ranges": RANGES}}
+PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +48,7 @@ def directory() -> Iterator[Path]:
     with open_directory() as at:
         (at / "config.toml").write_text(CONFIGURATION.format(at=at))
         (at / "net.d").mkdir()
-        (at / "net.d/10-pods.conflist").write_text(json.dumps(NETWORK))
+        configure(at / "net.d/10-pods.conflist", "pods", BRIDGE, PORTMAP)
         (at / "rootfs").mkdir()
         log = at / "log"
         with log.open("wb") as output:

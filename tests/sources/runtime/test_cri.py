@@ -14,11 +14,10 @@ from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Container
 from agent.sources.host.cni_config import networks_of
 from agent.sources.runtime.cri import Cri
-from agent.sources.source_error import SourceError
 from tests.fakes import cri as fake
 from tests.fakes.cri import AT, FakeRuntime, cniconfig, container, record, sandbox, stored
 from tests.fakes.grpc_server import Answers, Call, FakeGrpcServer
-from tests.wire import open_directory
+from tests.wire import error_of, open_directory
 
 CONTAINERS = "/containerd.services.containers.v1.Containers/List"
 NAMESPACES = "/containerd.services.namespaces.v1.Namespaces/List"
@@ -28,7 +27,7 @@ CONTAINERD = [
     FakeRuntime(version="1.5.18", apis=("v1alpha2",), has_store=False),
     FakeRuntime(version="1.6.20~ds1", apis=("v1", "v1alpha2"), has_store=False),
     FakeRuntime(version="1.7.24", apis=("v1", "v1alpha2")),
-    FakeRuntime(version="2.1.9+unknown", stored=[]),
+    FakeRuntime(version="2.1.9+unknown"),
 ]
 
 
@@ -59,15 +58,6 @@ def cri_o(**has: Any) -> FakeRuntime:
     return FakeRuntime(name="cri-o", version="1.35.6", **has)
 
 
-def error_of(question: Callable[[], object]) -> str:
-    with pytest.raises(SourceError) as raised:
-        question()
-    text = str(raised.value)
-    assert len(text) < 400, "an operator reads this in one line"
-    assert "\n" not in text
-    return text
-
-
 def failing(code: int, message: str) -> Answers:
     return lambda call: call.fail(code, message)
 
@@ -79,18 +69,15 @@ def malformed(call: Call) -> None:
 # identify
 
 
-def test_a_runtime_names_itself_and_its_version(serve: Serve, cri: Cri) -> None:
+def test_a_runtime_names_itself_by_the_old_api_only_where_the_other_one_is_not_implemented(
+    serve: Serve, cri: Cri
+) -> None:
     for runtime in (*CONTAINERD, cri_o()):
-        with serve(runtime):
+        with serve(runtime) as server:
             found = cri.identify()
         assert (found.name, found.version) == (runtime.name, runtime.version)
         assert found.endpoint == cri.expected.endpoint != ""
-
-
-def test_the_old_api_is_used_only_where_the_other_one_is_not_implemented(serve: Serve, cri: Cri) -> None:
-    with serve(FakeRuntime(apis=("v1", "v1alpha2"))) as server:
-        cri.identify()
-    assert [call.method for call in server.calls] == ["/runtime.v1.RuntimeService/Version"]
+        assert len(server.calls) == 2 - ("v1" in runtime.apis)
     for code in (1, 2, 4, 5, 7, 8, 13, 14, 16):
         starting = {"/runtime.v1.RuntimeService/Version": failing(code, "server is not initialized yet")}
         with serve(FakeRuntime(apis=("v1alpha2",), instead=starting)) as server:
@@ -114,9 +101,6 @@ def test_every_sandbox_and_container_is_listed_in_every_state(serve: Serve, cri:
     assert [one.state for one in listed[:3]] == ["running", "not ready", "unknown"]
     assert [one.state for one in listed[4:]] == ["created", "running", "exited", "unknown", "unknown"]
     assert all(call.request == b"" for call in server.calls), "a filter would hide some"
-
-
-def test_a_node_whose_reservations_are_all_owned_is_asked_two_requests(serve: Serve, cri: Cri) -> None:
     for runtime in (FakeRuntime(), cri_o()):
         with serve(runtime):
             assert cri.containers([]) == ()
@@ -127,36 +111,33 @@ def test_a_node_whose_reservations_are_all_owned_is_asked_two_requests(serve: Se
         assert server.connections == 1
 
 
-def test_a_record_of_containerd_is_a_sandbox_that_is_being_created(serve: Serve, cri: Cri) -> None:
+def test_a_record_of_containerd_is_a_sandbox_being_created_unless_it_is_another_clients(serve: Serve, cri: Cri) -> None:
     for runtime in CONTAINERD:
         with serve(replace(runtime, records={"k8s.io": [record(A), record(D)]}, sandboxes=[sandbox(C)])):
             assert cri.containers([A, B, C])[1:] == (
                 Container(A, "recorded but not listed", AT, "shop/web-0", "u-1", sandbox=True),
             )
-    with serve(FakeRuntime(records={})):  # without any namespace yet
-        assert cri.containers([A]) == ()
-        assert cri.has(A) is False
-
-
-def test_a_sandbox_of_containerd_2_is_found_in_its_store(serve: Serve, cri: Cri) -> None:
     both = FakeRuntime(version="2.1.9", stored=[stored(A), stored(B), stored(D)], records={"k8s.io": [record(B)]})
     with serve(both) as server:
         found = cri.containers([A, B, C])
-    assert sorted(one.id for one in found) == [A, B]
+    assert sorted(one.id for one in found) == [A, B], "the store of sandboxes counts too"
     assert {(one.state, one.created, one.sandbox) for one in found} == {("recorded but not listed", AT, True)}
     assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "List", "List", "List"]
-
-
-def test_a_container_of_another_client_of_containerd_is_not_being_created(serve: Serve, cri: Cri) -> None:
+    unasked = fake.PROTO["Records"](containers=[record(A), record(B)]).SerializeToString()
+    with serve(FakeRuntime(instead={CONTAINERS: lambda call: call.answer(unasked)})):
+        assert [one.id for one in cri.containers([A])] == [A]
+    with serve(FakeRuntime(records={})):  # without any namespace yet
+        assert cri.containers([A]) == ()
+        assert cri.has(A) is False
     runtime = FakeRuntime(records={"moby": [record(A, {}), record(B, {})], "default": [], "k8s.io": [record(B)]})
     with serve(runtime) as server:
-        found = {one.id: one for one in cri.containers([A, B])}
-    assert found[A] == Container(A, "in another namespace of containerd", AT, "", "", sandbox=True)
-    assert found[B].state == "recorded but not listed"
+        named = {one.id: one for one in cri.containers([A, B])}
+    assert named[A] == Container(A, "in another namespace of containerd", AT, "", "", sandbox=True)
+    assert named[B].state == "recorded but not listed"
     assert {call.headers.get("containerd-namespace") for call in server.calls} == {None, "moby", "default", "k8s.io"}
 
 
-def test_many_ids_are_asked_in_batches(serve: Serve, cri: Cri) -> None:
+def test_many_ids_are_asked_in_batches_and_never_one_of_another_form(serve: Serve, cri: Cri) -> None:
     ids = [f"{number:064x}" for number in range(250)]
     with serve(FakeRuntime(records={"k8s.io": [record(ids[5]), record(ids[249])]})) as server:
         assert {one.id for one in cri.containers(ids)} == {ids[5], ids[249]}
@@ -164,9 +145,6 @@ def test_many_ids_are_asked_in_batches(serve: Serve, cri: Cri) -> None:
     filters = [len(fake.PROTO["Filters"].FromString(call.request).filters) for call in lists]
     assert filters == [*[32] * 7, 26] * 2
     assert all(len(call.body) < 16384 for call in lists), "a request is one frame"
-
-
-def test_an_id_of_another_form_is_never_put_into_a_filter(serve: Serve, cri: Cri) -> None:
     for asked in ("", "default-" + A, A[:12], A.upper(), A + "0", 'a"||id==b', A + "\n"):
         with serve(FakeRuntime(records={"k8s.io": [record(B)]}, sandboxes=[sandbox(A)])) as server:
             assert len(cri.containers([asked])) == 1
@@ -175,21 +153,9 @@ def test_an_id_of_another_form_is_never_put_into_a_filter(serve: Serve, cri: Cri
             assert [one.id for one in cri.containers([asked, B])] == [A, B]
 
 
-def test_records_that_nobody_asked_for_are_left_out(serve: Serve, cri: Cri) -> None:
-    def unfiltered(call: Call) -> None:
-        call.answer(fake.PROTO["Records"](containers=[record(A), record(B)]).SerializeToString())
-
-    with serve(FakeRuntime(instead={CONTAINERS: unfiltered})):
-        assert [one.id for one in cri.containers([A])] == [A]
-
-
-def test_a_sandbox_of_cri_o_is_being_created_by_its_own_words(serve: Serve, cri: Cri) -> None:
-    with serve(cri_o(sandboxes=[sandbox(C)], unborn={A})) as server:
-        assert cri.containers([A, B, C])[1:] == (Container(A, "being created", 0, "", "", sandbox=True),)
-    assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "PodSandboxStatus", "PodSandboxStatus"]
-
-
-def test_cri_o_is_asked_about_many_sandboxes_at_once_in_whatever_order_it_answers(serve: Serve, cri: Cri) -> None:
+def test_cri_o_tells_what_is_being_created_of_many_sandboxes_in_whatever_order_it_answers(
+    serve: Serve, cri: Cri
+) -> None:
     ids = [f"{number:064x}" for number in range(70)]
     finished = [sandbox(ids[3]), sandbox(ids[69], fake.NOT_READY)]  # since the list
     runtime = cri_o(sandboxes=finished, unborn={ids[40]})
@@ -209,6 +175,9 @@ def test_cri_o_is_asked_about_many_sandboxes_at_once_in_whatever_order_it_answer
     ]  # fmt: skip
     assert found[2] == Container(ids[69], "not ready", AT, "shop/web-0", "u-1", sandbox=True)
     assert (server.connections, len(asked)) == (1, 70)
+    with serve(cri_o(sandboxes=[sandbox(C)], unborn={A})) as server:
+        assert cri.containers([A, B, C])[1:] == (Container(A, "being created", 0, "", "", sandbox=True),)
+    assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "PodSandboxStatus", "PodSandboxStatus"]
 
 
 def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cri) -> None:
@@ -227,16 +196,13 @@ def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cr
             assert "a container without an id" in error_of(lambda: cri.containers([]))
     with serve(FakeRuntime(instead={"ListContainers": failing(12, "unknown method")})):
         assert error_of(lambda: cri.containers([])).endswith("unknown method (gRPC status 12)"), "CRI is not disabled"
-    for failure in (failing(14, "shutting down"), failing(5, "could not find pod: not found")):
-        with serve(cri_o(instead={"PodSandboxStatus": failure})):
-            assert "PodSandboxStatus: " in error_of(lambda: cri.containers([A]))
-
-
-def test_a_missing_store_is_an_error_unless_containerd_is_known_to_be_older(serve: Serve, cri: Cri) -> None:
-    for version in ("1.7.0", "1.7.24", "2.1.9+unknown", "", "unknown"):
+    for version in ("1.7.0", "1.7.24", "2.1.9+unknown", "", "unknown"):  # only an older containerd has no such store
         with serve(FakeRuntime(version=version, has_store=False)):
             for question in (lambda: cri.containers([A]), lambda: cri.has(A)):
                 assert "unknown service containerd.services.sandbox.v1.Store" in error_of(question)
+    for failure in (failing(14, "shutting down"), failing(5, "could not find pod: not found")):
+        with serve(cri_o(instead={"PodSandboxStatus": failure})):
+            assert "PodSandboxStatus: " in error_of(lambda: cri.containers([A]))
 
 
 def test_each_question_opens_a_connection_so_a_restarted_runtime_is_read(serve: Serve, cri: Cri, path: Path) -> None:
@@ -253,7 +219,7 @@ def test_each_question_opens_a_connection_so_a_restarted_runtime_is_read(serve: 
 # has
 
 
-def test_an_id_that_is_denied_everywhere_does_not_exist(serve: Serve, cri: Cri) -> None:
+def test_an_id_exists_unless_it_is_denied_everywhere(serve: Serve, cri: Cri) -> None:
     for runtime in CONTAINERD:
         with serve(replace(runtime, records={"moby": [record(B)], "k8s.io": [record(C)]})) as server:
             assert cri.has(A) is False
@@ -261,13 +227,7 @@ def test_an_id_that_is_denied_everywhere_does_not_exist(serve: Serve, cri: Cri) 
         assert asked == ["moby", "k8s.io"]
         assert server.calls[-1].method == STORE
         assert {"PodSandboxStatus", "ContainerStatus"} < set(server.methods)
-    with serve(cri_o()) as server:
-        assert cri.has(A) is False
-    assert server.methods == ["PodSandboxStatus", "ContainerStatus", "Version"]
-
-
-def test_an_id_that_is_known_anywhere_exists(serve: Serve, cri: Cri) -> None:
-    for runtime in (
+    for known in (
         FakeRuntime(sandboxes=[sandbox(A, fake.NOT_READY)]),
         FakeRuntime(containers=[container(A, fake.EXITED)]),
         FakeRuntime(records={"k8s.io": [record(A)]}),
@@ -277,11 +237,12 @@ def test_an_id_that_is_known_anywhere_exists(serve: Serve, cri: Cri) -> None:
         cri_o(containers=[container(A)]),
         cri_o(unborn={A}),
     ):
-        with serve(runtime):
+        with serve(known) as server:
             assert (cri.has(A), cri.has(B)) == (True, False)
+    assert server.methods[-3:] == ["PodSandboxStatus", "ContainerStatus", "Version"], "all that CRI-O is asked"
 
 
-def test_not_found_counts_only_of_this_id(serve: Serve, cri: Cri) -> None:
+def test_not_found_counts_only_of_this_id_and_any_other_answer_is_never_treated_as_gone(serve: Serve, cri: Cri) -> None:
     for method, message in (
         ("PodSandboxStatus", "not found"),
         ("PodSandboxStatus", ""),
@@ -292,11 +253,8 @@ def test_not_found_counts_only_of_this_id(serve: Serve, cri: Cri) -> None:
         ("ContainerStatus", "an error occurred when try to find container: not found"),
         ("ContainerStatus", f'could not find container "{B}": not found'),
     ):
-        with serve(FakeRuntime(version="2.1.9", stored=[], instead={method: failing(5, message)})):
+        with serve(FakeRuntime(version="2.1.9", instead={method: failing(5, message)})):
             assert error_of(lambda: cri.has(A)).endswith(f": {message or 'no message'} (gRPC status 5)")
-
-
-def test_any_other_answer_is_never_treated_as_gone(serve: Serve, cri: Cri) -> None:
     hang_up: Answers = lambda call: call.hang_up()  # noqa: E731
     for method in ("PodSandboxStatus", "ContainerStatus", "Version", NAMESPACES, CONTAINERS, STORE):
         for answer in (failing(14, f"{A} not found"), failing(2, "not found"), malformed, hang_up, failing(12, A)):
@@ -310,38 +268,27 @@ def test_any_other_answer_is_never_treated_as_gone(serve: Serve, cri: Cri) -> No
 
 # networks
 
-V6 = {"subnet": "fd00::/64"}
-PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 
-
-def parsed(cri: Cri) -> tuple[RuntimeNetwork, ...]:
-    return tuple(network for loaded in cri.networks().loaded or () for network in networks_of(loaded, dict))
-
-
-def bridge(**ipam: object) -> dict[str, Any]:
-    return {"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local", **ipam}}
-
-
-def test_a_loaded_network_is_what_its_configuration_says(serve: Serve, cri: Cri) -> None:
-    ranges = [[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.9"}], [V6]]
-    with serve(FakeRuntime(info={"config": "{}", "cniconfig": cniconfig(bridge(dataDir="/run/x", ranges=ranges))})):
-        sets = ((WrittenRange("10.1.0.0/24", "10.1.0.9"),), (WrittenRange("fd00::/64"),))
-        assert parsed(cri) == (RuntimeNetwork("cbr0", ("bridge",), "host-local", "/run/x", sets),)
+def test_the_networks_are_those_that_containerd_has_loaded_and_cri_o_does_not_name_its_own(
+    serve: Serve, cri: Cri
+) -> None:
+    v6, portmap = {"subnet": "fd00::/64"}, {"type": "portmap", "capabilities": {"portMappings": True}}
+    ranges = [[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.9"}], [v6]]
+    bridge = {"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local", "dataDir": "/run/x", "ranges": ranges}}
     flannel = {"type": "flannel", "delegate": {"isDefaultGateway": True}}
-    with serve(FakeRuntime(info={"config": "{}", "cniconfig": cniconfig(flannel, PORTMAP)})):
-        assert parsed(cri) == (RuntimeNetwork("cbr0", ("flannel", "portmap"), "host-local"),)
-
-
-def test_a_runtime_may_have_no_network_and_cri_o_does_not_name_its_own(serve: Serve, cri: Cri) -> None:
-    loopback = {"Networks": json.loads(cniconfig())["Networks"][:1]}
-    for loaded in ('{"Networks": []}', '{"Networks": null}', json.dumps(loopback)):
-        with serve(FakeRuntime(info={"cniconfig": loaded})):
-            assert cri.networks().loaded == ()
+    sets = ((WrittenRange("10.1.0.0/24", "10.1.0.9"),), (WrittenRange("fd00::/64"),))
+    loopback = json.dumps({"Networks": json.loads(cniconfig())["Networks"][:1]})
+    for loaded, expected in (
+        (cniconfig(bridge), [RuntimeNetwork("cbr0", ("bridge",), "host-local", "/run/x", sets)]),
+        (cniconfig(flannel, portmap), [RuntimeNetwork("cbr0", ("flannel", "portmap"), "host-local")]),
+        *((none, []) for none in ('{"Networks": []}', '{"Networks": null}', loopback)),
+    ):
+        with serve(FakeRuntime(info={"cniconfig": loaded} | ({"config": "{}"} if expected else {}))):
+            networks = cri.networks().loaded
+        assert networks is not None
+        assert [network for one in networks for network in networks_of(one, dict)] == expected
     with serve(cri_o(info={"config": "{}"})):
         assert cri.networks().loaded is None
-
-
-def test_a_configuration_of_another_form_is_unavailable(serve: Serve, cri: Cri) -> None:
     for config in (
         "", "null", "[]", "{}", "[" * 100_000, '{"Networks": [null]}', '{"Networks": [{}]}',
         '{"Networks": [{"Config": {"Name": "x"}}]}', '{"Networks": [{"Config": {"Name": "x", "Plugins": [{}]}}]}',

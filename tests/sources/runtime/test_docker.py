@@ -2,7 +2,7 @@
 
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,10 @@ import pytest
 from agent.model.snapshot import Container
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
-from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, hang, http
+from tests.fakes import cri
+from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, error_of, hang, http
 
-LABELS = {
-    "io.kubernetes.pod.name": "web-0",
-    "io.kubernetes.pod.namespace": "shop",
-    "io.kubernetes.pod.uid": "u-1",
-    "io.kubernetes.docker.type": "podsandbox",
-}
+LABELS = cri.LABELS | {"io.kubernetes.docker.type": "podsandbox"}
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -57,19 +53,10 @@ def client(server: FakeServer) -> Iterator[Docker]:
     made.close()
 
 
-def error_of(question: Callable[[], object]) -> str:
-    with pytest.raises(SourceError) as raised:
-        question()
-    text = str(raised.value)
-    assert len(text) < 400, "an operator reads this in one line"
-    assert "\n" not in text
-    return text
-
-
 # The list
 
 
-def test_every_container_is_listed_in_every_state(server: FakeServer, client: Docker) -> None:
+def test_every_container_is_listed_in_every_state_with_one_request(server: FakeServer, client: Docker) -> None:
     states = ("created", "running", "paused", "restarting", "removing", "exited", "dead")
     server.answers = engine([item(state * 3, state) for state in states])
     listed = client.containers()
@@ -80,9 +67,10 @@ def test_every_container_is_listed_in_every_state(server: FakeServer, client: Do
     assert "all=1" in asked
     assert "size=0" in asked, "sizes would walk the disk"
     assert "filters" not in asked
-
-
-def test_labels_name_the_pod_and_mark_the_sandbox(server: FakeServer, client: Docker) -> None:
+    server.answers = engine([])
+    assert [client.containers() for _ in range(3)] == [(), (), ()], "which is not unavailable"
+    assert len(server.requested("/containers/json")) == 4
+    assert len(server.requested("/version")) == 1
     application = {**LABELS, "io.kubernetes.docker.type": "container"}
     server.answers = engine([item("a", labels=LABELS), item("b", labels=application), item("c")])
     assert client.containers() == (
@@ -90,12 +78,6 @@ def test_labels_name_the_pod_and_mark_the_sandbox(server: FakeServer, client: Do
         Container("b", "running", 1_700_000_000, "shop/web-0", "u-1", sandbox=False),
         Container("c", "running", 1_700_000_000, "", "", sandbox=False),
     )
-
-
-def test_each_reading_is_one_request_and_an_empty_list_is_not_unavailable(server: FakeServer, client: Docker) -> None:
-    assert [client.containers() for _ in range(3)] == [(), (), ()]
-    assert len(server.requested("/containers/json")) == 3
-    assert len(server.requested("/version")) == 1
 
 
 def test_an_answer_that_is_no_container_list_is_unavailable(server: FakeServer, client: Docker) -> None:
@@ -204,16 +186,15 @@ def test_a_container_is_gone_only_if_docker_says_so(server: FakeServer, client: 
 # Where it is
 
 
-def test_the_engine_may_be_in_the_environment_or_on_tcp(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+def test_the_engine_may_be_in_the_environment_or_on_tcp_and_an_invalid_host_is_reported(
+    monkeypatch: pytest.MonkeyPatch, server: FakeServer, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", server.url)
     server.answers = engine([item()])
     with FakeServer(server.answers) as remote:
         for client in (Docker(None, 5), Docker(remote.url.replace("http", "tcp"), 5)):
             assert len(client.containers()) == 1
             client.close()
-
-
-def test_an_invalid_host_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for host in ("nonsense", "tcp://", "ftp://10.0.0.1", "tcp://host:port", "://"):
         with pytest.raises(SourceError, match=r"^invalid docker host: ."):
             Docker(host, 5)

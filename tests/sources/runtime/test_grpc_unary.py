@@ -1,22 +1,18 @@
-"""Unary gRPC calls: with a real server of grpcio, and with a stand-in that breaks every rule."""
+"""Unary gRPC calls, from a stand-in that breaks every rule; test_containerd.py calls a real server."""
 
 import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
-import grpc  # type: ignore[import-untyped]
 import pytest
 
 from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
 from agent.sources.source_error import SourceError
 from tests.fakes.grpc_server import OPENING, Answers, Call, FakeGrpcServer, framed
-from tests.wire import as_nobody, open_directory
+from tests.wire import as_nobody, open_directory, run
 
 METHOD = "/test.Service/Method"
 _16_MB = 16 * 1024 * 1024
@@ -56,12 +52,13 @@ def error_from(path: Path, answers: Answers, timeout: float = 10.0) -> str:
     return str(error)
 
 
-def test_a_request_has_the_headers_of_grpc_and_its_metadata(path: Path) -> None:
-    with FakeGrpcServer(path, lambda call: call.answer(b"answer")) as server, connection(path, 2.5) as connected:
-        assert connected.call(METHOD, b"request", {"containerd-namespace": "k8s.io"}) == b"answer"
-    (call,) = server.calls
-    assert call.request == b"request"
-    assert call.headers == {
+def test_requests_have_the_headers_of_grpc_and_follow_each_other_on_one_connection(path: Path) -> None:
+    # More bytes than the windows of a connection have at first.
+    requests = [bytes([number % 256]) * 1000 for number in range(200)]
+    with FakeGrpcServer(path, lambda call: call.answer(call.request)) as server, connection(path, 2.5) as connected:
+        assert [connected.call(METHOD, one, {"containerd-namespace": "k8s.io"}) for one in requests] == requests
+    assert server.connections == 1
+    assert server.calls[0].headers == {
         ":method": "POST",
         ":scheme": "http",
         ":path": METHOD,
@@ -73,18 +70,7 @@ def test_a_request_has_the_headers_of_grpc_and_its_metadata(path: Path) -> None:
     }
 
 
-def test_calls_follow_each_other_on_one_connection(path: Path) -> None:
-    def echo(call: Call) -> None:
-        call.answer(call.request)
-
-    with FakeGrpcServer(path, echo) as server, connection(path) as connected:
-        # More bytes than the windows of a connection have at first.
-        requests = [bytes([number % 256]) * 1000 for number in range(200)]
-        assert [connected.call(METHOD, one) for one in requests] == requests
-    assert server.connections == 1
-
-
-def test_an_answer_is_complete_whatever_its_size_and_its_pieces(path: Path) -> None:
+def test_an_answer_is_complete_whatever_its_size_and_pieces_with_pings_within_and_a_reset_after_it(path: Path) -> None:
     content = bytes(range(256)) * (_16_MB // 256)
     for size, piece in ((3000, 1), (3000, 7), (0, 1 << 20), (65_536, 1 << 20), (_16_MB, 1 << 20)):
         server = FakeGrpcServer(path, lambda call, size=size: call.answer(content[:size]), piece)  # type: ignore[misc]
@@ -95,23 +81,14 @@ def test_an_answer_is_complete_whatever_its_size_and_its_pieces(path: Path) -> N
 
     text = error_from(path, lambda call: call.answer(content + b"a"), timeout=60)
     assert text.endswith("the response is larger than 16,777,216 bytes")
+    path.unlink()
 
-
-def test_pings_between_are_answered(path: Path) -> None:
     def answers(call: Call) -> None:
         call.ping()
         call.head(OPENING)
         call.ping()
-        call.data(framed(b"answer"))
+        call.data(framed(call.request))
         call.head({"grpc-status": "0"}, end=True)
-
-    with FakeGrpcServer(path, answers):
-        assert ask(path) == b"answer"
-
-
-def test_an_answer_in_headers_and_trailers_of_one_call_is_not_that_of_the_next(path: Path) -> None:
-    def answers(call: Call) -> None:
-        call.answer(call.request)
         # As a server does that wants no more of a request: the client has finished with this stream.
         call.raw(b"\0\0\4\3\0" + call.stream.to_bytes(4) + b"\0\0\0\0")
 
@@ -183,7 +160,14 @@ def half(then: Callable[[Call], None]) -> Answers:
     return answers
 
 
-def test_an_answer_that_breaks_the_rules_is_never_an_answer(path: Path) -> None:
+RECORDED = bytes.fromhex(
+    "00000e010400000001885f8b1d75d0620d263d4c4d656400000b0000000000010000000006616e7377657200000c01050000000140889acac8b2"
+    "1234da8f8107"
+)
+"""The headers, data and trailers of an answer by h2."""
+
+
+def test_an_answer_that_breaks_the_rules_and_a_part_of_one_is_never_an_answer(path: Path) -> None:
     broken: list[tuple[Answers, str]] = [
         (http_error, "HTTP status 503"),
         (no_status, "no valid gRPC status ('')"),
@@ -211,9 +195,19 @@ def test_an_answer_that_breaks_the_rules_is_never_an_answer(path: Path) -> None:
     for answers, text in broken:
         assert text in error_from(path, answers)
         path.unlink()
+    for end in range(0, len(RECORDED), 3):
+
+        def broken_off(call: Call, end: int = end) -> None:
+            call.raw(RECORDED[:end])
+            call.hang_up()
+
+        assert error_from(path, broken_off).endswith("the server closed the connection")
+        path.unlink()
+    with FakeGrpcServer(path, lambda call: call.raw(RECORDED)):
+        assert ask(path) == b"answer"
 
 
-def test_the_timeout_bounds_the_whole_call(path: Path) -> None:
+def test_the_timeout_bounds_the_whole_call_and_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
     def drip(call: Call) -> None:
         while not call.closing.wait(0.05):
             call.data(b"\0")
@@ -226,9 +220,6 @@ def test_the_timeout_bounds_the_whole_call(path: Path) -> None:
     for answers in slow:
         assert error_from(path, answers, timeout=0.3).endswith("no complete response within 0.3 s")
         path.unlink()
-
-
-def test_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen(1)
@@ -242,108 +233,14 @@ def test_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
             one.close()
 
 
-def test_where_nobody_listens_the_error_names_the_socket_and_the_reason(path: Path) -> None:
+def test_where_nobody_listens_or_only_root_may_connect_the_error_names_the_socket_and_the_reason(path: Path) -> None:
     assert str(error_of(path)) == f"cannot connect to {path}: no such file or directory"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-    assert str(error_of(path)) == f"cannot connect to {path}: connection refused"
-    long = path.with_name("x" * 200)
-    assert "AF_UNIX path too long" in str(error_of(long))
-
-
-def test_a_socket_of_root_is_closed_to_others(path: Path) -> None:
     with FakeGrpcServer(path, lambda call: call.answer(b"")):
         path.chmod(0o600)
         with as_nobody():
-            error = error_of(path)
-    assert str(error) == f"cannot connect to {path}: permission denied (run as root)"
-
-
-RECORDED = bytes.fromhex(
-    "00002a04000000000000010000100000020000000000040000ffff00050000400000080000000000030000006400060001000000000004010000"
-    "000000000e010400000001885f8b1d75d0620d263d4c4d656400000b0000000000010000000006616e7377657200000c01050000000140889aca"
-    "c8b21234da8f8107"
-)
-"""What a server (h2) sends whose answer is right: settings, headers, data and trailers."""
-
-
-def answered(sent: bytes) -> bytes | SourceError:
-    """Return what a call makes of these bytes, after which the server ends the connection."""
-    with open_directory() as directory, socket.socket(socket.AF_UNIX) as listening:
-        path = directory / "grpc.sock"
-        listening.bind(str(path))
-        listening.listen()
-
-        def serve() -> None:
-            accepted, _ = listening.accept()
-            with accepted:
-                accepted.sendall(sent)
-                accepted.shutdown(socket.SHUT_WR)
-                while accepted.recv(65536):
-                    pass
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            return ask(path, 5)
-        except SourceError as error:
-            return error
-        finally:
-            thread.join()
-
-
-def test_a_part_of_an_answer_is_never_an_answer() -> None:
-    for end in range(0, len(RECORDED), 5):
-        assert isinstance(answered(RECORDED[:end]), SourceError)
-    assert answered(RECORDED) == b"answer"
-
-
-class _Real(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """What a server of grpcio does with any method."""
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        if details.method != METHOD:
-            return None
-        return grpc.unary_unary_rpc_method_handler(self._answer)
-
-    @staticmethod
-    def _answer(request: bytes, context: grpc.ServicerContext) -> bytes:
-        if request.startswith(b"fail"):
-            context.abort(grpc.StatusCode.NOT_FOUND, f'container "{request.decode()}": 100% \u2713')
-        if request == b"sleep":
-            threading.Event().wait(1)
-        size = int(dict(context.invocation_metadata()).get("size", len(request)))
-        return request * (size // max(len(request), 1))
-
-
-@pytest.fixture
-def real(path: Path) -> Iterator[Path]:
-    server = grpc.server(ThreadPoolExecutor(2), handlers=[_Real()])
-    server.add_insecure_port(f"unix:{path}")
-    server.start()
-    yield path
-    server.stop(None).wait()
-
-
-def test_a_real_server_understands_and_is_understood(real: Path) -> None:
-    with connection(real) as connected:
-        assert connected.call(METHOD, b"request") == b"request"
-        assert len(connected.call(METHOD, b"x", {"size": "3000000"})) == 3_000_000
-        with pytest.raises(GrpcError) as raised:
-            connected.call(METHOD, b"fail-1")
-        assert (raised.value.code, raised.value.message) == (Code.NOT_FOUND, 'container "fail-1": 100% \u2713')
-        with pytest.raises(GrpcError) as raised:
-            connected.call("/test.Service/Other")
-        assert raised.value.code == Code.UNIMPLEMENTED
-        requests = [b"%08d" % number * 60 for number in range(500)]
-        assert [connected.call(METHOD, one) for one in requests] == requests
-
-    # The server gives up by itself, or the client does: both say so.
-    with (
-        connection(real, 0.2) as hurried,
-        pytest.raises(SourceError, match=r"status 4\)|no complete response within 0.2 s"),
-    ):
-        hurried.call(METHOD, b"sleep")
+            assert str(error_of(path)) == f"cannot connect to {path}: permission denied (run as root)"
+    assert str(error_of(path)) == f"cannot connect to {path}: connection refused"
+    assert "AF_UNIX path too long" in str(error_of(path.with_name("x" * 200)))
 
 
 def test_h2_is_imported_only_by_a_node_that_connects() -> None:
@@ -354,5 +251,4 @@ def test_h2_is_imported_only_by_a_node_that_connects() -> None:
         "try: cri.Cri(pathlib.Path('/nowhere'), 1, time.perf_counter).identify()\n"
         "except cri.SourceError: print('h2' in sys.modules, 'docker' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    assert done.stdout == "True False\n"
+    assert run(sys.executable, "-c", program) == "True False\n"

@@ -20,6 +20,7 @@ from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
 from tests.sources.kube.connections import read
 from tests.wire import Answer, FakeServer, Request, http, open_directory
+from tests.wired import process_table
 
 A, B = "a" * 64, "b" * 64
 SOCKET, CRIO, MINE = "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/mine.sock"
@@ -47,10 +48,7 @@ class Machine:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.servers[socket] = FakeGrpcServer(path, runtime.answer)
         self.docker = FakeServer(self._docker, at=self.run_dir / "docker.sock")
-        random = self.proc / "sys/kernel/random"
-        random.mkdir(parents=True)
-        (random / "boot_id").write_text("b-1\n")
-        (self.proc / "stat").write_text("btime 1700000000\n")
+        process_table(self.proc)
 
     def _docker(self, request: Request) -> Answer:
         if request.path == "/version":
@@ -138,16 +136,17 @@ def test_the_runtimes_that_run_or_are_named_are_asked_and_no_other(machine: Mach
             assert [one.chosen for one in asked(wired)] == [endpoint == MINE for endpoint in expected]
 
 
-def test_two_runtimes_are_asked_about_what_the_other_one_does_not_have(machine: Machine) -> None:
-    machine.cri[SOCKET].sandboxes, machine.listed = [sandbox(A)], [B]
-    wired = machine.wire("dockerd containerd", DOCKERS, SOCKET)
-    assert containers(wired) == [A, B]
-    assert [wired.recheck.has_container(one) for one in (A, B, "e" * 64)] == [True, True, False]
-
-
-def test_a_containerd_without_cri_is_no_runtime_unless_somebody_names_it(machine: Machine) -> None:
-    machine.cri[SOCKET].apis = ()
+def test_a_containerd_that_fails_makes_the_list_unavailable_and_one_without_cri_only_if_somebody_names_it(
+    machine: Machine,
+) -> None:
     both = ("dockerd containerd", DOCKERS, SOCKET)
+    machine.cri[SOCKET].instead = {"Version": lambda call: call.fail(14, "server is not initialized yet")}
+    wired = machine.wire(*both)
+    assert "server is not initialized yet" in why(wired)
+    assert asked(wired) == (ContainerRuntime(CONTAINERD, "", SOCKET),)
+    with pytest.raises(SourceError, match="server is not initialized yet"):
+        wired.recheck.has_container(A)
+    machine.cri[SOCKET].instead, machine.cri[SOCKET].apis = {}, ()
     wired = machine.wire(*both)
     assert (containers(wired), [one.name for one in asked(wired)]) == ([], [DOCKER])
     assert wired.recheck.has_container(A) is False
@@ -161,7 +160,7 @@ def test_a_containerd_without_cri_is_no_runtime_unless_somebody_names_it(machine
         assert list(machine.connections()) == [SOCKET]
 
 
-def test_only_the_runtimes_of_the_list_can_deny_a_container(machine: Machine) -> None:
+def test_two_runtimes_list_what_the_other_one_lacks_and_only_those_of_the_list_can_deny_it(machine: Machine) -> None:
     def lose_cri() -> None:
         machine.cri[SOCKET].apis = ()
 
@@ -176,15 +175,10 @@ def test_only_the_runtimes_of_the_list_can_deny_a_container(machine: Machine) ->
             wired.recheck.has_container(A)
         machine.listed = [A]
         assert wired.recheck.has_container(A) is True
-
-
-def test_a_runtime_that_runs_and_fails_makes_the_list_unavailable(machine: Machine) -> None:
-    machine.cri[SOCKET].instead = {"Version": lambda call: call.fail(14, "server is not initialized yet")}
+    machine.cri[SOCKET].sandboxes, machine.listed = [sandbox(A)], [B]
     wired = machine.wire("dockerd containerd", DOCKERS, SOCKET)
-    assert "server is not initialized yet" in why(wired)
-    assert asked(wired) == (ContainerRuntime(CONTAINERD, "", SOCKET),)
-    with pytest.raises(SourceError, match="server is not initialized yet"):
-        wired.recheck.has_container(A)
+    assert containers(wired) == [A, B]
+    assert [wired.recheck.has_container(one) for one in (A, B, "e" * 64)] == [True, True, False]
 
 
 def test_a_runtime_that_does_not_run_is_not_connected_to(machine: Machine) -> None:
@@ -240,17 +234,16 @@ def test_processes_are_looked_for_once_a_snapshot_and_anew_by_a_recheck(
 # networks
 
 
-def test_the_runtime_that_runs_alone_or_that_the_kubelet_names_names_the_networks(machine: Machine) -> None:
+def test_the_kubelets_runtime_names_the_networks_and_one_that_has_loaded_none_hides_none(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """It cannot read the first file, and pods have addresses by another one."""
     machine.cri[SOCKET].info = {"cniconfig": cniconfig(BRIDGE)}
     for wired in (
         machine.wire("containerd", SOCKET),
         machine.wire("containerd crio dockerd", SOCKET, CRIO, kubelet=f"unix://{SOCKET}"),
     ):
         assert read(wired.snapshot, "networks").known() == CBR0
-
-
-def test_a_runtime_that_has_loaded_no_network_hides_none(machine: Machine, tmp_path: Path) -> None:
-    """It cannot read the first file, and pods have addresses by another one."""
     none = json.dumps(json.loads(cniconfig()) | {"Networks": [], "PluginConfDir": str(tmp_path)})
     machine.cri[SOCKET].info = {"cniconfig": none}
     wired = machine.wire("containerd", SOCKET)
