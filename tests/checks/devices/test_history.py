@@ -74,8 +74,8 @@ def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]
     return transitions_of(following(before, now))[len(history_of(before)) :]
 
 
-def is_registered(snapshot: Snapshot, resource: str = KVM) -> Any:
-    return resources_of(snapshot)[resource]["registered"]
+def is_registered(snapshot: Snapshot) -> Any:
+    return resources_of(snapshot)[KVM]["registered"]
 
 
 def delay(snapshot: Snapshot) -> Any:
@@ -213,9 +213,7 @@ def test_a_kubelet_socket_from_before_a_reboot_registers_nothing() -> None:
     booted = replace(booted, processes=Known(replace(processes(booted=seconds(40)), boot_id="another")))
     assert is_registered(booted) is False
     assert findings_of("late_device_plugin", booted) == []
-
-
-def test_a_file_from_before_the_boot_is_not_dated_to_this_boot() -> None:
+    # A file from before the boot is not dated to this boot.
     first = replace(snapshot_of(kubelet=9000), uptime=seconds(40))
     assert [transition.boot_id for transition in history_of(first)] == [""]
     unknown = without(with_kvm(written=20), "processes")
@@ -223,8 +221,8 @@ def test_a_file_from_before_the_boot_is_not_dated_to_this_boot() -> None:
     assert is_registered(unknown) is True
 
 
-def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
-    """Without a battery the node boots in the past; the plugin registers when the clock is right."""
+def test_a_clock_step_keeps_the_order_and_the_registrations() -> None:
+    # Without a battery the node boots in the past; the plugin registers when the clock is right.
     past = 10**8
     just_booted = replace(snapshot_of(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40))
     records = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"), registered(GPU))
@@ -233,9 +231,7 @@ def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
     assert [what for what, *_ in transitions_of(both)] == ["kubelet_started", "socket_appeared", "registered"]
     assert (up_for(both), is_registered(both)) == ("1m40s", True)
     assert [what for what, *_ in transitions_of(stepped)][:2] == ["kubelet_started", "socket_appeared"]
-
-
-def test_a_clock_that_is_set_removes_no_registration() -> None:
+    # A clock that is set removes no registration.
     before = with_kvm(written=20)
     back = replace(with_kvm(written=20, at=15), taken_at=NOW - timedelta(days=2))
     assert added(before, back) == []
