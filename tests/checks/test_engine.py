@@ -23,26 +23,8 @@ from agent.model.report import Report
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import SOURCES, Node, NotRequested, Reservation
 from agent.model.watches import Evidence
-from tests.builders import (
-    CONTAINERS,
-    GONE,
-    GRACE,
-    NOW,
-    WEB_ID,
-    WORKER,
-    cni_result,
-    dark_node,
-    last_seen,
-    make_limits,
-    node,
-    registration,
-    reservation,
-    sandbox,
-    scanned,
-    shown,
-    without,
-    without_api,
-)
+from tests import builders as b
+from tests.builders import CONTAINERS, GONE, GRACE, NOW, WEB_ID, node, reservation, scanned, shown, without, without_api
 
 LOST = reservation("10.244.1.9")
 OTHERS = (reservation("10.244.1.10", "8" * 64), reservation("10.244.1.11", "7" * 64))
@@ -132,7 +114,7 @@ def test_a_finding_has_its_last_words_and_its_first_time() -> None:
 
 def test_two_snapshots_are_enough_for_what_is_urgent() -> None:
     """As a deleted Node is."""
-    deleted: dict[str, Any] = {"node": [], "registration": registration(last_seen()), "gap": "pods"}
+    deleted: dict[str, Any] = {"node": [], "registration": b.registration(b.last_seen()), "gap": "pods"}
     syncs = Syncs()
     reports = [syncs.sync(1, **deleted)[0] for _ in range(2)]
     assert [[tracked.confirmed for tracked in report.findings] for report in reports] == [[False], [True]]
@@ -174,7 +156,7 @@ def test_candidates_are_dropped_and_confirmed_leaks_stay_known_through_a_gap() -
 
 
 def test_a_leak_that_had_an_owner_or_no_file_during_a_gap_starts_over() -> None:
-    owner: dict[str, Any] = {"containers": [*CONTAINERS, sandbox(GONE, "shop/x")]}
+    owner: dict[str, Any] = {"containers": [*CONTAINERS, b.sandbox(GONE, "shop/x")]}
     for meanwhile, leaks, more in (("pods", (LOST,), owner), ("pods", (), {}), (GAP, (OTHERS[0],), {})):
         syncs = Syncs()
         for _ in range(2):
@@ -244,7 +226,7 @@ def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
         patched.setattr(leaked_reservation, "describe_cause", broken)
         report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.findings, [gap.broken for gap in report.gaps]) == (set(), (), [True])
-    context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=make_limits())
+    context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=b.make_limits())
     assert not [requested for requested, refusals in guards.decide(context) if not refusals]
     report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.newly_confirmed) == ({LOST.ip}, {})
@@ -291,7 +273,7 @@ def test_a_scan_confirms_what_both_snapshots_have() -> None:
 
 def test_a_second_snapshot_is_needed_only_to_confirm_findings() -> None:
     assert not engine.needs_second_snapshot(node(), GRACE)
-    assert not engine.needs_second_snapshot(dark_node(), GRACE)
+    assert not engine.needs_second_snapshot(b.dark_node(), GRACE)
     assert engine.needs_second_snapshot(node(LOST), GRACE)
     assert engine.needs_second_snapshot(node(reservations=[]), GRACE)
 
@@ -318,7 +300,7 @@ def written(*subnets: str, first: str = "") -> list[RuntimeNetwork]:
 
 
 def test_the_runtimes_configuration_has_the_range() -> None:
-    dual = [replace(WORKER, pod_cidrs=("10.244.1.0/24", "fd00::/120"))]
+    dual = [replace(b.WORKER, pod_cidrs=("10.244.1.0/24", "fd00::/120"))]
     for networks, expected in (
         (written("10.9.0.0/24", first="10.9.0.9"), ["10.9.0.9-10.9.0.254"]),
         (written("usePodCidr"), ["10.244.1.1-10.244.1.254"]),
@@ -332,7 +314,7 @@ def test_the_runtimes_configuration_has_the_range() -> None:
     # The pod CIDR in place of a range needs the Node.
     (network,) = scanned(without(node(networks=written("usePodCidr")), "node")).networks
     assert network.ranges is None
-    cached = replace(cni_result(WEB_ID, "shop/web", network="storage"), uses_pod_cidr=True)
+    cached = replace(b.cni_result(WEB_ID, "shop/web", network="storage"), uses_pod_cidr=True)
     of_calico = node(cached, reservation("10.244.1.2", WEB_ID, network="storage"))
     for snapshot, range_ in ((of_calico, "10.244.1.1-10.244.1.254"), (without(of_calico, "node"), None)):
         (_, storage) = scanned(snapshot).networks

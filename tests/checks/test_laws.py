@@ -22,19 +22,8 @@ from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Known, Reservation, Snapshot
 from agent.model.volumes import Confidence
-from tests.builders import (
-    GRACE,
-    NOW,
-    dark_node,
-    findings_of,
-    node,
-    pod,
-    reservation,
-    sandbox,
-    scanned,
-    the_node,
-    without,
-)
+from tests import builders as b
+from tests.builders import GRACE, NOW, dark_node, findings_of, node, pod, reservation, sandbox, scanned, without
 from tests.checks.reported import history_of, rejected_pods
 from tests.checks.strategies import device_nodes, volume_nodes
 from tests.strategies import moments, nodes, read_nodes, recordings
@@ -259,7 +248,7 @@ def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None
 @_LONGEST
 @given(volume_nodes())
 def test_each_finding_is_a_volume_in_use_and_not_attached_and_as_certain_as_it_says(snapshot: Snapshot) -> None:
-    worker = the_node(snapshot)
+    worker = b.the_node(snapshot)
     lost = {f"volume {volume}" for volume in worker.volumes_in_use if volume not in worker.volumes_attached}
     mounted = {f"volume {mount.volume}" for mount in snapshot.mounts.known()}
     findings = findings_of("detached_volume", snapshot)

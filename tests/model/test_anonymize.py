@@ -18,23 +18,8 @@ from agent.model.documents import Recording, dumps, loads
 from agent.model.ranges import Range
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Snapshot, Unavailable
-from tests.builders import (
-    CIDR,
-    GONE,
-    GRACE,
-    KVM,
-    KVM_SOCKET,
-    NOW,
-    WORKER,
-    cni_result,
-    device_plugins,
-    node,
-    plugin_socket,
-    refused_pod,
-    registered,
-    sandbox,
-    the_node,
-)
+from tests import builders as b
+from tests.builders import CIDR, GONE, GRACE, KVM, KVM_SOCKET, NOW, node, refused_pod, registered, sandbox, the_node
 from tests.checks.reported import resources_of
 
 MARK = "qz{}zq"
@@ -190,7 +175,7 @@ def test_both_names_of_a_migrated_volume_stay_those_of_one_volume() -> None:
         ("vsphere-volume", "csi.vsphere.vmware.com"),
     ):  # fmt: skip
         for prefix in (f"kubernetes.io/{plugin}/", f"kubernetes.io/csi/{driver}^"):
-            plain = node(node=[replace(WORKER, volumes_in_use=(f"{prefix}acme-disk",))])
+            plain = node(node=[replace(b.WORKER, volumes_in_use=(f"{prefix}acme-disk",))])
             (hidden,) = anonymous(recorded(plain)).snapshots
             (name,) = the_node(hidden).volumes_in_use
             assert re.fullmatch(rf"{re.escape(prefix)}n\d+", name)
@@ -235,7 +220,7 @@ def test_ranges_keep_their_size_and_their_addresses(networks: list[Any], numbers
     ranges = tuple((Range(network[1], network[-2], network[1]),) for network in networks)
     plain = node(
         Pod("shop/web", "uid", "Running", host_network=False, deleting=False, ips=tuple(ips)),
-        replace(cni_result(GONE, "shop/web", CIDR), ranges=ranges),
+        replace(b.cni_result(GONE, "shop/web", CIDR), ranges=ranges),
         node=[Node("worker-1", cidrs, None)],
     )
     (hidden,) = anonymous(recorded(plain)).snapshots
@@ -263,9 +248,9 @@ def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
     }
     plain = node(
         refused_pod("vms/vm-1", controller="VirtualMachineInstance/vm"),
-        device_plugins=device_plugins(
+        device_plugins=b.device_plugins(
             *(registered(resource, "dev0") for resource in resources),
-            *(plugin_socket(socket) for socket in resources.values()),
+            *(b.plugin_socket(socket) for socket in resources.values()),
         ),
     )
     text = dumps(anonymous(recorded(plain)))

@@ -12,20 +12,8 @@ from agent.model.release import Limits, Reason
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Pod, Snapshot
 from agent.sources.kube.client import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
-from tests.builders import (
-    NOW,
-    WORKER,
-    cni_result,
-    findings_of,
-    guard_context,
-    make_limits,
-    node,
-    pod,
-    processes,
-    reservation,
-    scanned,
-    with_waiting_pod,
-)
+from tests import builders as b
+from tests.builders import NOW, WORKER, findings_of, node, pod, processes, reservation, scanned, with_waiting_pod
 from tests.cleanup.leaks import SECOND, leaks
 from tests.sources.kube.connections import inquirer
 
@@ -71,7 +59,7 @@ def message(detector: str, snapshot: Snapshot) -> str:
 
 
 def refused(snapshot: Snapshot, limits: Limits | None = None) -> set[Reason]:
-    return {refusal.reason for _, refusals in decide(guard_context(snapshot, limits=limits)) for refusal in refusals}
+    return {refusal.reason for _, refusals in decide(b.guard_context(snapshot, limits=limits)) for refusal in refusals}
 
 
 def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
@@ -86,7 +74,7 @@ def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
 
 
 def test_other_leaks_are_no_failing_plugin() -> None:
-    completed = [cni_result(leak.container_id, "shop/gone", "10.244.1.0/24") for leak in leaks(12)]
+    completed = [b.cni_result(leak.container_id, "shop/gone", "10.244.1.0/24") for leak in leaks(12)]
     for why, snapshot in {
         "few": treadmill(4),
         "old": treadmill(age=timedelta(hours=1)),
@@ -99,7 +87,7 @@ def test_other_leaks_are_no_failing_plugin() -> None:
 
 
 def test_the_daemon_releases_nothing_and_a_person_may() -> None:
-    daemon = make_limits(unattended=True)
+    daemon = b.make_limits(unattended=True)
     assert Reason.PLUGIN_FAILING in refused(treadmill(), daemon)
     assert Reason.PLUGIN_FAILING not in refused(treadmill())
     mended = treadmill(age=timedelta(hours=1))

@@ -17,23 +17,8 @@ from agent.model.snapshot import (
     ProcessStartTimes,
     Snapshot,
 )
-from tests.builders import (
-    CIDR,
-    DB_ID,
-    GONE,
-    NOW,
-    OLD,
-    UPTIME,
-    WORKER,
-    cni_result,
-    findings_of,
-    node,
-    processes,
-    reservation,
-    sandbox,
-    scanned,
-    without,
-)
+from tests import builders as b
+from tests.builders import CIDR, DB_ID, GONE, NOW, OLD, UPTIME, cni_result, findings_of, reservation, sandbox, scanned
 
 DETECTOR = "leaked_reservation"
 HOUR = timedelta(hours=1)
@@ -48,11 +33,11 @@ RESULT, RESULT_TOO = cni_result(GONE, "shop/cart", CIDR, age=MADE), cni_result(O
 def started(containerd: timedelta | None = UPTIME, **others: Any) -> ProcessStartTimes:
     """Say how long ago containerd started, and others."""
     since = None if containerd is None else NOW - containerd
-    return replace(processes(**others), containerd=since, runtime=f"unix://{ENDPOINT}")
+    return replace(b.processes(**others), containerd=since, runtime=f"unix://{ENDPOINT}")
 
 
 def cri_node(*records: Any, since: ProcessStartTimes | None = None, **changes: Any) -> Snapshot:
-    return node(
+    return b.node(
         *records,
         checkpoints=NotRequested("checkpoints", "the kubelet of this node has none"),
         runtimes=[ContainerRuntime(CONTAINERD, "1.7.24", ENDPOINT)],
@@ -84,7 +69,7 @@ RESTART, SKIPPED, UNKNOWN = LeakCause.RUNTIME_RESTART, LeakCause.TEARDOWN_SKIPPE
 def test_the_cause_without_a_result_in_the_cache_of_libcni() -> None:
     rebooted = started(booted=HOUR, containerd=HOUR)
     of_another_network = cni_result("1" * 64, "shop/web", CIDR, network="storage")
-    of_containerd = replace(WORKER, runtime="containerd://1.7.24")
+    of_containerd = replace(b.WORKER, runtime="containerd://1.7.24")
     check(
         # Others of the network have one, so the setup failed; containerd restarted much later.
         (LeakCause.SETUP_FAILED, MADE, cri_node(LOST)),
@@ -105,7 +90,7 @@ def test_the_cause_without_a_result_in_the_cache_of_libcni() -> None:
         (LeakCause.NODE_REBOOT, HOUR, cri_node(LOST, since=rebooted)),
         (LeakCause.NODE_REBOOT, HOUR, cri_node(LOST, RESULT, since=rebooted)),
         # No start times are known.
-        (UNKNOWN, MADE, without(cri_node(LOST, RESULT, node=[of_containerd]), "processes")),
+        (UNKNOWN, MADE, b.without(cri_node(LOST, RESULT, node=[of_containerd]), "processes")),
     )
     (finding,) = findings_of(DETECTOR, cri_node(LOST, since=started(MADE - timedelta(minutes=5))))
     assert "likely cause: restart of containerd at 2026-03-26 17:05:00Z" in finding.message

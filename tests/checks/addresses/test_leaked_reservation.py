@@ -4,25 +4,8 @@ from datetime import timedelta
 
 from agent.model.finding import Finding, LeakCause, TrackedFinding
 from agent.model.snapshot import Checkpoint, Container, Snapshot
-from tests.builders import (
-    CIDR,
-    GONE,
-    NOW,
-    OLD,
-    WEB_ID,
-    cni_result,
-    empty_file,
-    findings_and_gap,
-    findings_of,
-    gap_of,
-    node,
-    processes,
-    reservation,
-    sandbox,
-    scanned,
-    without,
-    without_api,
-)
+from tests import builders as b
+from tests.builders import CIDR, GONE, NOW, OLD, WEB_ID, empty_file, node, processes, reservation, scanned, without
 
 DETECTOR = "leaked_reservation"
 LOST = reservation("10.244.1.9")
@@ -31,7 +14,7 @@ KUBELET_RESTART = LeakCause.KUBELET_RESTART
 
 
 def leaks(snapshot: Snapshot) -> list[Finding]:
-    return findings_of(DETECTOR, snapshot)
+    return b.findings_of(DETECTOR, snapshot)
 
 
 def test_a_leak_has_its_address_its_container_and_its_pod() -> None:
@@ -39,7 +22,7 @@ def test_a_leak_has_its_address_its_container_and_its_pod() -> None:
     assert finding.subject == "kubenet/10.244.1.9"
     assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists; ")
     assert (finding.detector, finding.network) == ("leaked_reservation", "kubenet")
-    (finding,) = leaks(node(LOST, cni_result(GONE, "shop/cart", CIDR)))
+    (finding,) = leaks(node(LOST, b.cni_result(GONE, "shop/cart", CIDR)))
     assert finding.pod == "shop/cart"
     assert "of pod shop/cart" in finding.message
     subjects = [finding.subject for finding in leaks(node(LOST, reservation("fd00::9")))]
@@ -90,7 +73,7 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
 
 def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
     """A start of the kubelet only bounds the age of a leak that is seen for the first time."""
-    minute, owner = timedelta(minutes=1), (sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"))
+    minute, owner = timedelta(minutes=1), (b.sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"))
     old = reservation("10.244.1.9", age=timedelta(days=9))
 
     def restarted(ago: timedelta, *things: Container | Checkpoint, later: timedelta) -> Snapshot:
@@ -125,9 +108,9 @@ def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
 
 def test_without_its_sources_the_check_has_insufficient_data_after_what_is_certain() -> None:
     for source in ("containers", "checkpoints", "addresses", "pods", "reservations"):
-        assert gap_of(DETECTOR, without(node(LOST), source)).startswith(source)
-    assert len(leaks(without_api(node(LOST)))) == 1
-    findings, gap = findings_and_gap(DETECTOR, without(node(empty_file("10.244.1.9")), "containers"))
+        assert b.gap_of(DETECTOR, without(node(LOST), source)).startswith(source)
+    assert len(leaks(b.without_api(node(LOST)))) == 1
+    findings, gap = b.findings_and_gap(DETECTOR, without(node(empty_file("10.244.1.9")), "containers"))
     assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
     assert gap.why.startswith("containers")
     (gap,) = scanned(node(reservation("10.244.1.9", age=timedelta(hours=-1)))).gaps

@@ -5,21 +5,8 @@ from datetime import timedelta
 from agent.model.assessment import State
 from agent.model.finding import Severity
 from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
-from tests.builders import (
-    CIDR,
-    GONE,
-    cni_result,
-    empty_file,
-    findings_and_gap,
-    findings_of,
-    gap_of,
-    node,
-    pod,
-    reservation,
-    sandbox,
-    state,
-    without,
-)
+from tests import builders as b
+from tests.builders import CIDR, GONE, cni_result, empty_file, findings_of, gap_of, node, reservation, sandbox, without
 
 DETECTOR = "unmanaged_address"
 LOST = reservation("10.244.1.9")
@@ -80,7 +67,7 @@ def test_of_an_address_that_two_networks_reserve_each_namespace_needs_an_owner()
         (finding,) = findings_of(DETECTOR, snapshot)
         assert (finding.subject, finding.severity) == ("vlan10/192.168.1.5", severity)
         assert message in finding.message
-        assert state(snapshot, lost.ip, "vlan10") is State.UNMANAGED, "nobody releases it"
+        assert b.state(snapshot, lost.ip, "vlan10") is State.UNMANAGED, "nobody releases it"
     third = (reservation(lost.ip, "8" * 64, network="vlan30"), sandbox("8" * 64, "shop/cart"))
     assert findings_of(DETECTOR, node(*records, pause, orphan, *third))[0].severity is Severity.INFO
     # Without the owner it is nobody's.
@@ -98,7 +85,7 @@ def test_managed_or_unconfigured_addresses_are_no_finding() -> None:
         "leaked": node(LOST),
         "unmounted": node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"]),
         "mounted, and its container runs": node(LOST, PINNED, sandbox(GONE, ""), mounted_namespaces=MOUNTED),
-        "alive by its pod only": node(LOST, pod("shop/cart", "10.244.1.9")),
+        "alive by its pod only": node(LOST, b.pod("shop/cart", "10.244.1.9")),
         "not reserved": node(JAVA),
         "every reservation has an owner": node(addresses=NotRequested("addresses", "nobody needed them")),
     }.items():
@@ -114,6 +101,6 @@ def test_without_its_sources_it_has_insufficient_data_after_what_is_certain() ->
         "mounted_namespaces": node(LOST, JAVA, other, PINNED),
         "checkpoints": node(empty_file("10.244.1.9"), JAVA),
     }.items():
-        findings, gap = findings_and_gap(DETECTOR, without(snapshot, source))
+        findings, gap = b.findings_and_gap(DETECTOR, without(snapshot, source))
         assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
         assert gap.why == f"{source}: it gave no word"

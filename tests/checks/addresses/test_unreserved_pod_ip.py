@@ -5,30 +5,13 @@ from datetime import timedelta
 
 from agent.model.finding import Severity
 from agent.model.snapshot import Container, Node, Snapshot
-from tests.builders import (
-    CIDR,
-    CONTAINERS,
-    DB_ID,
-    NOW,
-    WEB_ID,
-    cni_result,
-    empty_file,
-    findings_of,
-    gap_of,
-    node,
-    pod,
-    reservation,
-    sandbox,
-    scanned,
-    unrecognized,
-    without,
-    without_api,
-)
+from tests import builders as b
+from tests.builders import CIDR, NOW, cni_result, findings_of, node, pod, reservation, scanned, without, without_api
 
 DETECTOR = "unreserved_pod_ip"
-CART = sandbox("4" * 64, "shop/cart")
+CART = b.sandbox("4" * 64, "shop/cart")
 LONGEST_ADD = timedelta(minutes=4)
-DB = reservation("10.244.1.3", DB_ID)
+DB = reservation("10.244.1.3", b.DB_ID)
 
 
 HERE = pod("shop/cart", "10.244.1.9")
@@ -57,21 +40,21 @@ def test_addresses_that_cannot_be_allocated_twice_are_not_reported() -> None:
         "being deleted": node(CART, replace(HERE, deleting=True)),
         "no address yet": node(CART, pod("shop/cart")),
         "no sandbox": node(HERE),
-        "sandbox stopped": node(sandbox("4" * 64, "shop/cart", "exited"), HERE),
+        "sandbox stopped": node(b.sandbox("4" * 64, "shop/cart", "exited"), HERE),
         "another network's address": node(CART, pod("shop/cart", "172.16.0.9")),
         "a family that the network has not": node(CART, pod("shop/cart", "fd00::9")),
-        "empty file": node(CART, empty_file("10.244.1.9"), HERE),
-        "an unrecognized entry blocks it": node(CART, unrecognized("10.244.1.9", blocks=True), HERE),
+        "empty file": node(CART, b.empty_file("10.244.1.9"), HERE),
+        "an unrecognized entry blocks it": node(CART, b.unrecognized("10.244.1.9", blocks=True), HERE),
         "reserved for somebody else": node(CART, reservation("10.244.1.9", "5" * 64), HERE),
         "a status that has not followed a new sandbox": node(CART, reservation("10.244.1.8", CART.id), HERE),
         "a network that is not checked": node(CART, cni_result(CART.id, "shop/cart", CIDR, network="cbr0"), HERE),
         "no range, and reserved": node(node=[], cni_results=[]),
         "only the app is listed": node(
-            reservations=[DB], containers=[container for container in CONTAINERS if container.id != WEB_ID]
+            reservations=[DB], containers=[container for container in b.CONTAINERS if container.id != b.WEB_ID]
         ),
     }.items():
         assert subjects(snapshot) == [], why
-    assert len(subjects(node(CART, unrecognized("notes"), HERE))) == 1
+    assert len(subjects(node(CART, b.unrecognized("notes"), HERE))) == 1
     both = (cni_result(CART.id, "shop/cart", CIDR, network="cbr0"), cni_result(CART.id, "shop/cart", CIDR))
     assert len(subjects(node(CART, *both, HERE))) == 1
 
@@ -94,7 +77,7 @@ def test_without_its_sources_it_has_insufficient_data() -> None:
         (node(node=[], cni_results=[], reservations=[DB]), "range of network kubenet"),
         (node(reservations=[DB], unread_networks=["storage"]), "reservations"),
     ):
-        assert why in gap_of(DETECTOR, snapshot)
+        assert why in b.gap_of(DETECTOR, snapshot)
 
 
 # Without the API server, by libcni's cache
@@ -124,7 +107,7 @@ def test_without_the_api_server_a_running_sandbox_with_a_result_and_no_reservati
         assert [tracked for tracked in report.findings if tracked.finding.detector == DETECTOR] == [], why
         assert all(gap.chosen for gap in report.gaps if gap.detector == DETECTOR), why
     for source in ("reservations", "containers", "cni_results"):
-        assert source in gap_of(DETECTOR, without(without_api(node(CART, CART_RESULT)), source))
+        assert source in b.gap_of(DETECTOR, without(without_api(node(CART, CART_RESULT)), source))
 
 
 # A sandbox that is made again: its pod's status still has the old address.

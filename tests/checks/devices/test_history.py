@@ -7,25 +7,8 @@ from typing import Any
 from agent.exporters.json.scan import scan_document
 from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
 from agent.model.snapshot import Known, NodeDevices, NotRequested, Snapshot
-from tests.builders import (
-    BOOT_ID,
-    KVM,
-    KVM_SOCKET,
-    NOW,
-    WORKER,
-    allocation,
-    device_plugins,
-    findings_of,
-    node,
-    plugin_socket,
-    processes,
-    refused_pod,
-    registered,
-    scanned,
-    transition,
-    unavailable,
-    without,
-)
+from tests import builders as b
+from tests.builders import KVM, KVM_SOCKET, NOW, WORKER, allocation, findings_of, plugin_socket, registered, transition
 from tests.checks.reported import following, history_of, resources_of, seconds
 
 GPU, TPU = "nvidia.com/gpu", "example.org/tpu"
@@ -42,12 +25,12 @@ def snapshot_of(
     **others: Any,
 ) -> Snapshot:
     """A snapshot `at` seconds after NOW; the times of files are seconds before NOW."""
-    devices = device_plugins(
+    devices = b.device_plugins(
         *records,
         kubelet_socket=None if kubelet is None else seconds(kubelet),
         checkpoint_written=None if written is None else seconds(written),
     )
-    return node(device_plugins=devices, later=seconds(at), **others)
+    return b.node(device_plugins=devices, later=seconds(at), **others)
 
 
 def with_kvm(ago: float = 20, *devices: str, connected: bool | None = True, **others: Any) -> Snapshot:
@@ -116,7 +99,7 @@ def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
         ),
     ):
         assert transitions_of(snapshot)[-len(expected) :] == expected
-        assert {transition.boot_id for transition in history_of(snapshot)} == {BOOT_ID}
+        assert {transition.boot_id for transition in history_of(snapshot)} == {b.BOOT_ID}
     stale = snapshot_of(registered(KVM, "d0"), written=7200)
     assert (is_registered(stale), resources_of(stale)[KVM]["devices"]) == (False, 0)
 
@@ -210,13 +193,13 @@ def test_a_kubelet_socket_from_before_a_reboot_registers_nothing() -> None:
     now = following(before, snapshot_of(registered(KVM, "d0"), kubelet=9000, written=8000))
     assert is_registered(now) is True
     booted = replace(now, uptime=seconds(40))
-    booted = replace(booted, processes=Known(replace(processes(booted=seconds(40)), boot_id="another")))
+    booted = replace(booted, processes=Known(replace(b.processes(booted=seconds(40)), boot_id="another")))
     assert is_registered(booted) is False
     assert findings_of("late_device_plugin", booted) == []
     # A file from before the boot is not dated to this boot.
     first = replace(snapshot_of(kubelet=9000), uptime=seconds(40))
     assert [transition.boot_id for transition in history_of(first)] == [""]
-    unknown = without(with_kvm(written=20), "processes")
+    unknown = b.without(with_kvm(written=20), "processes")
     assert {transition.boot_id for transition in history_of(unknown)} == {""}, "it is not guessed"
     assert is_registered(unknown) is True
 
@@ -279,9 +262,9 @@ def test_a_resource_has_its_delay_and_allocations() -> None:
         "socket_present": True,
         "connected": True,
     }
-    assert resources_of(without(snapshot, "pods"))[KVM]["allocated"] is None
-    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
-        assert scan_document(scanned(node(device_plugins=reading)))["device_plugins"] is None
+    assert resources_of(b.without(snapshot, "pods"))[KVM]["allocated"] is None
+    for reading in (b.unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
+        assert scan_document(b.scanned(b.node(device_plugins=reading)))["device_plugins"] is None
     # A late checkpoint has no delay, and the socket has one; it stays when the plugin restarts later.
     assert delay(with_kvm(12.998, kubelet=18, written=5.55)) == 5.002
     assert delay(snapshot_of(registered(KVM, "d0"), kubelet=9000, written=500)) is None
@@ -299,7 +282,7 @@ def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and
     dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
     unrequested = snapshot_of(kubelet=900, node=[dropped])
     assert resources_of(unrequested) == {}, "so it stays for ever where a plugin is uninstalled"
-    (resource,) = resources_of(snapshot_of(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])).values()
+    (resource,) = resources_of(snapshot_of(kubelet=900, node=[dropped], pods=[b.refused_pod("lab/vm")])).values()
     assert (resource["resource"], resource["registered"]) == (KVM, False)
     assert (resource["socket"], resource["socket_present"]) == (None, None)
     # One that was dropped before the start of the kubelet is not expected.

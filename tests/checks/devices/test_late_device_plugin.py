@@ -6,25 +6,8 @@ from typing import Any
 from agent.model.devices import TransitionKind
 from agent.model.finding import Finding
 from agent.model.snapshot import NodeDevices, NotRequested, Snapshot
-from tests.builders import (
-    KVM,
-    KVM_SOCKET,
-    NOW,
-    WORKER,
-    device_plugins,
-    findings_and_gap,
-    findings_of,
-    gap_of,
-    node,
-    plugin_socket,
-    pod,
-    refused_pod,
-    registered,
-    transition,
-    unavailable,
-    without,
-    without_api,
-)
+from tests import builders as b
+from tests.builders import KVM, NOW, WORKER, findings_of, node, plugin_socket, pod, registered, transition, without
 from tests.checks.reported import seconds
 
 DETECTOR = "late_device_plugin"
@@ -34,7 +17,7 @@ REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, Tran
 
 def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
     """A node whose kubelet started so many seconds ago, and wrote its checkpoint so many seconds ago."""
-    devices = device_plugins(*records, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
+    devices = b.device_plugins(*records, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(device_plugins=devices, **others)
 
 
@@ -61,17 +44,17 @@ def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
     assert keys == {(DETECTOR, KVM)}
     # After five minutes, the node shows that the kubelet dropped the resource.
     gpu = registered("nvidia.com/gpu", "g0")
-    dropped = snapshot_of(gpu, kubelet=400, written=90, node=BY_NODE_ONLY, pods=[refused_pod("lab/vm")])
+    dropped = snapshot_of(gpu, kubelet=400, written=90, node=BY_NODE_ONLY, pods=[b.refused_pod("lab/vm")])
     assert subjects(dropped) == [KVM]
     in_files = snapshot_of(registered(KVM, "d0"), kubelet=400)
-    assert only_finding(without_api(in_files)).message.endswith("the kubelet no longer offers it"), "files are enough"
-    (finding,), gap = findings_and_gap(DETECTOR, without(in_files, "node"))
+    assert only_finding(b.without_api(in_files)).message.endswith("the kubelet no longer offers it"), "files are enough"
+    (finding,), gap = b.findings_and_gap(DETECTOR, without(in_files, "node"))
     assert (finding.subject, gap.why) == (KVM, "node: it gave no word")
 
 
 def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_kubelet_no_longer_lists_it() -> None:
     known = (transition(STARTED, ago=seconds(9000)), transition(REGISTERED, KVM))
-    assert subjects(node(device_plugins=device_plugins(*known, kubelet_socket=seconds(100)))) == [KVM]
+    assert subjects(node(device_plugins=b.device_plugins(*known, kubelet_socket=seconds(100)))) == [KVM]
     dropped = (
         transition(REGISTERED, KVM, ago=seconds(900)),
         transition(STARTED, ago=seconds(305)),
@@ -107,9 +90,9 @@ def test_the_message_describes_the_socket() -> None:
     for connected, words in ((False, "the kubelet is not connected to its plugin's socket"), (None, "exists;")):
         snapshot = snapshot_of(plugin_socket(ago=seconds(90), connected=connected), registered(KVM, "d0"), kubelet=100)
         assert words in only_finding(snapshot).message
-    history = (transition(APPEARED, socket=KVM_SOCKET), transition(REGISTERED, KVM))
+    history = (transition(APPEARED, socket=b.KVM_SOCKET), transition(REGISTERED, KVM))
     gone = snapshot_of(*history, registered(KVM, "d0"), kubelet=100)
-    assert f"its plugin's socket {KVM_SOCKET} is gone" in only_finding(gone).message
+    assert f"its plugin's socket {b.KVM_SOCKET} is gone" in only_finding(gone).message
 
 
 def test_a_plugin_lost_later_has_a_minute_too() -> None:
@@ -139,14 +122,14 @@ def renamed(*records: Any, successor: str = SHARED, **others: Any) -> Snapshot:
 
 def test_a_resource_that_its_plugin_offers_under_another_name_is_not_late() -> None:
     assert subjects(renamed()) == []
-    assert subjects(without_api(renamed())) == [], "the files are enough"
+    assert subjects(b.without_api(renamed())) == [], "the files are enough"
     restarted = transition(STARTED, ago=seconds(4010))  # a change of MIG may need one
     assert subjects(renamed(*BEFORE, restarted, transition(REGISTERED, SHARED, ago=seconds(4000)), GONE[1])) == []
 
 
 def test_a_replaced_resource_is_late_while_it_is_requested_or_has_capacity_and_else_unknown() -> None:
     for requesting in (
-        refused_pod("shop/rejected", GPU),
+        b.refused_pod("shop/rejected", GPU),
         replace(pod("shop/running"), wants=(GPU,)),
         replace(pod("shop/waiting", phase="Pending"), wants=(GPU,)),
     ):
@@ -155,12 +138,12 @@ def test_a_replaced_resource_is_late_while_it_is_requested_or_has_capacity_and_e
     assert subjects(renamed(node=[replace(WORKER, devices=(NodeDevices(GPU, 1, 0),))])) == [GPU]
     # Whether it is requested may be unknown.
     for source in ("pods", "node"):
-        assert gap_of(DETECTOR, without(renamed(), source)).startswith(source)
+        assert b.gap_of(DETECTOR, without(renamed(), source)).startswith(source)
     named = snapshot_of(BEFORE[0], kubelet=9000, node=BY_NODE_ONLY)
     assert subjects(named) == []
-    assert gap_of(DETECTOR, without(named, "pods")).startswith("pods")
-    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "no such directory")):
-        found, gap = findings_and_gap(DETECTOR, node(device_plugins=reading))
+    assert b.gap_of(DETECTOR, without(named, "pods")).startswith("pods")
+    for reading in (b.unavailable("device_plugins"), NotRequested("device_plugins", "no such directory")):
+        found, gap = b.findings_and_gap(DETECTOR, node(device_plugins=reading))
         assert (found, gap.chosen) == ([], isinstance(reading, NotRequested))
 
 

@@ -9,24 +9,8 @@ from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Regi
 from agent.model.finding import Finding
 from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause, RejectionKind
 from agent.model.snapshot import NotRequested, Pod, Snapshot
-from tests.builders import (
-    KVM,
-    KVM_SOCKET,
-    NOW,
-    UPTIME,
-    allocation,
-    device_plugins,
-    findings_and_gap,
-    findings_of,
-    gap_of,
-    node,
-    plugin_socket,
-    pod,
-    refused_pod,
-    registered,
-    transition,
-    unavailable,
-)
+from tests import builders as b
+from tests.builders import KVM, KVM_SOCKET, NOW, UPTIME, device_plugins, node, pod, refused_pod, registered, transition
 from tests.checks.reported import rejected_pods, seconds
 from tests.nodes import devices as lab
 
@@ -53,7 +37,7 @@ THE_RACE: Sequence[DeviceTransition] = (
 def snapshot_of(
     pods: Sequence[Pod], *records: Things, kubelet: float = 1000, written: float = 990, **others: Any
 ) -> Snapshot:
-    there = (*(records or THE_RACE), plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
+    there = (*(records or THE_RACE), b.plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
     devices = device_plugins(*there, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(*pods, device_plugins=devices, **others)
 
@@ -243,7 +227,7 @@ def test_a_plugin_absent_at_the_rejection_was_restarted_and_a_present_one_may_ha
         (absent,) = rejected_pods(node(vm(500, refused=refused), device_plugins=devices))
         assert absent.cause is PLUGIN_RESTART
     # Unhealthy devices of a present plugin are the cause.
-    there: tuple[Things, ...] = (*THE_RACE, lost(505, exact=True), plugin_socket(ago=seconds(990.5)), registered(KVM))
+    there: tuple[Things, ...] = (*THE_RACE, lost(505, exact=True), b.plugin_socket(ago=seconds(990.5)), registered(KVM))
     devices = device_plugins(*there, kubelet_socket=seconds(1000), checkpoint_written=seconds(505))
     (rejected,) = rejected_pods(node(vm(500), device_plugins=devices))
     assert rejected.cause is RejectionCause.UNHEALTHY
@@ -253,7 +237,7 @@ def test_a_plugin_absent_at_the_rejection_was_restarted_and_a_present_one_may_ha
 def test_newer_kubelets_reject_pods_that_ran() -> None:
     ran = replace(rejected(vm(995, refused=RejectionKind.NO_HEALTHY), message=NEW_WORDS), started=NOW - seconds(9000))
     again, job = replace(ran, wants_in_init=(KVM,)), replace(ran, controller="Job/once")
-    given: tuple[Things, ...] = (*THE_RACE, allocation("shop/vm", KVM, "d0"))
+    given: tuple[Things, ...] = (*THE_RACE, b.allocation("shop/vm", KVM, "d0"))
     old_words = "Pod Allocate failed due to can't allocate unregistered device"
     check(
         (RejectionCause.INIT_CONTAINER, again, THE_RACE),
@@ -323,7 +307,7 @@ def test_only_rejected_pods_that_remain_are_reported_and_deleted_ones_by_the_clo
 
 
 def only(*snapshots: Snapshot) -> Finding:
-    (finding,) = findings_of(DETECTOR, *snapshots)
+    (finding,) = b.findings_of(DETECTOR, *snapshots)
     return finding
 
 
@@ -341,7 +325,7 @@ def test_a_rejected_pod_is_reported_with_its_resource_both_times_and_advice() ->
     later = replace(snapshot_of([vm(995)]), uptime=UPTIME + seconds(15), taken_at=NOW + seconds(15))
     assert "was registered 10.0 s later" in only(WAITING, later).message
     pods = (replace(vm(995), uid="one"), replace(vm(995), uid="two"))
-    assert len({finding.key for finding in findings_of(DETECTOR, snapshot_of(pods))}) == 2
+    assert len({finding.key for finding in b.findings_of(DETECTOR, snapshot_of(pods))}) == 2
 
 
 def test_five_pods_of_one_controller_in_ten_minutes_are_one_finding() -> None:
@@ -365,15 +349,15 @@ def test_few_pods_of_different_controllers_or_over_a_longer_time_are_not_grouped
         (storm(5, apart=-150), 1),
         (storm(5, apart=-151), 5),
     ):
-        assert len(findings_of(DETECTOR, snapshot_of(pods))) == findings
+        assert len(b.findings_of(DETECTOR, snapshot_of(pods))) == findings
     older = refused_pod("shop/older", ago=seconds(9000), controller="ReplicaSet/vm")
-    subjects = [finding.subject for finding in findings_of(DETECTOR, snapshot_of([*storm(5), older]))]
+    subjects = [finding.subject for finding in b.findings_of(DETECTOR, snapshot_of([*storm(5), older]))]
     assert sorted(subjects) == ["pod shop/older", "pods of ReplicaSet/vm in shop"]
 
 
 def test_without_device_plugins_rejected_pods_are_reported_without_a_cause() -> None:
-    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "none")):
-        (finding,), gap = findings_and_gap(DETECTOR, node(vm(995), device_plugins=reading))
+    for reading in (b.unavailable("device_plugins"), NotRequested("device_plugins", "none")):
+        (finding,), gap = b.findings_and_gap(DETECTOR, node(vm(995), device_plugins=reading))
         assert (finding.cause, finding.pod_outcome) == (UNVERIFIED, PodOutcome.STUCK)
         assert gap.chosen is isinstance(reading, NotRequested)
-    assert gap_of(DETECTOR, node(pods=unavailable("pods"))).startswith("pods")
+    assert b.gap_of(DETECTOR, node(pods=b.unavailable("pods"))).startswith("pods")

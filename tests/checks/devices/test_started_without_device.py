@@ -6,21 +6,8 @@ from typing import Any
 
 from agent.model.devices import TransitionKind
 from agent.model.snapshot import Known, Pod, Snapshot
-from tests.builders import (
-    KVM,
-    KVM_SOCKET,
-    NOW,
-    allocation,
-    device_plugins,
-    findings_of,
-    gap_of,
-    node,
-    plugin_socket,
-    pod,
-    registered,
-    transition,
-    unavailable,
-)
+from tests import builders as b
+from tests.builders import KVM, KVM_SOCKET, NOW, device_plugins, findings_of, gap_of, node, pod, transition, unavailable
 
 DETECTOR = "started_without_device"
 RACE = (
@@ -35,8 +22,8 @@ def snapshot_of(*records: Any, history: Any = RACE, written: float = 980, kubele
     more = [record for record in records if not isinstance(record, Pod)]
     devices = device_plugins(
         *history,
-        plugin_socket(ago=timedelta(seconds=980.5)),
-        registered(KVM, "d0"),
+        b.plugin_socket(ago=timedelta(seconds=980.5)),
+        b.registered(KVM, "d0"),
         *more,
         kubelet_socket=timedelta(seconds=kubelet),
         checkpoint_written=timedelta(seconds=written),
@@ -54,7 +41,7 @@ def test_a_pod_started_before_the_registration_has_no_device() -> None:
     (finding,) = findings_of(DETECTOR, snapshot_of(vm(990)))
     assert (finding.pod, finding.resource, finding.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
     for owner, times in (("shop/vm", 0), ("shop/other", 1)):
-        assert len(findings_of(DETECTOR, snapshot_of(vm(990), allocation(owner, KVM, "d0")))) == times
+        assert len(findings_of(DETECTOR, snapshot_of(vm(990), b.allocation(owner, KVM, "d0")))) == times
     # At the bounds, whole seconds are ambiguous.
     for ago, times in ((1001, 0), (1000, 1), (983, 1), (982, 0), (900, 0)):
         assert len(findings_of(DETECTOR, snapshot_of(vm(ago)))) == times

@@ -15,22 +15,8 @@ from agent.model.registration import (
     Taint,
 )
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
-from tests.builders import (
-    INSTANCE,
-    NOW,
-    OLD,
-    findings_and_gap,
-    findings_of,
-    gap_of,
-    last_seen,
-    node,
-    processes,
-    registration,
-    scanned,
-    without,
-    without_api,
-    worker,
-)
+from tests import builders as b
+from tests.builders import INSTANCE, NOW, OLD, findings_of, gap_of, last_seen, node, processes, registration, worker
 
 DETECTOR = "unregistered_node"
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
@@ -201,9 +187,9 @@ def test_bare_metal_has_no_finding_and_unavailable_data_is_never_treated_as_bare
     undated = node(node=[worker(age=None)], registration=registration(), autoscaler=CLOUD)
     assert gap_of(DETECTOR, undated) == "node: it has no creationTimestamp"
     forbidden = without_id(autoscaler=NotRequested("autoscaler", "may not `list` nodes"))
-    found, gap = findings_and_gap(DETECTOR, forbidden)
+    found, gap = b.findings_and_gap(DETECTOR, forbidden)
     assert (found, gap.why, gap.chosen) == ([], "autoscaler: may not `list` nodes", True)
-    assert scanned(forbidden).complete
+    assert b.scanned(forbidden).complete
 
 
 # Another one than before, and about to be removed
@@ -231,12 +217,12 @@ def test_taints_of_the_autoscaler_are_informational_with_their_time() -> None:
     assert {removed.severity, candidate.severity} == {INFO}
     assert (removed.since, candidate.since) == (NOW - MINUTE, None)
     assert "in a scale-down, since 2026-03-26 19:59:00Z (taint ToBeDeletedByClusterAutoscaler)" in removed.message
-    assert scanned(node(node=[tainted])).problems == ()
+    assert b.scanned(node(node=[tainted])).problems == ()
 
 
 def test_unavailable_data_is_never_treated_as_registered() -> None:
     for source in ("node", "registration"):
-        assert gap_of(DETECTOR, without(node(), source)) == f"{source}: it gave no word"
-    assert gap_of(DETECTOR, without(deleted_node(), "processes")) == "processes: it gave no word"
-    found, gap = findings_and_gap(DETECTOR, without_api(node()))
+        assert gap_of(DETECTOR, b.without(node(), source)) == f"{source}: it gave no word"
+    assert gap_of(DETECTOR, b.without(deleted_node(), "processes")) == "processes: it gave no word"
+    found, gap = b.findings_and_gap(DETECTOR, b.without_api(node()))
     assert (found, gap.chosen) == ([], True)

@@ -8,25 +8,8 @@ from typing import Any
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import NotRequested, Snapshot
 from agent.model.volumes import Attachment, Confidence, Mount
-from tests.builders import (
-    CLOUD_DISK,
-    DISK,
-    NOW,
-    PODS,
-    attachments,
-    findings_and_gap,
-    findings_of,
-    gap_of,
-    node,
-    node_using,
-    pod,
-    processes,
-    sandbox,
-    unavailable,
-    waiting_pod,
-    without,
-    without_api,
-)
+from tests import builders as b
+from tests.builders import CLOUD_DISK, DISK, NOW, attachments, findings_and_gap, node, node_using, waiting_pod, without
 
 DETECTOR = "detached_volume"
 MINUTE = timedelta(minutes=1)
@@ -46,7 +29,7 @@ def detached(*records: Any, words: Iterable[Attachment] = (ATTACHED,), **changes
 
 
 def findings(snapshot: Snapshot) -> list[Finding]:
-    return findings_of(DETECTOR, snapshot)
+    return b.findings_of(DETECTOR, snapshot)
 
 
 def the(snapshot: Snapshot) -> Finding:
@@ -146,12 +129,12 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
 
 
 def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
-    (web, *_) = PODS
+    (web, *_) = b.PODS
     finding = the(detached(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
     assert verdict(finding) == (Confidence.MOUNTED, Severity.CRITICAL, "shop/web")
     assert finding.since is None
     assert f"mounted: {DISK} is mounted (by shop/web) but missing from the node's volumesAttached" in finding.message
-    for attached in (attachments(), unavailable("attachments")):  # no waiting, and no known pod
+    for attached in (attachments(), b.unavailable("attachments")):  # no waiting, and no known pod
         found = the(detached(waiting_pod(), mounts=[Mount(DISK)], attachments=attached))
         assert verdict(found) == (Confidence.MOUNTED, Severity.CRITICAL, "")
     assert first(without(detached(mounts=[Mount(DISK)]), "pods")).confidence is Confidence.MOUNTED
@@ -211,7 +194,7 @@ def test_no_finding() -> None:
             waiting_pod(), node=[node_using(DISK, controller_attach=False)], mounts=[Mount(DISK)]
         ),
         "kubelet has just started": detached(
-            waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=timedelta(seconds=119))]
+            waiting_pod(), mounts=[Mount(DISK)], processes=[b.processes(kubelet=timedelta(seconds=119))]
         ),
         "no node": detached(waiting_pod(), node=[]),
         "nothing in use": detached(waiting_pod(), node=[node_using()]),
@@ -224,8 +207,8 @@ def test_no_finding() -> None:
         "an event says why": detached(waiting_pod(), attachments=failed),
         "an event says why, claim not known": detached(waiting_pod(), attachments=replace(failed, volumes=())),
         "its pod does not wait": detached(waiting_pod("shop/other", claims=["other"])),
-        "the pod has its volumes": detached(waiting_pod(), sandbox("7" * 64, "shop/db-0")),
-        "the pod had its volumes": detached(waiting_pod(), sandbox("7" * 64, "shop/db-0", "exited")),
+        "the pod has its volumes": detached(waiting_pod(), b.sandbox("7" * 64, "shop/db-0")),
+        "the pod had its volumes": detached(waiting_pod(), b.sandbox("7" * 64, "shop/db-0", "exited")),
         "the pod is deleted": detached(replace(waiting_pod(), deleting=True)),
         "the pod failed": detached(replace(waiting_pod(), phase="Failed")),
         "the pod has completed": detached(replace(waiting_pod(), phase="Succeeded")),
@@ -239,7 +222,7 @@ def test_no_finding() -> None:
         "the affected pod may be a new one": detached(
             waiting_pod("shop/old"), waiting_pod("shop/new", ago=MINUTE), words=[]
         ),
-        "it waits for something else": detached(pod("shop/image", phase="Pending")),
+        "it waits for something else": detached(b.pod("shop/image", phase="Pending")),
     }.items():
         assert findings(snapshot) == [], why
 
@@ -252,12 +235,12 @@ def test_unavailable_data_is_never_treated_as_attached() -> None:
         _, gap = findings_and_gap(DETECTOR, without(detached(waiting_pod()), source))
         assert gap.why == f"{source}: it gave no word"
         assert source == "node" or findings(without(node(waiting_pod()), source)) == [], "nothing is missing"
-    no_kubelet = detached(waiting_pod(), mounts=[Mount(DISK)], processes=[processes(kubelet=None)])
-    assert gap_of(DETECTOR, no_kubelet).startswith("processes: no kubelet found")
+    no_kubelet = detached(waiting_pod(), mounts=[Mount(DISK)], processes=[b.processes(kubelet=None)])
+    assert b.gap_of(DETECTOR, no_kubelet).startswith("processes: no kubelet found")
 
 
 def test_disabled_sources_disable_the_check_after_what_is_certain() -> None:
-    found, gap = findings_and_gap(DETECTOR, without_api(detached(waiting_pod())))
+    found, gap = findings_and_gap(DETECTOR, b.without_api(detached(waiting_pod())))
     assert (found, gap.chosen) == ([], True)
     snapshot = detached(waiting_pod(), mounts=NotRequested("mounts", "--kubelet-dir=off"))
     (finding,), gap = findings_and_gap(DETECTOR, snapshot)
