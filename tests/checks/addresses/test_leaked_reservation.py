@@ -20,7 +20,6 @@ def leaks(snapshot: Snapshot) -> list[Finding]:
 def test_a_leak_has_its_address_its_container_and_its_pod() -> None:
     (finding,) = leaks(node(LOST))
     assert finding.subject == "kubenet/10.244.1.9"
-    assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists; ")
     assert (finding.detector, finding.network) == ("leaked_reservation", "kubenet")
     (finding,) = leaks(node(LOST, b.cni_result(GONE, "shop/cart", CIDR)))
     assert finding.pod == "shop/cart"
@@ -65,7 +64,6 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
     assert "no container (the file is empty)" in finding.message
     (finding,) = leaks(without(node(LOST), "processes"))
     assert (finding.cause, finding.since) == (LeakCause.UNKNOWN, NOW - OLD)
-    assert "cause unknown" in finding.message
 
 
 # Since when
