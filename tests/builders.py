@@ -472,6 +472,15 @@ def findings_of(detector: str, *snapshots: Snapshot) -> list[Finding]:
     return [tracked.finding for tracked in report.findings if tracked.finding.detector == detector]
 
 
+def the_finding(detector: str, *snapshots: Snapshot) -> Finding:
+    (finding,) = findings_of(detector, *snapshots)
+    return finding
+
+
+def subjects_of(detector: str, *snapshots: Snapshot) -> list[str]:
+    return [finding.subject for finding in findings_of(detector, *snapshots)]
+
+
 def findings_and_gap(detector: str, snapshot: Snapshot) -> tuple[list[Finding], SkippedCheck]:
     """Return what a scan reports of a detector without enough data, and what it lacks."""
     report = scanned(snapshot)

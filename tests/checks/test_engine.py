@@ -68,11 +68,6 @@ class Syncs:
         return self.watched(after, **more).confirmed
 
 
-def states(report: Report, ip: str) -> State:
-    (classified,) = (entry for entry in report.assessment.reservations if entry.name == ip)
-    return classified.state
-
-
 # Leaks
 
 
@@ -110,10 +105,7 @@ def test_a_finding_has_its_last_words_and_its_first_time() -> None:
     (tracked,) = (tracked for tracked in report.findings if tracked.finding.detector == "exhausted_range")
     assert "for up to 108 pods" in tracked.finding.message
     assert tracked.first_seen == tracked.since == NOW + timedelta(seconds=15)
-
-
-def test_two_snapshots_are_enough_for_what_is_urgent() -> None:
-    """As a deleted Node is."""
+    # Two snapshots are enough for what is urgent, as a deleted Node is.
     deleted: dict[str, Any] = {"node": [], "registration": b.registration(b.last_seen()), "gap": "pods"}
     syncs = Syncs()
     reports = [syncs.sync(1, **deleted)[0] for _ in range(2)]
@@ -164,9 +156,7 @@ def test_a_leak_that_had_an_owner_or_no_file_during_a_gap_starts_over() -> None:
         syncs.sync(30, *leaks, gap=meanwhile, **more)
         syncs.sync(30, *leaks, gap=meanwhile)
         assert not syncs.leaked(30, LOST), "one snapshot is not enough"
-
-
-def test_without_a_gap_nothing_is_remembered() -> None:
+    # Without a gap, nothing is remembered.
     syncs = Syncs()
     for _ in range(2):
         syncs.sync(30, LOST, *OTHERS, watches=[shown()])
@@ -191,9 +181,7 @@ def test_a_clock_step_restarts_candidates_and_keeps_what_is_confirmed() -> None:
         report, leaked = syncs.sync(15, old, clock_set_by=step, watches=watches)
         assert (leaked, report.newly_confirmed) == ({LOST.ip}, {})
         assert [tracked.confirmed for tracked in report.findings] == [True, True]
-
-
-def test_a_slewed_clock_is_no_step_and_the_boot_clock_measures() -> None:
+    # A slewed clock is no step, and the boot clock measures.
     for step in (-4, 4):
         syncs = Syncs()
         assert [syncs.confirms(0), syncs.confirms(29, clock_set_by=step), syncs.confirms(1)] == [False, False, True]
@@ -242,16 +230,14 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
     every_owner_is_known = NotRequested("addresses", "no reservation is known to be without an owner")
     assert scanned(without(node(addresses=every_owner_is_known), "cni_results")).complete
     assert not scanned(without(node(node=[]), "cni_results")).complete
-
-
-def test_disabled_sources_are_not_missed_and_hide_no_unavailable_one() -> None:
+    # Disabled sources are not missed, and hide no unavailable one.
     report = scanned(without_api(node(LOST)))
     assert report.complete
     assert {gap.detector for gap in report.gaps if gap.chosen} == {
         "unreserved_pod_ip", "shared_ip", "rejected_pod", "started_without_device", "unregistered_node",
         "replayed_watch", "detached_volume",
     }  # fmt: skip
-    assert states(report, LOST.ip) is State.LEAKED
+    assert report.assessment.leaked[0].ip == LOST.ip
     assert not scanned(without(without_api(node()), "containers")).complete
 
 
@@ -263,15 +249,12 @@ def test_a_scan_confirms_what_both_snapshots_have() -> None:
     (tracked,) = scanned(node(LOST)).findings
     assert tracked.confirmed
     assert scanned(node(LOST), node(later=later)).findings == ()
-    new = scanned(node(), node(LOST, later=later))
-    assert (new.findings, states(new, LOST.ip)) == ((), State.CANDIDATE)
     once = engine.replay([node(LOST)], grace=GRACE, confirm_after=timedelta(0))
-    assert (once.findings, states(once, LOST.ip)) == ((), State.CANDIDATE)
+    for report in (scanned(node(), node(LOST, later=later)), once):
+        assert (report.findings, report.assessment.reservations[-1].state) == ((), State.CANDIDATE)
     with pytest.raises(ValueError, match="no snapshot"):
         engine.replay([], grace=GRACE, confirm_after=timedelta(0))
-
-
-def test_a_second_snapshot_is_needed_only_to_confirm_findings() -> None:
+    # A second snapshot is needed only to confirm findings.
     assert not engine.needs_second_snapshot(node(), GRACE)
     assert not engine.needs_second_snapshot(b.dark_node(), GRACE)
     assert engine.needs_second_snapshot(node(LOST), GRACE)

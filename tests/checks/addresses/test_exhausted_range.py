@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from agent.exporters.headline import headline
-from agent.model.finding import Finding, Severity
+from agent.model.finding import Severity
 from agent.model.snapshot import Node, Reservation, Snapshot
 from tests import builders as b
 from tests.builders import WORKER, cni_result, findings_of, node, pod, reservation, unrecognized, without, without_api
 
 DETECTOR = "exhausted_range"
+only = partial(b.the_finding, DETECTOR)
 SMALL = "10.244.1.0/28"
 """13 addresses to give out, .2 to .14; the gateway is .1."""
 SMALL_NODE = Node("worker-1", (SMALL,), 3)
@@ -22,11 +24,6 @@ def leaks(first: int, last: int) -> tuple[Reservation, ...]:
 
 def small(*records: Reservation, max_pods: int | None = 3) -> Snapshot:
     return node(*records, node=[replace(SMALL_NODE, max_pods=max_pods)])
-
-
-def only(snapshot: Snapshot) -> Finding:
-    (finding,) = findings_of(DETECTOR, snapshot)
-    return finding
 
 
 def messages(snapshot: Snapshot) -> list[str]:

@@ -1,6 +1,7 @@
 """Leaks: which reservations are reported, their likely cause, and which missing data prevents the check."""
 
 from datetime import timedelta
+from functools import partial
 
 from agent.model.finding import Finding, LeakCause, TrackedFinding
 from agent.model.snapshot import Checkpoint, Container, Snapshot
@@ -8,13 +9,10 @@ from tests import builders as b
 from tests.builders import CIDR, GONE, NOW, OLD, WEB_ID, empty_file, node, processes, reservation, scanned, without
 
 DETECTOR = "leaked_reservation"
+leaks = partial(b.findings_of, DETECTOR)
 LOST = reservation("10.244.1.9")
 AN_HOUR_AGO = timedelta(hours=1)
 KUBELET_RESTART = LeakCause.KUBELET_RESTART
-
-
-def leaks(snapshot: Snapshot) -> list[Finding]:
-    return b.findings_of(DETECTOR, snapshot)
 
 
 def test_a_leak_has_its_address_its_container_and_its_pod() -> None:

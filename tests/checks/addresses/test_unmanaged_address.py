@@ -1,6 +1,7 @@
 """Processes that hold an address whose container the runtime has forgotten."""
 
 from datetime import timedelta
+from functools import partial
 
 from agent.model.assessment import State
 from agent.model.finding import Severity
@@ -9,6 +10,7 @@ from tests import builders as b
 from tests.builders import CIDR, GONE, cni_result, empty_file, findings_of, gap_of, node, reservation, sandbox, without
 
 DETECTOR = "unmanaged_address"
+subjects = partial(b.subjects_of, DETECTOR)
 LOST = reservation("10.244.1.9")
 JAVA = Address("10.244.1.9", 4711, "java")
 PINNED = cni_result(GONE, "shop/cart", CIDR, namespace="/var/run/netns/cni-9")
@@ -17,10 +19,6 @@ MOUNTED = ["/run/netns/cni-8", "/run/netns/cni-9"]
 
 def messages(snapshot: Snapshot) -> list[str]:
     return [finding.message for finding in findings_of(DETECTOR, snapshot)]
-
-
-def subjects(snapshot: Snapshot) -> list[str]:
-    return [finding.subject for finding in findings_of(DETECTOR, snapshot)]
 
 
 def test_an_orphaned_process_is_reported_with_its_pid_and_command() -> None:

@@ -2,23 +2,21 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from agent.model.finding import Severity
-from agent.model.snapshot import Container, Node, Snapshot
+from agent.model.snapshot import Container, Node
 from tests import builders as b
 from tests.builders import CIDR, NOW, cni_result, findings_of, node, pod, reservation, scanned, without, without_api
 
 DETECTOR = "unreserved_pod_ip"
+subjects = partial(b.subjects_of, DETECTOR)
 CART = b.sandbox("4" * 64, "shop/cart")
 LONGEST_ADD = timedelta(minutes=4)
 DB = reservation("10.244.1.3", b.DB_ID)
 
 
 HERE = pod("shop/cart", "10.244.1.9")
-
-
-def subjects(snapshot: Snapshot) -> list[str]:
-    return [finding.subject for finding in findings_of(DETECTOR, snapshot)]
 
 
 def test_a_pod_whose_reservation_was_removed_is_reported() -> None:

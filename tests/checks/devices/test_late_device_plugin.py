@@ -1,16 +1,17 @@
 """A device plugin that has not registered again."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from agent.model.devices import TransitionKind
-from agent.model.finding import Finding
 from agent.model.snapshot import NodeDevices, NotRequested, Snapshot
 from tests import builders as b
 from tests.builders import KVM, NOW, WORKER, findings_of, node, plugin_socket, pod, registered, transition, without
 from tests.checks.reported import seconds
 
 DETECTOR = "late_device_plugin"
+only_finding, subjects = partial(b.the_finding, DETECTOR), partial(b.subjects_of, DETECTOR)
 STARTED, APPEARED = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
 
@@ -19,15 +20,6 @@ def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: 
     """A node whose kubelet started so many seconds ago, and wrote its checkpoint so many seconds ago."""
     devices = b.device_plugins(*records, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
     return node(device_plugins=devices, **others)
-
-
-def only_finding(snapshot: Snapshot) -> Finding:
-    (finding,) = findings_of(DETECTOR, snapshot)
-    return finding
-
-
-def subjects(snapshot: Snapshot) -> list[str]:
-    return [finding.subject for finding in findings_of(DETECTOR, snapshot)]
 
 
 BY_NODE_ONLY = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
-from agent.model.finding import Finding
 from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause, RejectionKind
 from agent.model.snapshot import NotRequested, Pod, Snapshot
 from tests import builders as b
@@ -23,6 +23,7 @@ NEW_WORDS = (
 )
 
 DETECTOR = "rejected_pod"
+only = partial(b.the_finding, DETECTOR)
 Things = PluginSocket | Registered | Allocation | DeviceTransition
 
 
@@ -304,11 +305,6 @@ def test_only_rejected_pods_that_remain_are_reported_and_deleted_ones_by_the_clo
 
 
 # Findings
-
-
-def only(*snapshots: Snapshot) -> Finding:
-    (finding,) = b.findings_of(DETECTOR, *snapshots)
-    return finding
 
 
 def storm(several: int, apart: float = 0, controller: str = "ReplicaSet/vm", first: float = 999) -> list[Pod]:
