@@ -3,7 +3,7 @@
 from datetime import timedelta
 from functools import partial
 
-from agent.model.finding import Finding, LeakCause, TrackedFinding
+from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.snapshot import Checkpoint, Container, Snapshot
 from tests import builders as b
 from tests.builders import CIDR, GONE, NOW, OLD, WEB_ID, empty_file, node, processes, reservation, scanned, without

@@ -5,11 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 from agent.exporters.json.scan import scan_document
-from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
+from agent.model.devices import TransitionKind
 from agent.model.snapshot import Known, NodeDevices, NotRequested, Snapshot
 from tests import builders as b
 from tests.builders import KVM, KVM_SOCKET, NOW, WORKER, allocation, findings_of, plugin_socket, registered, transition
-from tests.checks.reported import following, history_of, resources_of, seconds
+from tests.checks.reported import following, history_of, resources_of, seconds, with_plugins
 
 GPU, TPU = "nvidia.com/gpu", "example.org/tpu"
 STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
@@ -18,19 +18,10 @@ OLDER = seconds(8000)
 
 
 def snapshot_of(
-    *records: PluginSocket | Registered | Allocation | DeviceTransition,
-    kubelet: float | None = 30,
-    written: float | None = None,
-    at: float = 0,
-    **others: Any,
+    *records: Any, kubelet: float = 30, written: float | None = None, at: float = 0, **others: Any
 ) -> Snapshot:
     """A snapshot `at` seconds after NOW; the times of files are seconds before NOW."""
-    devices = b.device_plugins(
-        *records,
-        kubelet_socket=None if kubelet is None else seconds(kubelet),
-        checkpoint_written=None if written is None else seconds(written),
-    )
-    return b.node(device_plugins=devices, later=seconds(at), **others)
+    return with_plugins(*records, kubelet=kubelet, written=written, later=seconds(at), **others)
 
 
 def with_kvm(ago: float = 20, *devices: str, connected: bool | None = True, **others: Any) -> Snapshot:

@@ -8,7 +8,7 @@ from agent.model.devices import TransitionKind
 from agent.model.snapshot import NodeDevices, NotRequested, Snapshot
 from tests import builders as b
 from tests.builders import KVM, NOW, WORKER, findings_of, node, plugin_socket, pod, registered, transition, without
-from tests.checks.reported import seconds
+from tests.checks.reported import seconds, with_plugins
 
 DETECTOR = "late_device_plugin"
 only_finding, subjects = partial(b.the_finding, DETECTOR), partial(b.subjects_of, DETECTOR)
@@ -18,8 +18,7 @@ REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, Tran
 
 def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
     """A node whose kubelet started so many seconds ago, and wrote its checkpoint so many seconds ago."""
-    devices = b.device_plugins(*records, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
-    return node(device_plugins=devices, **others)
+    return with_plugins(*records, kubelet=kubelet, written=written, **others)
 
 
 BY_NODE_ONLY = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]

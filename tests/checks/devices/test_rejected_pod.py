@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -11,8 +10,7 @@ from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause, Reje
 from agent.model.snapshot import NotRequested, Pod, Snapshot
 from tests import builders as b
 from tests.builders import KVM, KVM_SOCKET, NOW, UPTIME, device_plugins, node, pod, refused_pod, registered, transition
-from tests.checks.reported import rejected_pods, seconds
-from tests.nodes import devices as lab
+from tests.checks.reported import rejected_pods, seconds, with_plugins
 
 STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
@@ -39,8 +37,7 @@ def snapshot_of(
     pods: Sequence[Pod], *records: Things, kubelet: float = 1000, written: float = 990, **others: Any
 ) -> Snapshot:
     there = (*(records or THE_RACE), b.plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
-    devices = device_plugins(*there, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
-    return node(*pods, device_plugins=devices, **others)
+    return with_plugins(*pods, *there, kubelet=kubelet, written=written, **others)
 
 
 def rejection_of(pod: Pod, *records: Things, **others: Any) -> RejectedPod:
@@ -137,7 +134,7 @@ def test_without_a_time_or_a_resource_or_after_a_clock_step_a_rejection_is_unver
     unsaid: tuple[dict[str, Any], ...] = ({"at": None}, {"resource": ""}, {"refused": RejectionKind.OTHER})
     check(*((UNVERIFIED, rejected(vm(995), **changes), THE_RACE) for changes in unsaid))
     stepped = replace(snapshot_of([vm(995)], *THE_RACE), uptime=seconds(500))
-    no_kubelet = node(vm(500), device_plugins=device_plugins(registered(KVM, "d0"), kubelet_socket=None))
+    no_kubelet = with_plugins(vm(500), registered(KVM, "d0"), kubelet=None, written=None)
     for snapshot in (stepped, no_kubelet):
         assert [rejected.cause for rejected in rejected_pods(snapshot)] == [UNVERIFIED]
     # A resource named like a socket belongs to that socket.
@@ -154,13 +151,13 @@ def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
     check((KUBELET_RESTART, vm(995), started), (EXHAUSTED, vm(500), started), written=100)
     check((UNVERIFIED, vm(500), (*started, transition(REGISTERED, KVM, ago=seconds(100), exact=False))))
     # Without a socket, only the message decides.
-    devices = device_plugins(registered(KVM, "d0"), kubelet_socket=seconds(1000), checkpoint_written=seconds(100))
     for kind, ago, expected in (
         (RejectionKind.INSUFFICIENT, 950, UNVERIFIED),
         (RejectionKind.NO_HEALTHY, 950, KUBELET_RESTART),
         (RejectionKind.NO_HEALTHY, 600, UNVERIFIED),
     ):
-        (rejected,) = rejected_pods(node(vm(ago, refused=kind), device_plugins=devices))
+        refused = vm(ago, refused=kind)
+        (rejected,) = rejected_pods(with_plugins(refused, registered(KVM, "d0"), kubelet=1000, written=100))
         assert rejected.cause is expected
     # The agent came later than all that, and the plugin has bound its socket once more.
     recreated = (
@@ -224,13 +221,11 @@ def test_a_plugin_absent_at_the_rejection_was_restarted_and_a_present_one_may_ha
     )
     dropped = (*THE_RACE, transition(DROPPED, KVM, ago=seconds(505)))
     for history, refused in ((gone, RejectionKind.INSUFFICIENT), (dropped, RejectionKind.UNREGISTERED)):
-        devices = device_plugins(*history, kubelet_socket=seconds(1000), checkpoint_written=seconds(990))
-        (absent,) = rejected_pods(node(vm(500, refused=refused), device_plugins=devices))
+        (absent,) = rejected_pods(with_plugins(vm(500, refused=refused), *history, kubelet=1000, written=990))
         assert absent.cause is PLUGIN_RESTART
     # Unhealthy devices of a present plugin are the cause.
     there: tuple[Things, ...] = (*THE_RACE, lost(505, exact=True), b.plugin_socket(ago=seconds(990.5)), registered(KVM))
-    devices = device_plugins(*there, kubelet_socket=seconds(1000), checkpoint_written=seconds(505))
-    (rejected,) = rejected_pods(node(vm(500), device_plugins=devices))
+    (rejected,) = rejected_pods(with_plugins(vm(500), *there, kubelet=1000, written=505))
     assert rejected.cause is RejectionCause.UNHEALTHY
     check((RejectionCause.UNHEALTHY, vm(500, refused=RejectionKind.NO_HEALTHY), THE_RACE))
 
@@ -252,23 +247,12 @@ def test_newer_kubelets_reject_pods_that_ran() -> None:
 
 
 def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:
-    """As on a real node: the plugin came 4.3 s late, and another pod took all devices at 11:41:12.114."""
-
-    def at(time: str) -> datetime:
-        return datetime.fromisoformat(f"2026-11-21T{time}+00:00")
-
-    words, time = f"Pod Allocate failed due to {lab.TOO_FEW}, which is unexpected", "2026-11-21T11:41:14Z"
-    first = replace(pod("shop/first"), started=at("11:41:13"))
-    for refused in (lab.refused("c-2", words, time), lab.refused("c-2", words, "", **lab.written_by_kubelet(time))):
-        snapshot = lab.lab(
-            refused,
-            first,
-            bound=at("11:41:02.422"),
-            socket=at("11:41:06.759"),
-            written=at("11:41:12.114"),
-            allocations=[Allocation(first.uid, "main", lab.KVM, ("d0", "d1", "d2"))],
-            at=at("11:43:12.114"),
-        )
+    """As on a real node: the plugin came 4.3 s late, and another pod took all devices 7.3 s later."""
+    first = replace(pod("shop/first"), started=NOW - seconds(119))
+    given = b.allocation("shop/first", KVM, "d0", "d1", "d2")
+    for refused in (vm(118), rejected(vm(118), by_api=True)):
+        records = (first, refused, given, b.plugin_socket(ago=seconds(125.241)), registered(KVM, "d0", "d1", "d2"))
+        snapshot = with_plugins(*records, kubelet=129.578, written=119.886)
         assert [rejected.cause for rejected in rejected_pods(snapshot)] == [EXHAUSTED]
 
 

@@ -1,39 +1,30 @@
 """Pods that run without the device they asked for."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from agent.model.devices import TransitionKind
 from agent.model.snapshot import Known, Pod, Snapshot
 from tests import builders as b
 from tests.builders import KVM, KVM_SOCKET, NOW, device_plugins, findings_of, gap_of, node, pod, transition, unavailable
+from tests.checks.reported import seconds, with_plugins
 
 DETECTOR = "started_without_device"
 RACE = (
-    transition(TransitionKind.KUBELET_STARTED, ago=timedelta(seconds=1000)),
-    transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET, ago=timedelta(seconds=980.5)),
-    transition(TransitionKind.REGISTERED, KVM, ago=timedelta(seconds=980)),
+    transition(TransitionKind.KUBELET_STARTED, ago=seconds(1000)),
+    transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET, ago=seconds(980.5)),
+    transition(TransitionKind.REGISTERED, KVM, ago=seconds(980)),
 )
 
 
 def snapshot_of(*records: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
-    pods = [record for record in records if isinstance(record, Pod)]
-    more = [record for record in records if not isinstance(record, Pod)]
-    devices = device_plugins(
-        *history,
-        b.plugin_socket(ago=timedelta(seconds=980.5)),
-        b.registered(KVM, "d0"),
-        *more,
-        kubelet_socket=timedelta(seconds=kubelet),
-        checkpoint_written=timedelta(seconds=written),
-    )
-    return node(*pods, device_plugins=devices)
+    there = (*history, b.plugin_socket(ago=seconds(980.5)), b.registered(KVM, "d0"))
+    return with_plugins(*there, *records, kubelet=kubelet, written=written)
 
 
 def vm(ago: float | None, resource: str = KVM, phase: str = "Running") -> Pod:
     """A pod that started so many seconds ago."""
-    started = None if ago is None else NOW - timedelta(seconds=ago)
+    started = None if ago is None else NOW - seconds(ago)
     return replace(pod("shop/vm", phase=phase), wants=(resource,), started=started)
 
 
@@ -47,20 +38,20 @@ def test_a_pod_started_before_the_registration_has_no_device() -> None:
         assert len(findings_of(DETECTOR, snapshot_of(vm(ago)))) == times
 
     # As on a real node: kubelet.sock of 11:51:41.462, a container of 11:51:41Z; the plugin came 5 s later.
-    history = (transition(TransitionKind.KUBELET_STARTED, ago=timedelta(seconds=999.538)), *RACE[1:])
+    history = (transition(TransitionKind.KUBELET_STARTED, ago=seconds(999.538)), *RACE[1:])
     (finding,) = findings_of(DETECTOR, snapshot_of(vm(1000), history=history, kubelet=999.538))
-    assert finding.since == NOW - timedelta(seconds=1000)
+    assert finding.since == NOW - seconds(1000)
     assert findings_of(DETECTOR, snapshot_of(vm(1001), history=history, kubelet=999.538)) == []
 
 
 def test_what_cannot_be_said_is_no_finding() -> None:
-    removed = device_plugins(*RACE, kubelet_socket=timedelta(seconds=1000))
+    removed = device_plugins(*RACE, kubelet_socket=seconds(1000))
     for why, snapshot in {
         "unknown start": snapshot_of(vm(None)),
         "terminated": snapshot_of(vm(990, phase="Failed")),
         "a resource without a plugin": snapshot_of(vm(990, resource="example.org/by-hand")),
         "allocations are unknown without a checkpoint": node(vm(990), device_plugins=removed),
-        "a start before a clock step": replace(snapshot_of(vm(990)), uptime=timedelta(seconds=500)),
+        "a start before a clock step": replace(snapshot_of(vm(990)), uptime=seconds(500)),
     }.items():
         assert findings_of(DETECTOR, snapshot) == [], why
 
