@@ -133,9 +133,7 @@ def test_an_unavailable_source_makes_only_its_dependents_unknown() -> None:
     # One proof of use is enough.
     assert state(without(node(LOST, KEPT), "addresses", "pods"), LOST.ip) is State.TEARDOWN_PENDING
     assert state(without(node(LOST, JAVA), "pods"), LOST.ip) is UNMANAGED
-
-
-def test_an_empty_file_names_no_sandbox() -> None:
+    # An empty file names no sandbox.
     old, recent = empty_file("10.244.1.9"), empty_file("10.244.1.8", age=timedelta(0))
     assert [state(node(old, recent), reserved.ip) for reserved in (old, recent)] == [LEAKED, CANDIDATE]
     assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is UNMANAGED, "configured"
@@ -157,9 +155,7 @@ def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
     assert {state(node(recent, strange, LOST, JAVA), reserved.ip) for reserved in (recent, strange, LOST)} == {
         UNMANAGED
     }
-
-
-def test_a_sandbox_is_classified_as_a_whole_across_networks() -> None:
+    # Across networks too.
     snapshot = node(LOST, SECOND, Address(SECOND.ip, 1, "java"))
     assert (state(snapshot, LOST.ip), state(snapshot, SECOND.ip, "storage")) == (UNMANAGED, UNMANAGED)
     unread = node(LOST, empty_file("10.244.1.10"), unread_networks=["storage"])
