@@ -141,9 +141,6 @@ def processes(
     )
 
 
-# Devices
-
-
 def plugin_socket(name: str = KVM_SOCKET, *, ago: timedelta = OLD, connected: bool | None = True) -> PluginSocket:
     """Say how long ago the plugin bound it."""
     return PluginSocket(name, NOW - ago, connected)
@@ -234,9 +231,6 @@ def late_plugins() -> DevicePlugins:
     )
 
 
-# Registration
-
-
 def worker(
     *taints: Taint, provider_id: str = "", age: timedelta | None = OLD, name: str = "worker-1", uid: str = WORKER_UID
 ) -> Node:
@@ -285,8 +279,6 @@ def shown(
     first = NOW - ago - timedelta(minutes=count - 1)
     return Watch(resource, evidence, 40, 7, count, first, NOW - ago, UPTIME - ago, server_version)
 
-
-# Volumes
 
 DISK: Final = "kubernetes.io/csi/disk.example.com^vol-7"
 CLOUD_DISK: Final = "kubernetes.io/aws-ebs/aws://zone-a/vol-8"

@@ -20,7 +20,6 @@ from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import State
 from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.report import Report
-from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import SOURCES, Node, NotRequested, Reservation
 from agent.model.watches import Evidence
 from tests import builders as b
@@ -68,9 +67,6 @@ class Syncs:
         return self.watched(after, **more).confirmed
 
 
-# Leaks
-
-
 def test_another_file_with_the_same_address_is_another_leak() -> None:
     for other in (
         replace(LOST, inode=LOST.inode + 1),
@@ -93,9 +89,6 @@ def test_a_leak_is_named_where_no_record_is_left() -> None:
     assert "of pod shop/cart-0" in leak.finding.message
     assert scanned(node(LOST)).unnamed == {LOST.container_id}
     assert report.unnamed == frozenset()
-
-
-# Other findings
 
 
 def test_a_finding_has_its_last_words_and_its_first_time() -> None:
@@ -131,9 +124,6 @@ def test_where_its_detector_has_a_gap_a_candidate_starts_over_and_a_confirmed_fi
     assert [despite.confirms(30, gap="node") for _ in range(2)] == [False, True]
 
 
-# Gaps
-
-
 def test_candidates_are_dropped_and_confirmed_leaks_stay_known_through_a_gap() -> None:
     for missing in (GAP, "reservations", "pods"):
         syncs = Syncs()
@@ -165,9 +155,6 @@ def test_a_leak_that_had_an_owner_or_no_file_during_a_gap_starts_over() -> None:
     assert list(syncs.state.observations) == [leaked_reservation.key(LOST)]
 
 
-# Clocks
-
-
 def test_a_clock_step_restarts_candidates_and_keeps_what_is_confirmed() -> None:
     old, watches = replace(LOST, mtime_ns=0), [shown()]
     for step in (-86400, -6, 6, 86400):
@@ -187,9 +174,6 @@ def test_a_clock_step_restarts_candidates_and_keeps_what_is_confirmed() -> None:
         assert [syncs.confirms(0), syncs.confirms(29, clock_set_by=step), syncs.confirms(1)] == [False, False, True]
     suspended = Syncs()  # the boot clock counts sleep, as the wall clock does
     assert [suspended.sync(after)[0].clock_stepped for after in (0, 8 * 3600)] == [False, False]
-
-
-# Detectors that cannot
 
 
 def broken(*_: object) -> None:
@@ -237,11 +221,8 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
         "unreserved_pod_ip", "shared_ip", "rejected_pod", "started_without_device", "unregistered_node",
         "replayed_watch", "detached_volume",
     }  # fmt: skip
-    assert report.assessment.leaked[0].ip == LOST.ip
+    assert [entry.ip for entry in report.assessment.leaked] == [LOST.ip]
     assert not scanned(without(without_api(node()), "containers")).complete
-
-
-# Commands
 
 
 def test_a_scan_confirms_what_both_snapshots_have() -> None:
@@ -261,9 +242,6 @@ def test_a_scan_confirms_what_both_snapshots_have() -> None:
     assert engine.needs_second_snapshot(node(reservations=[]), GRACE)
 
 
-# Numbers
-
-
 def test_a_healthy_node_has_no_findings_and_every_state_is_counted() -> None:
     report = scanned(node())
     assert (report.findings, report.gaps, report.unavailable, report.complete) == ((), (), (), True)
@@ -276,35 +254,6 @@ def test_a_healthy_node_has_no_findings_and_every_state_is_counted() -> None:
     (no_files,) = scanned(without(node(), "reservations")).networks
     assert (no_files.usable, no_files.reserved, no_files.free, no_files.states) == (253, None, None, None)
 
-
-def written(*subnets: str, first: str = "") -> list[RuntimeNetwork]:
-    sets = tuple((WrittenRange(subnet, first),) for subnet in subnets)
-    return [RuntimeNetwork("kubenet", ("bridge",), "host-local", ranges=sets)]
-
-
-def test_the_runtimes_configuration_has_the_range() -> None:
-    dual = [replace(b.WORKER, pod_cidrs=("10.244.1.0/24", "fd00::/120"))]
-    for networks, expected in (
-        (written("10.9.0.0/24", first="10.9.0.9"), ["10.9.0.9-10.9.0.254"]),
-        (written("usePodCidr"), ["10.244.1.1-10.244.1.254"]),
-        (written("usePodCidr", "usePodCidrIPv6"), ["10.244.1.1-10.244.1.254", "fd00::1-fd00::ff"]),
-    ):
-        (network,) = scanned(node(networks=networks, node=dual)).networks
-        assert [str(range_) for ranges in network.ranges or () for range_ in ranges] == expected
-    for subnet in ("usePodCidrIPv6", "10.9.0.0/31", "elsewhere"):
-        (network,) = scanned(node(networks=written(subnet))).networks
-        assert network.ranges is None
-    # The pod CIDR in place of a range needs the Node.
-    (network,) = scanned(without(node(networks=written("usePodCidr")), "node")).networks
-    assert network.ranges is None
-    cached = replace(b.cni_result(WEB_ID, "shop/web", network="storage"), uses_pod_cidr=True)
-    of_calico = node(cached, reservation("10.244.1.2", WEB_ID, network="storage"))
-    for snapshot, range_ in ((of_calico, "10.244.1.1-10.244.1.254"), (without(of_calico, "node"), None)):
-        (_, storage) = scanned(snapshot).networks
-        assert (str(storage.ranges[0][0]) if storage.ranges else None) == range_
-
-
-# Laws
 
 FILES = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(20, 24)]
 WATCHES = [shown(), shown(Evidence.REPLAYED), shown(Evidence.REPLAYED, "node")]

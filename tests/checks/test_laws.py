@@ -29,7 +29,7 @@ from tests.checks.strategies import device_nodes, volume_nodes
 from tests.strategies import moments, nodes, read_nodes, recordings
 
 EXAMPLES = settings.get_profile(settings.get_current_profile_name()).max_examples
-_LONGER, _LONGEST, _OF_EACH_KIND = (settings(max_examples=EXAMPLES * times) for times in (2, 4, 8))
+_LONGER, _LONGEST = (settings(max_examples=EXAMPLES * times) for times in (2, 4))
 any_nodes = st.one_of(nodes(), device_nodes(), volume_nodes())
 any_read_nodes = st.one_of(read_nodes(), device_nodes(), volume_nodes())
 
@@ -43,13 +43,13 @@ def leaked(report: Report) -> set[tuple[str, str]]:
     return {(entry.network, entry.ip) for entry in report.assessment.leaked}
 
 
-# Every detector
-
-
 def test_a_node_without_data_has_no_finding_but_a_gap_of_each_detector() -> None:
     report = scanned(dark_node())
     assert (report.findings, [gap.broken for gap in report.gaps]) == ((), [False] * len(DETECTORS))
     assert {gap.detector for gap in report.gaps} == {detector.NAME for detector in DETECTORS}
+    # The sources are the fields of a snapshot in the order in which they are read.
+    assert list(dict.fromkeys(name for name, _ in node().readings())) == list(SOURCES)
+    assert {reading.source for reading in dark_node().unavailable()} == set(SOURCES)
 
 
 @_LONGEST
@@ -162,15 +162,17 @@ def test_a_longer_grace_period_never_adds_a_leak(snapshot: Snapshot, grace: time
     assert leaked(longer) <= leaked(scanned(snapshot, grace=grace))
 
 
-# Silence
-
-
-@_OF_EACH_KIND
-@given(any_nodes, st.sampled_from(SOURCES), patiences)
-def test_unavailable_sources_never_add_a_finding_or_a_leak(snapshot: Snapshot, source: str, grace: timedelta) -> None:
+@settings(max_examples=EXAMPLES * 12)
+@given(st.one_of(any_nodes, any_read_nodes), st.sampled_from(SOURCES), patiences)
+def test_unavailable_sources_never_add_a_finding_or_a_leak_and_leave_a_gap_where_one_is_hidden(
+    snapshot: Snapshot, source: str, grace: timedelta
+) -> None:
+    """A detector that finds less because a source is unavailable leaves a gap; its gauge is absent, not 0."""
     complete, incomplete = scanned(snapshot, grace=grace), scanned(without(snapshot, source), grace=grace)
     assert finding_keys(incomplete) <= finding_keys(complete)
     assert leaked(incomplete) <= leaked(complete)
+    hidden = finding_keys(complete) - finding_keys(incomplete)
+    assert {detector for detector, *_ in hidden} <= {gap.detector for gap in incomplete.gaps}
 
 
 @_LONGEST
@@ -182,15 +184,6 @@ def test_an_unavailable_network_never_adds_a_leak(snapshot: Snapshot, grace: tim
         incomplete = scanned(replace(snapshot, reservations=stores), grace=grace)
         assert leaked(incomplete) <= leaked(complete)
         assert finding_keys(incomplete) <= finding_keys(complete)
-
-
-@_OF_EACH_KIND
-@given(any_read_nodes, st.sampled_from(SOURCES), patiences)
-def test_findings_hidden_by_unavailable_sources_leave_a_gap(snapshot: Snapshot, source: str, grace: timedelta) -> None:
-    """A detector that finds less because a source is unavailable leaves a gap; its gauge is absent, not 0."""
-    incomplete = scanned(without(snapshot, source), grace=grace)
-    hidden = finding_keys(scanned(snapshot, grace=grace)) - finding_keys(incomplete)
-    assert {detector for detector, *_ in hidden} <= {gap.detector for gap in incomplete.gaps}
 
 
 @given(nodes())
@@ -242,9 +235,6 @@ def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None
     assert all(reading.why in text for reading in report.unavailable)
 
 
-# Volumes
-
-
 @_LONGEST
 @given(volume_nodes())
 def test_each_finding_is_a_volume_in_use_and_not_attached_and_as_certain_as_it_says(snapshot: Snapshot) -> None:
@@ -260,9 +250,6 @@ def test_each_finding_is_a_volume_in_use_and_not_attached_and_as_certain_as_it_s
         if finding.confidence is not Confidence.MOUNTED:
             assert finding.since is not None
             assert NOW - finding.since >= timedelta(minutes=2 if finding.confidence is Confidence.CONFIRMED else 10)
-
-
-# Devices
 
 
 def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
@@ -325,9 +312,6 @@ def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> N
         assert refused.resource or refused.cause is RejectionCause.UNVERIFIED
 
 
-# Names of pods
-
-
 @given(recordings, st.data())
 def test_names_of_pods_change_names_only(recording: Recording, data: st.DataObject) -> None:
     def assessed(pods: dict[str, str] | None) -> Report:
@@ -351,9 +335,6 @@ def without_names(report: Report) -> list[object]:
         report.networks,
         report.confirmed_leaks,
     ]
-
-
-# Recordings
 
 
 one_recorded = st.builds(
@@ -387,8 +368,3 @@ def test_an_anonymous_recording_has_the_same_states_and_findings(recording: Reco
     hidden = anonymous(recording)
     assert verdicts(hidden) == verdicts(recording)
     assert (loads(dumps(recording)), loads(dumps(hidden))) == (recording, hidden)
-
-
-def test_the_sources_are_the_snapshot_fields_in_reading_order() -> None:
-    assert list(dict.fromkeys(name for name, _ in node().readings())) == list(SOURCES)
-    assert {reading.source for reading in dark_node().unavailable()} == set(SOURCES)

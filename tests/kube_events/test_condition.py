@@ -71,12 +71,10 @@ def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
     assert (condition["status"] == "False") == (not full and not has_gap)
 
 
-def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
+def test_the_condition_is_patched_every_five_minutes_and_when_it_changes() -> None:
     syncs = [without(node(), "node", "pods") if number == 30 else node() for number in range(41)]
     assert reasons(*syncs) == [AVAILABLE, AVAILABLE, UNKNOWN, AVAILABLE]
-
-
-def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
+    # A change is patched at once with its transition time.
     with stored() as agent:
         (first,) = agent.sync(node())
         assert first["lastTransitionTime"] == first["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"

@@ -31,9 +31,6 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["involvedObject"]["kind"] for event in events]
 
 
-# What they say
-
-
 def test_only_a_confirmed_finding_has_an_event() -> None:
     syncs, lost = Syncs(), node(reservation("10.244.1.9"))
     with stored() as agent:
@@ -143,9 +140,6 @@ def test_every_event_is_about_one_kind_and_one_object(snapshot: Snapshot) -> Non
     assert {event["reason"] for event in events} == names
     subjects = {(finding.detector, finding.network or finding.resource) for finding in findings}
     assert kinds(events).count("Node") == len(subjects)
-
-
-# How often they are sent
 
 
 def numbered(number: int, severity: Severity = WARNING) -> Finding:

@@ -118,9 +118,6 @@ def test_no_address_of_any_field_is_kept_and_every_field_is_read_back() -> None:
         anonymous(recorded(replace(node(), node_name=b"worker-1")))  # type: ignore[arg-type]
 
 
-# The report
-
-
 def recorded(*snapshots: Snapshot) -> Recording:
     return Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)
 
@@ -160,7 +157,7 @@ def test_no_reason_and_only_the_number_of_a_version_is_kept() -> None:
         assert re.fullmatch(shown, hidden.server_version)
 
 
-def test_both_names_of_a_migrated_volume_stay_those_of_one_volume() -> None:
+def test_names_that_decide_are_kept_of_migrated_volumes_and_of_controllers() -> None:
     for plugin, driver in (
         ("aws-ebs", "ebs.csi.aws.com"), ("azure-disk", "disk.csi.azure.com"), ("cinder", "cinder.csi.openstack.org"),
         ("gce-pd", "pd.csi.storage.gke.io"), ("portworx-volume", "pxd.portworx.com"), ("rbd", "rbd.csi.ceph.com"),
@@ -171,17 +168,12 @@ def test_both_names_of_a_migrated_volume_stay_those_of_one_volume() -> None:
             (hidden,) = anonymous(recorded(plain)).snapshots
             (name,) = the_node(hidden).volumes_in_use
             assert re.fullmatch(rf"{re.escape(prefix)}n\d+", name)
-
-
-def test_the_controllers_that_decide_an_outcome_are_kept() -> None:
+    # The controllers that decide an outcome are kept.
     kinds = ["ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet"]
     plain = node(pods=[refused_pod(f"shop/{kind}", controller=f"{kind}/acme") for kind in kinds])
     (hidden,) = anonymous(recorded(plain)).snapshots
     assert [pod.controller.partition("/")[0] for pod in hidden.pods.known()] == kinds
     assert "acme" not in repr(hidden)
-
-
-# Addresses
 
 
 def test_networks_of_the_runtime_keep_what_decides_their_ranges() -> None:
@@ -227,9 +219,6 @@ def test_ranges_keep_their_size_and_their_addresses(networks: list[Any], numbers
         assert here.prefixlen == there.prefixlen
     in_order = sorted(range(len(ips)), key=lambda place: int(ip_address(ips[place])))
     assert sorted(moved, key=lambda ip: int(ip_address(ip))) == [moved[place] for place in in_order]
-
-
-# Devices, registration
 
 
 def test_a_socket_that_is_named_after_its_resource_still_is() -> None:

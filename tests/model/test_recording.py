@@ -92,9 +92,6 @@ def test_it_is_recorded_whether_a_source_is_missing() -> None:
         assert hidden.checkpoints.missing is missing
 
 
-# Older versions
-
-
 def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> None:
     tree = json.loads(dumps(recording(NODE)))
     (snapshot,) = tree["snapshots"]

@@ -29,9 +29,6 @@ def why(snapshot: Snapshot) -> str:
     return b.classify_one(snapshot, LOST.ip).why
 
 
-# Owners
-
-
 def test_who_owns_an_address() -> None:
     assert {entry.state for entry in assessment(node()).reservations} == {IN_USE}
     almost = GONE[:-1] + "8"
@@ -86,9 +83,6 @@ def test_a_sandbox_whose_own_result_names_no_pod_may_be_another_programs() -> No
     assert lost(cni_result(GONE, "", network="storage")) is LEAKED
 
 
-# Age
-
-
 def test_an_ownerless_reservation_is_leaked_only_after_the_grace_period() -> None:
     for age, expected in (
         (b.GRACE - timedelta(seconds=1), CANDIDATE),
@@ -109,9 +103,6 @@ def test_an_ownerless_reservation_is_leaked_only_after_the_grace_period() -> Non
     for mtime_ns in (-(2**63), 2**63 - 1, 253402300800 * 10**9, 10**30, -(10**30)):
         expected = UNKNOWN if mtime_ns > 0 else LEAKED
         assert state(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip) is expected
-
-
-# Unread
 
 
 def test_an_unavailable_source_makes_only_its_dependents_unknown() -> None:
@@ -141,9 +132,6 @@ def test_an_unavailable_source_makes_only_its_dependents_unknown() -> None:
         assert state(without(node(old), *sources), old.ip) is LEAKED
 
 
-# Sandboxes with several addresses
-
-
 def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
     assert {state(node(LOST, V6), ip) for ip in (LOST.ip, V6.ip)} == {LEAKED}
     for owner in (Address(V6.ip, 1, "java"), pod("shop/cart", V6.ip)):
@@ -164,9 +152,6 @@ def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
     assert state(node(LOST, JAVA, unread_networks=["storage"]), LOST.ip) is UNMANAGED
 
 
-# Names
-
-
 def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
     cached, kept = cni_result(GONE, "shop/from-cni", b.CIDR), Checkpoint(GONE, "shop/from-checkpoint")
     listed = sandbox(GONE, "shop/from-docker")
@@ -177,9 +162,7 @@ def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
         ((kept, listed), "shop/from-docker"),
     ):
         assert b.classify_one(node(LOST, *records), LOST.ip).pod == name
-
-
-def test_files_not_written_by_host_local_are_listed_as_unrecognized() -> None:
+    # Files not written by host-local are listed as unrecognized.
     classified = b.classify_one(node(b.unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
     assert (classified.state, classified.why, classified.blocks) == (State.UNRECOGNIZED, "it is a directory", True)
     assert state(without(node(b.unrecognized("notes.txt")), "containers"), "notes.txt") is State.UNRECOGNIZED

@@ -129,9 +129,6 @@ def test_the_words_of_each_runtime_are_parsed() -> None:
         assert (failure.pod, failure.at) == ("shop/web", NOW)
 
 
-# Pods that find a range full
-
-
 def test_pods_that_find_the_range_full_contradict_an_ok() -> None:
     elsewhere = FULL.format("10.9.0.1-10.9.0.254")
     unknown = "range set 10.9.0.1-10.9.0.254, and no network that was checked has this range"
@@ -152,9 +149,6 @@ def test_pods_that_find_the_range_full_contradict_an_ok() -> None:
     assert (first.plugin, last.exhausted) == ("portmap", "10.244.1.2-10.244.1.254")
     snapshot = replace(treadmill(), sandbox_failures=Known((first, last)))
     assert "plugin portmap fails" in message(FAILING, snapshot)
-
-
-# Events
 
 
 def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:

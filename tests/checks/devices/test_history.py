@@ -24,11 +24,10 @@ def snapshot_of(
     return with_plugins(*records, kubelet=kubelet, written=written, later=seconds(at), **others)
 
 
-def with_kvm(ago: float = 20, *devices: str, connected: bool | None = True, **others: Any) -> Snapshot:
+def with_kvm(ago: float = 20, connected: bool | None = True, **others: Any) -> Snapshot:
     """A snapshot of a node whose only plugin bound its socket so many seconds before NOW."""
-    return snapshot_of(
-        plugin_socket(ago=seconds(ago), connected=connected), registered(KVM, *devices or ("d0",)), **others
-    )
+    socket = plugin_socket(ago=seconds(ago), connected=connected)
+    return snapshot_of(socket, registered(KVM, "d0"), **others)
 
 
 def transitions_of(snapshot: Snapshot) -> list[str]:
@@ -51,9 +50,6 @@ def is_registered(snapshot: Snapshot) -> Any:
 
 def delay(snapshot: Snapshot) -> Any:
     return resources_of(snapshot)[KVM]["registration_delay_seconds"]
-
-
-# Transitions of a snapshot
 
 
 def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
@@ -179,9 +175,6 @@ def test_a_clock_step_keeps_the_order_and_the_registrations() -> None:
     first, later = (snapshot_of(registered(GPU), at=at) for at in (0, 90))
     stepped = replace(later, taken_at=NOW - seconds(20))
     assert (up_for(following(first, stepped)), up_for(later)) == ("1m30s", "2m")
-
-
-# How a resource stands
 
 
 def test_sockets_are_mapped_by_naming_conventions_or_if_there_is_one_of_each() -> None:

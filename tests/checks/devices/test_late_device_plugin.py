@@ -95,8 +95,6 @@ def test_a_plugin_lost_later_has_a_minute_too() -> None:
         assert ["and lost it at" in finding.message for finding in found] == [True] * late
 
 
-# Replaced by another name of the same plugin
-
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 MIG_1, MIG_2 = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb"
 TUN, VSOCK = "devices.kubevirt.io/tun", "devices.kubevirt.io/vhost-vsock"
@@ -116,6 +114,22 @@ def test_a_resource_that_its_plugin_offers_under_another_name_is_not_late() -> N
     assert subjects(b.without_api(renamed())) == [], "the files are enough"
     restarted = transition(STARTED, ago=seconds(4010))  # a change of MIG may need one
     assert subjects(renamed(*BEFORE, restarted, transition(REGISTERED, SHARED, ago=seconds(4000)), GONE[1])) == []
+    # All names of a plugin may change at once: with time slicing, and with MIG on or off; with a reboot or without.
+    for before, after in (((GPU,), (SHARED,)), ((GPU,), (MIG_1, MIG_2)), ((MIG_1, MIG_2), (GPU,))):
+        for reboot in (False, True):
+            restarted = [transition(STARTED, ago=seconds(4010))] if reboot else []
+            history = (
+                BEFORE[0],
+                *(transition(REGISTERED, resource, ago=seconds(8990)) for resource in before),
+                *restarted,
+                *(transition(LOST, resource, ago=seconds(4005 - n)) for n, resource in enumerate(before) if not reboot),
+                *(transition(REGISTERED, resource, ago=seconds(4000)) for resource in after),
+                *(transition(DROPPED, resource, ago=seconds(3700)) for resource in before),
+            )
+            gone = [replace(WORKER, devices=tuple(NodeDevices(resource, 0, 0) for resource in before))]
+            now = (registered(resource, "g0") for resource in after)
+            kubelet = 4010 if reboot else 9000
+            assert subjects(snapshot_of(*history, *now, kubelet=kubelet, written=3700, node=gone)) == []
 
 
 def test_a_replaced_resource_is_late_while_it_is_requested_or_has_capacity_and_else_unknown() -> None:
@@ -150,10 +164,7 @@ def test_a_lost_resource_without_a_successor_is_late() -> None:
         renamed(*other_vendor, successor="amd.com/gpu"),
     ):
         assert GPU in subjects(snapshot)
-
-
-def test_what_another_plugin_of_the_vendor_adds_is_no_successor() -> None:
-    """KubeVirt has a plugin for each device, and they are upgraded: one returns, one is new, one stays away."""
+    # KubeVirt has a plugin for each device, and they are upgraded: one returns, one is new, one stays away.
     before = (
         transition(STARTED, ago=seconds(9000)),
         transition(REGISTERED, KVM, ago=seconds(8990)),
@@ -169,22 +180,3 @@ def test_what_another_plugin_of_the_vendor_adds_is_no_successor() -> None:
     ):
         snapshot = snapshot_of(*before, *history, *after, *now, kubelet=kubelet, written=7690, node=BY_NODE_ONLY)
         assert subjects(snapshot) == [KVM]
-
-
-def test_all_names_of_a_plugin_may_change_at_once() -> None:
-    """With time slicing, and when MIG is switched on or off; with a reboot of the node and without."""
-    for before, after in (((GPU,), (SHARED,)), ((GPU,), (MIG_1, MIG_2)), ((MIG_1, MIG_2), (GPU,))):
-        for reboot in (False, True):
-            restarted = [transition(STARTED, ago=seconds(4010))] if reboot else []
-            history = (
-                BEFORE[0],
-                *(transition(REGISTERED, resource, ago=seconds(8990)) for resource in before),
-                *restarted,
-                *(transition(LOST, resource, ago=seconds(4005 - n)) for n, resource in enumerate(before) if not reboot),
-                *(transition(REGISTERED, resource, ago=seconds(4000)) for resource in after),
-                *(transition(DROPPED, resource, ago=seconds(3700)) for resource in before),
-            )
-            gone = [replace(WORKER, devices=tuple(NodeDevices(resource, 0, 0) for resource in before))]
-            now = (registered(resource, "g0") for resource in after)
-            kubelet = 4010 if reboot else 9000
-            assert subjects(snapshot_of(*history, *now, kubelet=kubelet, written=3700, node=gone)) == []

@@ -65,9 +65,6 @@ SAY_SO = (RejectionKind.UNREGISTERED, RejectionKind.NO_HEALTHY, RejectionKind.PL
 """Messages that say that the kubelet did not have the plugin."""
 
 
-# The race
-
-
 def test_a_pod_rejected_between_kubelet_start_and_registration_lost_the_race() -> None:
     # A time covers its whole second: the plugin bound its socket 990.5 s ago, and was registered 990 s ago.
     expected = {1001: UNVERIFIED, 1000: KUBELET_RESTART, 992: KUBELET_RESTART, 991: UNVERIFIED, 990: EXHAUSTED}
@@ -143,9 +140,6 @@ def test_without_a_time_or_a_resource_or_after_a_clock_step_a_rejection_is_unver
     assert (refused.resource, refused.cause) == (KVM, KUBELET_RESTART)
 
 
-# A registration that was not observed in time: the agent started later
-
-
 def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
     started = THE_RACE[:1]
     check((KUBELET_RESTART, vm(995), started), (EXHAUSTED, vm(500), started), written=100)
@@ -171,9 +165,6 @@ def test_without_an_observed_registration_the_socket_bounds_the_race() -> None:
         (KUBELET_RESTART, vm(640, refused=RejectionKind.UNREGISTERED), recreated),
     )
     check((UNVERIFIED, vm(640), started), written=2000)
-
-
-# No race
 
 
 def lost(ago: float, *, exact: bool = False, observed: float | None = None) -> DeviceTransition:
@@ -256,9 +247,6 @@ def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> N
         assert [rejected.cause for rejected in rejected_pods(snapshot)] == [EXHAUSTED]
 
 
-# Which pods, and their outcome
-
-
 def deleted(ago: float) -> Pod:
     return replace(vm(995, controller="ReplicaSet/web", deleting=True), deletion=NOW - seconds(ago))
 
@@ -286,9 +274,6 @@ def test_only_rejected_pods_that_remain_are_reported_and_deleted_ones_by_the_clo
         assert [pod.pod_outcome for pod in rejected] == [PodOutcome.TERMINATING_STUCK] * stuck
     for other in (replace(vm(995), phase="Pending"), replace(vm(995), rejection=None)):
         assert rejected_pods(snapshot_of([other])) == ()
-
-
-# Findings
 
 
 def storm(several: int, apart: float = 0, controller: str = "ReplicaSet/vm", first: float = 999) -> list[Pod]:

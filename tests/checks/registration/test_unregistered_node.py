@@ -32,9 +32,6 @@ def deleted_node(**changes: Any) -> Snapshot:
     return node(**(usual | changes))
 
 
-# Gone
-
-
 def test_a_deleted_node_whose_kubelet_runs_is_critical() -> None:
     found = finding(deleted_node())
     assert (found.subject, found.severity, found.since) == ("Node worker-1", CRITICAL, NOW - MINUTE)
@@ -52,14 +49,12 @@ def test_a_deleted_node_whose_kubelet_runs_is_critical() -> None:
 
 def test_a_node_name_without_any_evidence_is_reported_as_wrong_and_is_no_finding() -> None:
     unknown = "the API server has no Node named worker-1"
+    other_name = registration(last_seen(), kubelet_name="worker-2", listed_pods=2)
     for known, why in (
         (registration(), unknown),
         (registration(last_seen(name="worker-2")), unknown),
         (registration(kubelet_name="worker-2"), unknown),
-        (
-            registration(last_seen(), kubelet_name="worker-2", listed_pods=2),
-            "check --node (the kubelet here uses the name worker-2)",
-        ),
+        (other_name, "check --node (the kubelet here uses the name worker-2)"),
         (registration(why="node.json: not JSON"), "; the last known Node cannot be read: node.json: not JSON"),
     ):
         assert why in gap_of(DETECTOR, deleted_node(registration=known))
@@ -106,13 +101,10 @@ def test_the_message_contains_the_autoscaler_status() -> None:
         ),
         (Autoscaler(long_unregistered=1), "; the autoscaler's status says: 1 for so long that it deletes them"),
         (Autoscaler(told=NOW), f"{of_now}no counts (whole cluster); "),
-        (Autoscaler(why="no permission to get it"), "status is unknown: no permission to get it; "),
     ):
         assert expected in finding(deleted_node(autoscaler=reported)).message
     assert "status" not in finding(deleted_node(autoscaler=Unavailable("autoscaler", "timed out"))).message
 
-
-# Without a provider ID
 
 CLOUD = Autoscaler(others=3, others_with_id=2)
 BARE = Autoscaler(others=3)
@@ -173,9 +165,6 @@ def test_bare_metal_has_no_finding_and_unavailable_data_is_never_treated_as_bare
     found, gap = b.findings_and_gap(DETECTOR, forbidden)
     assert (found, gap.why, gap.chosen) == ([], "autoscaler: may not `list` nodes", True)
     assert b.scanned(forbidden).complete
-
-
-# Another one than before, and about to be removed
 
 
 def test_a_changed_provider_id_is_reported_for_an_hour() -> None:

@@ -34,9 +34,6 @@ def verdict(finding: Finding) -> tuple[Confidence | None, Severity, str]:
     return finding.confidence, finding.severity, finding.pod
 
 
-# Confirmed
-
-
 def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
     finding = the(detached(waiting_pod(ago=2 * MINUTE)))
     assert (finding.confidence, finding.severity) == (Confidence.CONFIRMED, Severity.CRITICAL)
@@ -64,18 +61,13 @@ def test_the_message_says_whether_the_version_has_the_bug() -> None:
         assert "it is unknown whether this version of Kubernetes has the known bug" in message
 
 
-# Probable
-
-
 def test_waiting_longer_than_any_attach_takes_is_probable() -> None:
     for attached in (None, False):
         words = [Attachment(DISK, attached=attached, claim="shop/data-db-0")]
         finding = the(detached(waiting_pod(ago=10 * MINUTE), words=words))
         assert verdict(finding) == (Confidence.PROBABLE, Severity.WARNING, "shop/db-0")
         assert not findings(detached(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=words))
-
-
-def test_a_pod_without_claim_is_matched_by_volume_id() -> None:
+    # A pod without a claim is matched by the ID of its volume.
     for named, volume in (
         (CLOUD_DISK, CLOUD_DISK),
         ("nodeleak/disk/data", "nodeleak/disk/data"),  # flex
@@ -105,9 +97,6 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
     assert " and 3 more;" in many
 
 
-# Mounted
-
-
 def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
     (web, *_) = b.PODS
     finding = the(detached(mounts=[Mount(DISK), Mount(DISK, web.uid)]))
@@ -118,9 +107,6 @@ def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
         assert verdict(found) == (Confidence.MOUNTED, Severity.CRITICAL, "")
     ((found,), _) = findings_and_gap(DETECTOR, without(detached(mounts=[Mount(DISK)]), "pods"))
     assert found.confidence is Confidence.MOUNTED
-
-
-# Kubelet and controller disagree on CSI migration
 
 
 def test_a_volume_attached_under_its_other_name_is_not_missing_or_unknown() -> None:
@@ -154,9 +140,6 @@ def test_a_volume_attached_under_its_other_name_is_not_missing_or_unknown() -> N
     other = "kubernetes.io/csi/ebs.csi.aws.com^vol-9"
     using = node_using(CLOUD_DISK, other, attached=[other])
     assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).subject == f"volume {CLOUD_DISK}"
-
-
-# No alarm
 
 
 def test_no_finding() -> None:
@@ -200,9 +183,6 @@ def test_no_finding() -> None:
         "it waits for something else": detached(b.pod("shop/image", phase="Pending")),
     }.items():
         assert findings(snapshot) == [], why
-
-
-# Silence
 
 
 def test_unavailable_data_is_never_treated_as_attached() -> None:

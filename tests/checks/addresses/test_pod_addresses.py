@@ -1,4 +1,4 @@
-"""Pods whose address has no reservation."""
+"""Pods whose address has no reservation, and two running pods with one address."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +9,7 @@ from agent.model.snapshot import Container, Node
 from tests import builders as b
 from tests.builders import CIDR, NOW, cni_result, findings_of, node, pod, reservation, scanned, without, without_api
 
-DETECTOR = "unreserved_pod_ip"
+DETECTOR, SHARED = "unreserved_pod_ip", "shared_ip"
 subjects = partial(b.subjects_of, DETECTOR)
 CART = b.sandbox("4" * 64, "shop/cart")
 LONGEST_ADD = timedelta(minutes=4)
@@ -75,8 +75,6 @@ def test_each_family_and_each_network_needs_its_own_reservation_and_data() -> No
         assert why in b.gap_of(DETECTOR, snapshot)
 
 
-# Without the API server, by libcni's cache
-
 CART_RESULT = cni_result(CART.id, "shop/cart", CIDR)
 
 
@@ -126,3 +124,43 @@ def test_a_young_sandbox_has_an_address_if_it_has_a_container() -> None:
     old = replace(CART, created=int((NOW - LONGEST_ADD).timestamp()))
     assert len(subjects(node(old, HERE))) == 1
     assert subjects(node(replace(CART, created=old.created + 1), HERE)) == []
+
+
+def test_running_pods_with_one_address_are_one_finding() -> None:
+    assert findings_of(SHARED, node()) == []
+    (finding,) = findings_of(SHARED, node(CART, pod("shop/cart", "10.244.1.2")))
+    assert finding.identity == ("uid of shop/cart", "uid of shop/web")
+    for snapshot, count in (
+        (node(CART, pod("shop/cart", "10.244.1.2"), b.sandbox("5" * 64, "shop/pay"), pod("shop/pay", "10.244.1.2")), 3),
+        (node(CART, pod("shop/cart", "10.244.1.2", deleting=True)), 2),
+        (node(CART, pod("shop/cart", "fd00::9", "10.244.1.2")), 2),
+        (node(CART, pod("shop/cart", "10.244.1.2"), reservation("192.168.7.7", CART.id, ifname="net1")), 2),
+    ):
+        assert b.the_finding(SHARED, snapshot).message.startswith(f"{count} running pods have the address 10.244.1.2: ")
+    pods = [pod("shop/web", "10.244.1.2", "fd00::2"), pod("shop/cart", "10.244.1.2", "fd00::2")]
+    several = findings_of(SHARED, node(CART, pods=pods))
+    assert [finding.subject for finding in several] == [f"{ip} of shop/cart and shop/web" for ip in pods[0].ips]
+
+
+def test_addresses_that_only_seem_shared_are_no_finding() -> None:
+    agent = pod("kube-system/agent", "192.168.0.7", host_network=True)
+    for why, snapshot in {
+        "host network": node(CART, pod("shop/cart", "10.244.1.2", host_network=True)),
+        "the node's address": node(b.sandbox("4" * 64, "kube-system/agent"), agent),
+        "succeeded": node(CART, pod("shop/cart", "10.244.1.2", phase="Succeeded")),
+        "failed": node(CART, pod("shop/cart", "10.244.1.2", phase="Failed")),
+        "no sandbox": node(pod("shop/cart", "10.244.1.2")),
+        "sandbox stopped": node(b.sandbox("4" * 64, "shop/cart", "exited"), pod("shop/cart", "10.244.1.2")),
+        "no address": node(CART, pod("shop/cart")),
+        "named twice": node(CART, pod("shop/cart", "10.244.1.9", "10.244.1.9")),
+        "stale status": node(CART, pod("shop/cart", "10.244.1.2"), reservation("10.244.1.9", CART.id)),
+    }.items():
+        assert findings_of(SHARED, snapshot) == [], why
+
+
+def test_without_its_sources_it_is_unknown_whether_pods_share_an_address() -> None:
+    shared = node(CART, pod("shop/cart", "10.244.1.2"))
+    for source in ("containers", "pods", "reservations"):
+        assert b.gap_of(SHARED, without(shared, source)).startswith(source)
+    findings, gap = b.findings_and_gap(SHARED, without_api(shared))
+    assert (findings, gap.why, gap.chosen) == ([], "pods: --api=off", True)
