@@ -15,6 +15,7 @@ from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
+from agent.model.documents import Recording
 from agent.model.finding import Finding, SkippedCheck
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.registration import Expected, LastSeen, Registration, Removal, Taint
@@ -388,6 +389,10 @@ def node(
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
         **readings,
     )
+
+
+def recorded(*snapshots: Snapshot) -> Recording:
+    return Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)
 
 
 def the_node(snapshot: Snapshot) -> Node:

@@ -23,7 +23,7 @@ from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Known, Reservation, Snapshot
 from agent.model.volumes import Confidence
 from tests import builders as b
-from tests.builders import GRACE, NOW, dark_node, findings_of, node, pod, reservation, sandbox, scanned, without
+from tests.builders import GRACE, NOW, dark_node, node, pod, recorded, reservation, sandbox, scanned, without
 from tests.checks.reported import history_of, rejected_pods
 from tests.checks.strategies import device_nodes, volume_nodes
 from tests.strategies import moments, nodes, read_nodes, recordings
@@ -241,7 +241,7 @@ def test_each_finding_is_a_volume_in_use_and_not_attached_and_as_certain_as_it_s
     worker = b.the_node(snapshot)
     lost = {f"volume {volume}" for volume in worker.volumes_in_use if volume not in worker.volumes_attached}
     mounted = {f"volume {mount.volume}" for mount in snapshot.mounts.known()}
-    findings = findings_of("detached_volume", snapshot)
+    findings = b.findings_of("detached_volume", snapshot)
     assert not findings or (worker.ready and worker.controller_attach)
     for finding in findings:
         assert finding.subject in lost
@@ -337,14 +337,8 @@ def without_names(report: Report) -> list[object]:
     ]
 
 
-one_recorded = st.builds(
-    lambda snapshot: Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=(snapshot,)),
-    st.one_of(device_nodes(), volume_nodes()),
-)
-
-
 @_LONGER
-@given(st.one_of(recordings, one_recorded))
+@given(st.one_of(recordings, st.one_of(device_nodes(), volume_nodes()).map(recorded)))
 def test_an_anonymous_recording_has_the_same_states_and_findings(recording: Recording) -> None:
     def verdicts(recorded: Recording) -> list[Any]:
         report = engine.replay(recorded.snapshots * 2, grace=recorded.grace, confirm_after=timedelta(0))

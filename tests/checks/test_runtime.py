@@ -84,9 +84,9 @@ def test_runtimes_that_may_list_late_are_known_and_have_a_longer_grace_period() 
     beside = with_runtimes(node(), OF_DOCKER, early, named=DOCKER)
     assert runtime.unordered(beside) == (), "only that of the kubelet matters"
     # An unordered runtime has a longer grace period.
-    for version, early in (("1.6.8", State.CANDIDATE), ("1.6.9", State.LEAKED)):
+    for version, young in (("1.6.8", State.CANDIDATE), ("1.6.9", State.LEAKED)):
         ordered = replace(OF_CONTAINERD, version=version)
-        for age, expected in ((timedelta(minutes=14, seconds=59), early), (timedelta(minutes=15), State.LEAKED)):
+        for age, expected in ((timedelta(minutes=14, seconds=59), young), (timedelta(minutes=15), State.LEAKED)):
             snapshot = with_runtimes(node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}")
             assert state(snapshot, OLD) is expected
 

@@ -52,9 +52,7 @@ def test_the_condition_of_a_node() -> None:
     unread = NetworkStore("storage", unavailable("reservations"))
     both = replace(full, reservations=(*full.reservations, unread))
     assert reasons(both, both, both) == [EXHAUSTED]
-
-
-def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status() -> None:
+    # A node without kubenet gets no condition, and keeps no old status.
     why = NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
     for stored_status, expected in (("", []), ("True", [UNKNOWN])):
         elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=stored_status)

@@ -5,7 +5,6 @@ That everything written is read back is a law of all recordings (`tests/checks/t
 
 import json
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,22 +12,18 @@ import pytest
 from agent.model.anonymize import anonymous
 from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
-from agent.model.documents import Recording, dumps, loads
-from agent.model.snapshot import NotRequested, Snapshot, Unavailable
-from tests.builders import GRACE, device_plugins, node, refused_pod, reservation, scanned, transition
+from agent.model.documents import dumps, loads
+from agent.model.snapshot import NotRequested, Unavailable
+from tests.builders import device_plugins, node, recorded, refused_pod, reservation, scanned, transition
 
 NODE = node(
     reservation("10.244.1.9"), refused_pod("vms/vm-1"), device_plugins=device_plugins(transition(TransitionKind.LOST))
 )
 
 
-def recording(*snapshots: Snapshot) -> Recording:
-    return Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)
-
-
 def changed(*path: str | int, value: Any = None, lost: bool = False) -> str:
     """Return the recording with a value replaced, or without it."""
-    tree = parent = json.loads(dumps(recording(NODE)))
+    tree = parent = json.loads(dumps(recorded(NODE)))
     for step in path[:-1]:
         parent = parent[step]
     parent[path[-1]] = value
@@ -85,7 +80,7 @@ def test_a_damaged_recording_is_reported_with_the_position() -> None:
 def test_it_is_recorded_whether_a_source_is_missing() -> None:
     for missing in (False, True):
         unread = Unavailable("checkpoints", "no such directory", missing)
-        read = loads(dumps(recording(replace(node(), checkpoints=unread))))
+        read = loads(dumps(recorded(replace(node(), checkpoints=unread))))
         assert read.snapshots[0].checkpoints == unread
         (hidden,) = loads(dumps(anonymous(read))).snapshots
         assert isinstance(hidden.checkpoints, Unavailable)
@@ -93,7 +88,7 @@ def test_it_is_recorded_whether_a_source_is_missing() -> None:
 
 
 def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> None:
-    tree = json.loads(dumps(recording(NODE)))
+    tree = json.loads(dumps(recorded(NODE)))
     (snapshot,) = tree["snapshots"]
     sources = ("device_plugins", "watches", "registration", "autoscaler", "mounts", "attachments")
     for field in (*sources, "api_skew", "server_version"):
@@ -111,4 +106,4 @@ def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> Non
     assert old.server_version == ""
     assert scanned(old).complete
     # What a later version wrote besides is ignored.
-    assert loads(changed("weather", value="fine")) == recording(NODE)
+    assert loads(changed("weather", value="fine")) == recorded(NODE)

@@ -41,21 +41,15 @@ def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
     assert only_finding(b.without_api(in_files)).message.endswith("the kubelet no longer offers it"), "files are enough"
     (finding,), gap = b.findings_and_gap(DETECTOR, without(in_files, "node"))
     assert (finding.subject, gap.why) == (KVM, "node: it gave no word")
-
-
-def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_kubelet_no_longer_lists_it() -> None:
+    # A plugin of earlier snapshots is late even if the kubelet no longer lists it.
     known = (transition(STARTED, ago=seconds(9000)), transition(REGISTERED, KVM))
     assert subjects(node(device_plugins=b.device_plugins(*known, kubelet_socket=seconds(100)))) == [KVM]
-    dropped = (
-        transition(REGISTERED, KVM, ago=seconds(900)),
-        transition(STARTED, ago=seconds(305)),
-        transition(DROPPED, KVM, ago=seconds(3)),
-    )
-    finding = only_finding(snapshot_of(*dropped, kubelet=305, written=3))
+    kept = (transition(REGISTERED, KVM, ago=seconds(900)), transition(STARTED, ago=seconds(305)))
+    finding = only_finding(snapshot_of(*kept, transition(DROPPED, KVM, ago=seconds(3)), kubelet=305, written=3))
     assert (finding.subject, finding.since) == (KVM, NOW - seconds(305)), "it does not end with the kubelet's patience"
 
 
-def test_what_is_not_a_late_plugin() -> None:
+def test_what_is_not_a_late_plugin_and_how_its_socket_is_described() -> None:
     untold = plugin_socket(ago=seconds(800), connected=None)
     for why, snapshot in {
         "it is back": snapshot_of(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889),
@@ -75,9 +69,7 @@ def test_what_is_not_a_late_plugin() -> None:
     }.items():
         assert subjects(snapshot) == [], why
     assert subjects(snapshot_of(untold, registered(KVM), kubelet=100, written=50)) == [KVM]
-
-
-def test_the_message_describes_the_socket() -> None:
+    # The message describes the socket.
     for connected, words in ((False, "the kubelet is not connected to its plugin's socket"), (None, "exists;")):
         snapshot = snapshot_of(plugin_socket(ago=seconds(90), connected=connected), registered(KVM, "d0"), kubelet=100)
         assert words in only_finding(snapshot).message
@@ -112,16 +104,15 @@ def renamed(*records: Any, successor: str = SHARED, **others: Any) -> Snapshot:
 def test_a_resource_that_its_plugin_offers_under_another_name_is_not_late() -> None:
     assert subjects(renamed()) == []
     assert subjects(b.without_api(renamed())) == [], "the files are enough"
-    restarted = transition(STARTED, ago=seconds(4010))  # a change of MIG may need one
-    assert subjects(renamed(*BEFORE, restarted, transition(REGISTERED, SHARED, ago=seconds(4000)), GONE[1])) == []
+    restart = transition(STARTED, ago=seconds(4010))  # a change of MIG may need one
+    assert subjects(renamed(*BEFORE, restart, transition(REGISTERED, SHARED, ago=seconds(4000)), GONE[1])) == []
     # All names of a plugin may change at once: with time slicing, and with MIG on or off; with a reboot or without.
     for before, after in (((GPU,), (SHARED,)), ((GPU,), (MIG_1, MIG_2)), ((MIG_1, MIG_2), (GPU,))):
         for reboot in (False, True):
-            restarted = [transition(STARTED, ago=seconds(4010))] if reboot else []
             history = (
                 BEFORE[0],
                 *(transition(REGISTERED, resource, ago=seconds(8990)) for resource in before),
-                *restarted,
+                *([restart] if reboot else []),
                 *(transition(LOST, resource, ago=seconds(4005 - n)) for n, resource in enumerate(before) if not reboot),
                 *(transition(REGISTERED, resource, ago=seconds(4000)) for resource in after),
                 *(transition(DROPPED, resource, ago=seconds(3700)) for resource in before),

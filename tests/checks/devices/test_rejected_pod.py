@@ -103,7 +103,7 @@ def test_a_time_of_the_api_server_is_as_uncertain_as_the_clock_skew() -> None:
     )
 
 
-def test_the_last_kubelet_start_before_the_rejection_counts() -> None:
+def test_the_last_kubelet_start_before_the_rejection_counts_or_the_boot_that_caused_it() -> None:
     before = (transition(STARTED, ago=seconds(5000)), transition(REGISTERED, KVM, ago=seconds(4990)))
     verdicts = ((5001, UNVERIFIED), (4995, KUBELET_RESTART), (3000, EXHAUSTED), (995, KUBELET_RESTART))
     check(
@@ -113,9 +113,7 @@ def test_the_last_kubelet_start_before_the_rejection_counts() -> None:
     refused = rejection_of(vm(1010), transition(STARTED, ago=seconds(1015)), *THE_RACE)
     assert refused.cause is KUBELET_RESTART
     assert f"{KVM} was not registered before the kubelet started again" in refused.why
-
-
-def test_a_boot_is_the_cause_of_the_kubelet_start() -> None:
+    # A boot is the cause of the kubelet's start.
     snapshot = snapshot_of([vm(995)], transition(GONE, socket="x", ago=UPTIME))
     for uptime, expected in ((1060, RejectionCause.NODE_REBOOT), (1000 + 16 * 60, KUBELET_RESTART)):
         assert [rejected.cause for rejected in rejected_pods(replace(snapshot, uptime=seconds(uptime)))] == [expected]

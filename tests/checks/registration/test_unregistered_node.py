@@ -47,7 +47,7 @@ def test_a_deleted_node_whose_kubelet_runs_is_critical() -> None:
         assert "the kubelet has not registered it since its start at 2026-02-24 20:00:00Z: check its log" in message
 
 
-def test_a_node_name_without_any_evidence_is_reported_as_wrong_and_is_no_finding() -> None:
+def test_without_evidence_or_time_to_register_there_is_no_finding() -> None:
     unknown = "the API server has no Node named worker-1"
     other_name = registration(last_seen(), kubelet_name="worker-2", listed_pods=2)
     for known, why in (
@@ -58,9 +58,7 @@ def test_a_node_name_without_any_evidence_is_reported_as_wrong_and_is_no_finding
         (registration(why="node.json: not JSON"), "; the last known Node cannot be read: node.json: not JSON"),
     ):
         assert why in gap_of(DETECTOR, deleted_node(registration=known))
-
-
-def test_a_kubelet_that_just_started_has_time_to_register() -> None:
+    # A kubelet that just started has time to register.
     for up, seen, reported in ((59, 300, False), (60, 300, True), (59, 30, True)):  # the last had registered
         started, last = [processes(kubelet=up * SECOND)], registration(last_seen(seen * SECOND))
         assert bool(findings_of(DETECTOR, deleted_node(processes=started, registration=last))) is reported
