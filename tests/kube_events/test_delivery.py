@@ -98,7 +98,7 @@ def test_no_sync_waits_for_a_hanging_server_and_excess_messages_are_dropped() ->
         server.closing.set()
 
 
-def test_a_throttled_request_is_made_once_more() -> None:
+def test_a_throttled_request_is_made_once_more_and_then_dropped() -> None:
     for throttled in ("POST", "PATCH"):
         store, busy = Store(), [no("429 Too Many Requests", "slow down")]
 
@@ -113,16 +113,14 @@ def test_a_throttled_request_is_made_once_more() -> None:
             assert agent.sent() == 2
         assert [request.method for request in server.requests] == sorted(["POST", "PATCH", throttled], reverse=True)
         assert (agent.dropped, agent.warned, len(store.events)) == ({}, [], 1)
-
-
-def test_a_request_throttled_twice_is_dropped_and_stop_interrupts_the_wait() -> None:
-    throttled = [no("429 Too Many Requests", "slow down")]
-    with FakeServer(lambda _: throttled) as server, started(server.url) as agent:
+    # One throttled twice is dropped, and stop interrupts the wait.
+    always_busy = [no("429 Too Many Requests", "slow down")]
+    with FakeServer(lambda _: always_busy) as server, started(server.url) as agent:
         agent.deliver(leak(2))
         assert agent.dropped == {"throttled": 1}
         assert len(server.requests) == 2
     assert agent.warned == [("event", "throttled", "API server: 429 slow down")]
-    with FakeServer(lambda _: throttled) as server, started(server.url, retry_after=3600.0) as agent:
+    with FakeServer(lambda _: always_busy) as server, started(server.url, retry_after=3600.0) as agent:
         agent.export(leak(2))
         until(lambda: server.requests, "it is asked")
         agent.delivery.stop()

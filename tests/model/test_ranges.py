@@ -18,7 +18,7 @@ def summary(*sets: tuple[WrittenRange, ...], taken: tuple[str, ...] = ()) -> Net
     return found
 
 
-def test_usable_addresses_exclude_network_broadcast_and_gateway() -> None:
+def test_usable_addresses_exclude_network_broadcast_and_gateway_and_free_ones_have_no_file() -> None:
     for subnet, range_, count in (
         ("10.253.6.128/25", "10.253.6.129-10.253.6.254", 125),
         ("10.244.1.0/24", "10.244.1.1-10.244.1.254", 253),
@@ -34,9 +34,7 @@ def test_usable_addresses_exclude_network_broadcast_and_gateway() -> None:
     # A gateway outside the range uses no address.
     for gateway, count in (("10.0.0.1", 10), ("10.0.0.15", 9)):
         assert summary((WrittenRange("10.0.0.0/24", "10.0.0.10", "10.0.0.19", gateway),)).usable == count
-
-
-def test_free_addresses_are_those_without_a_file() -> None:
+    # Free ones are those without a file.
     first, second = WrittenRange("10.0.0.0/29"), WrittenRange("10.1.0.0/29")
     taken = ("10.0.0.2", "10.0.0.3", "10.0.0.1", "10.0.0.7", "10.9.9.9", "fd00::2")
     for sets, files, usable, free in (

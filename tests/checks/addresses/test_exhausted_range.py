@@ -58,9 +58,7 @@ def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
     # A cordoned node gets no more pods.
     cordoned = replace(SMALL_NODE, max_pods=5, unschedulable=True)
     assert [len(messages(node(*leaks(4, last), node=[cordoned]))) for last in (13, 14)] == [0, 1]
-
-
-def test_which_files_take_an_address() -> None:
+    # Which files take an address.
     for other in (reservation("10.244.1.1"), reservation("10.250.0.9"), reservation("fd00::9")):
         assert messages(small(*leaks(4, 13), other)) == []
     assert messages(node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []

@@ -97,9 +97,7 @@ def test_the_daemon_releases_nothing_and_a_person_may() -> None:
         snapshot = with_waiting_pod(node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))]))
         assert (Reason.PLUGIN_FAILING in refused(snapshot, daemon)) is waits
         assert bool(findings_of(FAILING, snapshot)) is waits
-
-
-def test_the_advice_about_leaks_begins_with_the_plugin() -> None:
+    # The advice about leaks begins with the plugin.
     mend = "Mend the CNI plugin that fails first"
     assert mend in " ".join(scan_table(scanned(treadmill())).split())
     assert mend not in " ".join(scan_table(scanned(node(reservation("10.244.1.99")))).split())

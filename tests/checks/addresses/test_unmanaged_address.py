@@ -21,7 +21,7 @@ def messages(snapshot: Snapshot) -> list[str]:
     return [finding.message for finding in findings_of(DETECTOR, snapshot)]
 
 
-def test_an_orphaned_process_is_reported_with_its_pid_and_command() -> None:
+def test_an_orphaned_process_or_namespace_is_reported_with_what_it_is() -> None:
     (finding,) = findings_of(DETECTOR, node(LOST, JAVA, cni_result(GONE, "shop/cart", CIDR)))
     assert (finding.subject, finding.pod) == ("kubenet/10.244.1.9", "shop/cart")
     (another,) = findings_of(DETECTOR, node(LOST, Address(JAVA.ip, 4712, "java")))
@@ -33,9 +33,7 @@ def test_an_orphaned_process_is_reported_with_its_pid_and_command() -> None:
     second = reservation("10.99.0.9", network="storage", ifname="net1")
     both = node(LOST, JAVA, second, Address("10.99.0.9", 4711, "java"))
     assert subjects(both) == ["kubenet/10.244.1.9", "storage/10.99.0.9"]
-
-
-def test_a_mounted_namespace_without_a_process_is_reported_with_its_path() -> None:
+    # A mounted namespace without a process has its path.
     (message,) = messages(node(LOST, PINNED, mounted_namespaces=MOUNTED))
     assert message.startswith("network namespace /run/netns/cni-9 (without a process) uses 10.244.1.9, which")
     both = node(LOST, reservation("fd00::9"), PINNED, mounted_namespaces=MOUNTED)

@@ -114,7 +114,7 @@ def without_id(age: timedelta = OLD, *taints: Taint, **changes: Any) -> Snapshot
     return node(node=[worker(*taints, age=age)], **(usual | changes))
 
 
-def test_a_missing_provider_id_is_the_more_severe_the_sooner_the_instance_may_be_deleted() -> None:
+def test_a_missing_provider_id_is_explained_and_the_more_severe_the_sooner_the_instance_may_be_deleted() -> None:
     for age, severities in (
         (3 * MINUTE - SECOND, []),
         (3 * MINUTE, [WARNING]),
@@ -131,9 +131,7 @@ def test_a_missing_provider_id_is_the_more_severe_the_sooner_the_instance_may_be
     # The age is measured by the clock of the API server.
     assert finding(replace(without_id(2 * MINUTE), api_skew=MINUTE)).severity is WARNING
     assert findings_of(DETECTOR, replace(without_id(3 * MINUTE), api_skew=-MINUTE)) == []
-
-
-def test_the_message_explains_why_a_provider_id_is_needed() -> None:
+    # The message explains why it is needed.
     had_one = last_seen(provider_id="", earlier_id=INSTANCE)
     for snapshot, why in (
         (without_id(RECENT), "2 of 3 other nodes have one"),
@@ -147,9 +145,9 @@ def test_the_message_explains_why_a_provider_id_is_needed() -> None:
             )
         ),
     ):
-        found = finding(snapshot)
-        assert f", and needs one: {why}; a cluster-autoscaler may delete the instance from about 2026" in found.message
-        assert (found.subject, found.since) == ("provider ID of worker-1", NOW - RECENT)
+        late = finding(snapshot)
+        assert f", and needs one: {why}; a cluster-autoscaler may delete the instance from about 2026" in late.message
+        assert (late.subject, late.since) == ("provider ID of worker-1", NOW - RECENT)
 
 
 def test_bare_metal_has_no_finding_and_unavailable_data_is_never_treated_as_bare_metal() -> None:

@@ -46,9 +46,7 @@ def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
     # An earlier attach error hides nothing.
     told_before = attachments(ATTACHED, failed_pods=["uid of shop/db-0"])
     assert the(detached(waiting_pod(), attachments=told_before)).confidence is Confidence.CONFIRMED
-
-
-def test_the_message_says_whether_the_version_has_the_bug() -> None:
+    # The message says whether the version has the bug.
     for versions, words in (
         (("v1.9.3", "v1.20.2", "v1.22.13", "v1.23.10-gke.100", "v1.24.4", "v1.25.0"), "has the known bug"),
         (("v1.22.14", "v1.23.11+k3s1", "v1.24.5", "v1.25.1", "v1.26.0", "1.36.3", "v2.0.0"), "has the known fixes"),
