@@ -270,8 +270,8 @@ def test_only_rejected_pods_that_remain_are_reported_and_deleted_ones_by_the_clo
     for ago, skew, stuck in ((60, 0, False), (61, 0, True), (50, 30, True), (70, -30, False)):
         rejected = rejected_pods(replace(snapshot_of([deleted(ago)]), api_skew=seconds(skew)))
         assert [pod.pod_outcome for pod in rejected] == [PodOutcome.TERMINATING_STUCK] * stuck
-    for other in (replace(vm(995), phase="Pending"), replace(vm(995), rejection=None)):
-        assert rejected_pods(snapshot_of([other])) == ()
+    for other in (replace(refused_pod("shop/a"), phase="Pending"), replace(refused_pod("shop/b"), rejection=None)):
+        assert [pod.pod for pod in rejected_pods(snapshot_of([other, vm(995)]))] == ["shop/vm"]
 
 
 def storm(several: int, apart: float = 0, controller: str = "ReplicaSet/vm", first: float = 999) -> list[Pod]:

@@ -103,6 +103,7 @@ def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
     for attached in (attachments(), b.unavailable("attachments")):  # no waiting, and no known pod
         found = the(detached(waiting_pod(), mounts=[Mount(DISK)], attachments=attached))
         assert verdict(found) == (Confidence.MOUNTED, Severity.CRITICAL, "")
+        assert f"{DISK} is mounted but missing" in found.message
     ((found,), _) = findings_and_gap(DETECTOR, without(detached(mounts=[Mount(DISK)]), "pods"))
     assert found.confidence is Confidence.MOUNTED
 
