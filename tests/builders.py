@@ -8,16 +8,17 @@ No device plugin runs on it; `node(device_plugins=device_plugins(plugin_socket()
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from agent.checks import engine
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
+from agent.model.documents import Recording
 from agent.model.finding import Finding, SkippedCheck
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.registration import Autoscaler, Expected, LastSeen, Registration, Removal, Taint
+from agent.model.registration import Expected, LastSeen, Registration, Removal, Taint
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Limits, Refusal
 from agent.model.report import Report
@@ -44,9 +45,7 @@ from agent.model.snapshot import (
 from agent.model.volumes import Attachment, Attachments, Mount
 from agent.model.watches import Evidence, Watch
 
-T = TypeVar("T")
 Thing: TypeAlias = Reservation | UnrecognizedEntry | Container | Checkpoint | CniResult | Address | Pod | Mount
-Given: TypeAlias = Iterable[T] | Unavailable | NotRequested | None
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
 UPTIME: Final = timedelta(days=30)
@@ -76,10 +75,6 @@ NON_ADDRESS_SOURCES: Final = (
 
 WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
 """The sandboxes of the two pods, and one that nobody knows any more."""
-
-
-KUBENET_NETWORK: Final = RuntimeNetwork("kubenet", ("bridge",), "host-local")
-"""As the kubelet's flag names it."""
 
 
 def reservation(
@@ -145,9 +140,6 @@ def processes(
         kubelet=None if kubelet is None else NOW - kubelet,
         docker=None if docker is None else NOW - docker,
     )
-
-
-# Devices
 
 
 def plugin_socket(name: str = KVM_SOCKET, *, ago: timedelta = OLD, connected: bool | None = True) -> PluginSocket:
@@ -240,9 +232,6 @@ def late_plugins() -> DevicePlugins:
     )
 
 
-# Registration
-
-
 def worker(
     *taints: Taint, provider_id: str = "", age: timedelta | None = OLD, name: str = "worker-1", uid: str = WORKER_UID
 ) -> Node:
@@ -292,8 +281,6 @@ def shown(
     return Watch(resource, evidence, 40, 7, count, first, NOW - ago, UPTIME - ago, server_version)
 
 
-# Volumes
-
 DISK: Final = "kubernetes.io/csi/disk.example.com^vol-7"
 CLOUD_DISK: Final = "kubernetes.io/aws-ebs/aws://zone-a/vol-8"
 
@@ -317,7 +304,6 @@ def attachments(*words: Attachment, failed_pods: Iterable[str] = (), not_request
     return Attachments(words, tuple(failed_pods), tuple(not_requested))
 
 
-RESERVATIONS: Final = (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID))
 CHECKPOINTS: Final = (Checkpoint(WEB_ID, "shop/web"), Checkpoint(DB_ID, "shop/db"))
 CONTAINERS: Final = (
     sandbox(WEB_ID, "shop/web"),
@@ -326,7 +312,6 @@ CONTAINERS: Final = (
     Container("b" * 64, "running", 0, "shop/web", "uid of shop/web", sandbox=False),
     Container("c" * 64, "exited", 0, "", "", sandbox=False),
 )
-CNI_RESULTS: Final = (cni_result(WEB_ID, "shop/web", CIDR), cni_result(DB_ID, "shop/db", CIDR))
 ADDRESSES: Final = (
     Address("10.244.1.1", 1, "systemd"),
     Address("10.244.1.2", 71, "nginx"),
@@ -347,76 +332,67 @@ WORKER: Final = Node(
     ready=True,
     controller_attach=True,
 )
-REGISTERED: Final = Registration(last=LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
 NO_DEVICES: Final = device_plugins()
+_HEALTHY: Final[dict[str, Any]] = {
+    "reservations": (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID)),
+    "checkpoints": CHECKPOINTS,
+    "containers": CONTAINERS,
+    "runtimes": (ContainerRuntime(DOCKER),),
+    "networks": (RuntimeNetwork("kubenet", ("bridge",), "host-local"),),  # as the kubelet's flag names it
+    "cni_results": (cni_result(WEB_ID, "shop/web", CIDR), cni_result(DB_ID, "shop/db", CIDR)),
+    "addresses": ADDRESSES,
+    "mounted_namespaces": (),
+    "pods": PODS,
+    "node": (WORKER,),
+    "processes": (processes(),),
+    "device_plugins": NO_DEVICES,
+    "registration": Registration(last=LastSeen("worker-1", WORKER_UID, INSTANCE, NOW)),
+    "autoscaler": NotRequested("autoscaler", "the node is registered"),
+    "watches": (),
+    "mounts": (),
+    "attachments": Attachments(),
+}
+_KINDS: Final[dict[str, type]] = {
+    "reservations": Reservation, "checkpoints": Checkpoint, "containers": Container, "cni_results": CniResult,
+    "addresses": Address, "pods": Pod, "mounts": Mount,
+}  # fmt: skip
 
 
 def node(
     *records: Thing,
-    reservations: Given[Reservation] = None,
-    checkpoints: Given[Checkpoint] = None,
-    containers: Given[Container] = None,
-    cni_results: Given[CniResult] = None,
-    addresses: Given[Address] = None,
-    mounted_namespaces: Given[str] = None,
-    pods: Given[Pod] = None,
-    node: Given[Node] = None,
-    processes: Given[ProcessStartTimes] = None,
-    runtimes: Given[ContainerRuntime] = None,
-    networks: Given[RuntimeNetwork] = None,
-    device_plugins: DevicePlugins | Unavailable | NotRequested | None = None,
-    registration: Registration | Unavailable | NotRequested | None = None,
-    autoscaler: Autoscaler | Unavailable | NotRequested | None = None,
-    watches: Given[Watch] = None,
-    mounts: Given[Mount] = None,
-    attachments: Attachments | Unavailable | NotRequested | None = None,
     unread_networks: Iterable[str] = (),
     later: timedelta = timedelta(0),
     clock_set_by: timedelta = timedelta(0),
+    **given: Any,
 ) -> Snapshot:
-    """Build a healthy node with some `things` more, and with those readings replaced that are given."""
+    """Build a healthy node with some `records` more, and with these readings in place of its own."""
+    values: dict[str, Any] = {**_HEALTHY, **{source: value for source, value in given.items() if value is not None}}
 
-    def reading(given: Given[T], healthy: tuple[T, ...], kind: type[T]) -> Reading[tuple[T, ...]]:
-        if isinstance(given, (Unavailable, NotRequested)):
-            return given
-        more = (thing for thing in records if isinstance(thing, kind))
-        return Known((*(healthy if given is None else given), *more))
+    def reading(source: str, value: Any) -> Reading[Any]:
+        if isinstance(value, (Unavailable, NotRequested)):
+            return value
+        if source in {"node", "processes"}:
+            return Known(next(iter(value), None))
+        if not isinstance(value, Iterable):
+            return Known(value)
+        return Known((*value, *(record for record in records if isinstance(record, _KINDS.get(source, ())))))
 
-    def only(given: T | Unavailable | NotRequested | None, healthy: T | NotRequested) -> Reading[T]:
-        values = healthy if given is None else given
-        return values if isinstance(values, (Unavailable, NotRequested)) else Known(values)
-
-    def first(given: Given[T], healthy: T) -> Reading[Any]:
-        if isinstance(given, (Unavailable, NotRequested)):
-            return given
-        return Known(healthy if given is None else next(iter(given), None))
-
-    promised = reading(reservations, RESERVATIONS, Reservation)
-    strange = tuple(thing for thing in records if isinstance(thing, UnrecognizedEntry))
+    readings: dict[str, Any] = {source: reading(source, value) for source, value in values.items()}
+    strange = tuple(record for record in records if isinstance(record, UnrecognizedEntry))
+    stores = _stores(readings.pop("reservations"), strange, tuple(unread_networks))
     return Snapshot(
         node_name="worker-1",
         taken_at=NOW + later + clock_set_by,
         uptime=UPTIME + later,
-        reservations=_stores(promised, strange, tuple(unread_networks)),
-        checkpoints=reading(checkpoints, CHECKPOINTS, Checkpoint),
-        containers=reading(containers, CONTAINERS, Container),
-        runtimes=reading(runtimes, (ContainerRuntime(DOCKER),), ContainerRuntime),
-        networks=reading(networks, (KUBENET_NETWORK,), RuntimeNetwork),
-        cni_results=reading(cni_results, CNI_RESULTS, CniResult),
-        addresses=reading(addresses, ADDRESSES, Address),
-        mounted_namespaces=reading(mounted_namespaces, (), str),
-        pods=reading(pods, PODS, Pod),
-        node=first(node, WORKER),
-        processes=first(processes, _PROCESSES),
-        device_plugins=only(device_plugins, NO_DEVICES),
-        registration=only(registration, REGISTERED),
-        autoscaler=only(autoscaler, NOBODY_ASKED),
-        watches=reading(watches, (), Watch),
-        mounts=reading(mounts, (), Mount),
-        attachments=only(attachments, Attachments()),
+        reservations=stores,
         state=Known(value=True),
         timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
+        **readings,
     )
+
+
+def recorded(*snapshots: Snapshot) -> Recording:
+    return Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)
 
 
 def the_node(snapshot: Snapshot) -> Node:
@@ -424,10 +400,6 @@ def the_node(snapshot: Snapshot) -> Node:
     present = snapshot.node.known()
     assert present is not None
     return present
-
-
-_PROCESSES = processes()
-NOBODY_ASKED: Final = NotRequested("autoscaler", "the node is registered")
 
 
 def _stores(
@@ -495,6 +467,15 @@ def findings_of(detector: str, *snapshots: Snapshot) -> list[Finding]:
     report = scanned(*snapshots)
     assert [gap for gap in report.gaps if gap.detector == detector] == []
     return [tracked.finding for tracked in report.findings if tracked.finding.detector == detector]
+
+
+def the_finding(detector: str, *snapshots: Snapshot) -> Finding:
+    (finding,) = findings_of(detector, *snapshots)
+    return finding
+
+
+def subjects_of(detector: str, *snapshots: Snapshot) -> list[str]:
+    return [finding.subject for finding in findings_of(detector, *snapshots)]
 
 
 def findings_and_gap(detector: str, snapshot: Snapshot) -> tuple[list[Finding], SkippedCheck]:

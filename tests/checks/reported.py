@@ -7,12 +7,23 @@ from typing import Any
 from agent.exporters.json.scan import scan_document
 from agent.model.devices import DeviceTransition
 from agent.model.rejections import RejectedPod
-from agent.model.snapshot import Known, Snapshot
-from tests.builders import scanned
+from agent.model.snapshot import Known, Pod, Snapshot
+from tests.builders import device_plugins, node, scanned
 
 
 def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
+
+
+def with_plugins(*records: Any, kubelet: float | None, written: float | None, **others: Any) -> Snapshot:
+    """A node with records of its plugins and with pods; times of files are seconds ago."""
+    pods = [record for record in records if isinstance(record, Pod)]
+    devices = device_plugins(
+        *(record for record in records if not isinstance(record, Pod)),
+        kubelet_socket=None if kubelet is None else seconds(kubelet),
+        checkpoint_written=None if written is None else seconds(written),
+    )
+    return node(*pods, device_plugins=devices, **others)
 
 
 def history_of(snapshot: Snapshot) -> tuple[DeviceTransition, ...]:

@@ -8,21 +8,8 @@ from hypothesis import strategies as st
 from agent.model.rejections import RejectionKind
 from agent.model.snapshot import NodeDevices, Pod, Snapshot
 from agent.model.volumes import Attachment, Mount
-from tests.builders import (
-    CLOUD_DISK,
-    DISK,
-    GRACE,
-    KVM,
-    NOW,
-    WORKER,
-    attachments,
-    node,
-    node_using,
-    processes,
-    refused_pod,
-    sandbox,
-    waiting_pod,
-)
+from tests import builders as b
+from tests.builders import CLOUD_DISK, DISK, GRACE, KVM, NOW, WORKER, attachments, node, node_using, processes, sandbox
 from tests.strategies import RESOURCES, agos, device_managers, names, seldom
 
 
@@ -32,7 +19,7 @@ def pods_with_devices(draw: st.DrawFn) -> list[Pod]:
     several = []
     for number in range(draw(st.integers(0, 7))):
         resource, ago = draw(st.sampled_from([*RESOURCES, ""])), draw(agos)
-        rejected = refused_pod(
+        rejected = b.refused_pod(
             f"{draw(names)}-{number}", resource, ago=ago, refused=draw(st.sampled_from(RejectionKind))
         )
         pod = replace(
@@ -84,7 +71,7 @@ def several(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
 
 @st.composite
 def pods_with_volumes(draw: st.DrawFn) -> Pod:
-    pod = waiting_pod(draw(names), *draw(several(volumes)), claims=draw(several(claims)), ago=draw(_waiting_for))
+    pod = b.waiting_pod(draw(names), *draw(several(volumes)), claims=draw(several(claims)), ago=draw(_waiting_for))
     if draw(seldom()):
         pod = replace(pod, deleting=True)
     return replace(pod, phase="Running", started=NOW) if draw(seldom()) else pod

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from agent.checks import engine
 from agent.checks.confirm import ConfirmationState
 from agent.model.finding import Finding, Severity, TrackedFinding
 from agent.model.report import Report
-from agent.model.snapshot import Pod, Snapshot
-from tests.builders import GRACE, NOW, Given, node
+from agent.model.snapshot import Snapshot
+from tests.builders import GRACE, NOW, node
 
 INTERVAL = timedelta(seconds=15)
 
@@ -27,7 +28,7 @@ class Syncs:
         return report
 
 
-def confirmed(*findings: Finding, pods: Given[Pod] = None, later: timedelta = timedelta(0)) -> Report:
+def confirmed(*findings: Finding, pods: Any = None, later: timedelta = timedelta(0)) -> Report:
     """The report of a sync in which exactly these findings are confirmed."""
     report, _ = engine.run(node(pods=pods, later=later), None, grace=GRACE, confirm_after=GRACE)
     return replace(report, findings=tuple(TrackedFinding(finding, NOW, confirmed=True) for finding in findings))

@@ -47,21 +47,16 @@ def test_the_condition_of_a_node() -> None:
         assert (condition["type"], condition["status"], condition["reason"]) == ("CNIAddressPressure", status, reason)
         assert condition["message"].startswith(message)
     assert conditions(SMALLER) == [], "a candidate leaves the condition as it is"
-
-
-def test_a_node_without_kubenet_gets_no_condition_and_keeps_no_old_status() -> None:
+    # A full network is reported though another one is unavailable.
+    full = node(*FULL, node=[TINY])
+    unread = NetworkStore("storage", unavailable("reservations"))
+    both = replace(full, reservations=(*full.reservations, unread))
+    assert reasons(both, both, both) == [EXHAUSTED]
+    # A node without kubenet gets no condition, and keeps no old status.
     why = NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
     for stored_status, expected in (("", []), ("True", [UNKNOWN])):
         elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=stored_status)
         assert reasons(replace(node(node=[elsewhere]), reservations=(NetworkStore("kubenet", why),))) == expected
-
-
-def test_a_full_network_is_reported_though_another_is_unavailable() -> None:
-    full = node(*FULL, node=[TINY])
-    unread = NetworkStore("storage", unavailable("reservations"))
-    both = replace(full, reservations=(*full.reservations, unread))
-    assert [gap.detector for gap in scanned(both).gaps].count("exhausted_range") == 1
-    assert reasons(both, both, both) == [EXHAUSTED]
 
 
 @given(nodes())
@@ -74,12 +69,10 @@ def test_the_status_is_never_false_without_data(snapshot: Snapshot) -> None:
     assert (condition["status"] == "False") == (not full and not has_gap)
 
 
-def test_the_condition_is_patched_at_first_and_then_every_five_minutes() -> None:
+def test_the_condition_is_patched_every_five_minutes_and_when_it_changes() -> None:
     syncs = [without(node(), "node", "pods") if number == 30 else node() for number in range(41)]
     assert reasons(*syncs) == [AVAILABLE, AVAILABLE, UNKNOWN, AVAILABLE]
-
-
-def test_a_change_is_patched_at_once_with_its_transition_time() -> None:
+    # A change is patched at once with its transition time.
     with stored() as agent:
         (first,) = agent.sync(node())
         assert first["lastTransitionTime"] == first["lastHeartbeatTime"] == "2026-03-26T20:00:15Z"
@@ -95,9 +88,7 @@ def test_a_restarted_agent_takes_the_status_from_the_node_object() -> None:
     for stored_status, turned in (("False", False), ("True", True), ("Unknown", True), ("", True)):
         (condition,) = conditions(node(node=[replace(WIDE, address_pressure=stored_status)]))
         assert ("lastTransitionTime" in condition) == turned, stored_status
-
-
-def test_an_unavailable_node_object_is_not_one_without_the_condition() -> None:
+    # An unavailable Node object is not one without the condition.
     silent = without(node(), "node")
     with stored() as agent:
         sent = [*agent.sync(silent), *agent.sync(silent, after=timedelta(hours=1))]

@@ -14,66 +14,54 @@ EVENTS = "/api/v1/namespaces/default/events"
 LATER = timedelta(minutes=5)
 
 
-def methods(server: FakeServer) -> list[str]:
-    return [request.method for request in server.requests]
-
-
-def test_an_event_is_created_and_then_patched_and_there_is_one() -> None:
-    store = Store()
-    with FakeServer(store) as server, started(server.url) as agent:
-        agent.deliver(leak(2))
-        assert agent.sent() == 1
-        agent.deliver(leak(2), later=timedelta(minutes=1))
-        agent.deliver(leak(2), leak(3), later=LATER)
-        assert agent.sent() == 2
-        assert methods(server) == ["POST", "PATCH"]
-        assert server.requests[0].headers["user-agent"] == "nodeleak"
-    ((name, event),) = store.events.items()
-    assert name.startswith(f"{EVENTS}/worker-1.nodeleak.")
-    assert (event["count"], event["message"]) == (2, "2 findings in kubenet: 10.244.1.2 leaked | 10.244.1.3 leaked")
-    assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-03-26T20:00:00Z", "2026-03-26T20:05:00Z")
-    assert agent.dropped == {}
-
-
-def test_a_restarted_agent_patches_the_existing_event() -> None:
+def test_an_event_is_created_then_patched_by_every_process_and_created_again_once_expired() -> None:
     store = Store()
     with FakeServer(store) as server:
         with started(server.url) as before:
-            before.export(leak(2))
-            before.deliver(leak(2), later=LATER)
+            before.deliver(leak(2))
+            assert before.sent() == 1
+            before.deliver(leak(2), later=timedelta(minutes=1))
+            before.deliver(leak(2), leak(3), later=LATER)
             assert before.sent() == 2
+            assert server.requests[0].headers["user-agent"] == "nodeleak"
+            ((name, event),) = store.events.items()
+            assert name.startswith(f"{EVENTS}/worker-1.nodeleak.")
+            assert (event["count"], event["message"]) == (
+                2, "2 findings in kubenet: 10.244.1.2 leaked | 10.244.1.3 leaked"
+            )  # fmt: skip
+            assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-03-26T20:00:00Z", "2026-03-26T20:05:00Z")
         with started(server.url) as after:
             after.deliver(leak(3), later=LATER * 2)
-            assert after.sent() == 1
             (event,) = store.events.values()
             assert (event["count"], event["message"]) == (2, "10.244.1.3 leaked")
             after.deliver(leak(3), later=LATER * 3)
-            assert after.sent() == 2
-        assert methods(server) == ["POST", "PATCH", "POST", "PATCH", "PATCH"]
-    (event,) = store.events.values()
-    assert (event["count"], event["lastTimestamp"]) == (3, "2026-03-26T20:15:00Z")
+            (event,) = store.events.values()
+            assert (event["count"], event["lastTimestamp"]) == (3, "2026-03-26T20:15:00Z")
+            store.events.clear()
+            after.deliver(leak(3), later=LATER * 4)
+            (event,) = store.events.values()
+            assert (event["count"], event["firstTimestamp"]) == (1, "2026-03-26T20:20:00Z")
+            assert after.sent() == 3
+        assert [request.method for request in server.requests] == ["POST", "PATCH", "POST", *["PATCH"] * 3, "POST"]
+    assert before.dropped == after.dropped == {}
 
 
-def test_an_expired_event_is_created_again() -> None:
+def test_a_refusal_is_logged_once_and_counted_each_time_and_credentials_are_read_again() -> None:
     store = Store()
-    with FakeServer(store) as server, started(server.url) as agent:
-        agent.deliver(leak(2))
-        assert agent.sent() == 1
-        store.events.clear()
-        agent.deliver(leak(2), later=LATER)
-        assert agent.sent() == 2
-        assert methods(server) == ["POST", "PATCH", "POST"]
-    (event,) = store.events.values()
-    assert (event["count"], event["firstTimestamp"]) == (1, "2026-03-26T20:05:00Z")
 
+    def for_the_new_token(request: Request) -> Answer:
+        known = request.headers.get("authorization") == "Bearer new"
+        return store(request) if known else [no("403 Forbidden", "not for you")]
 
-def test_a_refusal_is_logged_once_and_counted_each_time() -> None:
-    with FakeServer(lambda _: [no("403 Forbidden", "not for you")]) as server, started(server.url) as agent:
+    with FakeServer(for_the_new_token) as server, started(server.url) as agent:
         for number in range(3):
             agent.deliver(leak(2), later=LATER * number)
             assert agent.dropped == {"refused": number + 1}
-    assert agent.warned == [("event", "refused", "API server: 403 not for you")]
-    assert agent.sent() == 0
+        assert agent.warned == [("event", "refused", "API server: 403 not for you")]
+        assert agent.sent() == 0
+        kubeconfig(agent.credentials, server.url, user="{token: new}")
+        agent.deliver(leak(2), later=LATER * 3)
+        assert agent.sent() == 1
 
 
 def test_a_failing_server_is_unreachable_until_it_recovers() -> None:
@@ -86,12 +74,9 @@ def test_a_failing_server_is_unreachable_until_it_recovers() -> None:
             assert agent.dropped == {"unreachable": number + 1}
         server.answers = store
         agent.deliver(leak(2), later=LATER * 6)
-        assert agent.sent() == 1
+        assert agent.sent() == len(store.events) == 1
     assert [words[:2] for words in agent.warned] == [("event", "unreachable")]
-    assert len(store.events) == 1
-
-
-def test_without_a_server_or_credentials_it_is_unreachable_too() -> None:
+    # Without a server or credentials it is unreachable too.
     with refusing_port() as port, started(f"http://127.0.0.1:{port}") as agent:
         agent.deliver(leak(2))
         assert agent.dropped == {"unreachable": 1}
@@ -113,7 +98,7 @@ def test_no_sync_waits_for_a_hanging_server_and_excess_messages_are_dropped() ->
         server.closing.set()
 
 
-def test_a_throttled_request_is_made_once_more() -> None:
+def test_a_throttled_request_is_made_once_more_and_then_dropped() -> None:
     for throttled in ("POST", "PATCH"):
         store, busy = Store(), [no("429 Too Many Requests", "slow down")]
 
@@ -126,23 +111,16 @@ def test_a_throttled_request_is_made_once_more() -> None:
             for number in range(2):
                 agent.deliver(leak(2), later=LATER * number)
             assert agent.sent() == 2
-        assert methods(server) == sorted(["POST", "PATCH", throttled], reverse=True)
+        assert [request.method for request in server.requests] == sorted(["POST", "PATCH", throttled], reverse=True)
         assert (agent.dropped, agent.warned, len(store.events)) == ({}, [], 1)
-
-
-def test_a_request_throttled_twice_is_dropped() -> None:
-    with FakeServer(lambda _: [no("429 Too Many Requests", "slow down")]) as server, started(server.url) as agent:
+    # One throttled twice is dropped, and stop interrupts the wait.
+    always_busy = [no("429 Too Many Requests", "slow down")]
+    with FakeServer(lambda _: always_busy) as server, started(server.url) as agent:
         agent.deliver(leak(2))
         assert agent.dropped == {"throttled": 1}
-    assert len(server.requests) == 2
+        assert len(server.requests) == 2
     assert agent.warned == [("event", "throttled", "API server: 429 slow down")]
-
-
-def test_stop_interrupts_the_wait_for_a_throttled_server() -> None:
-    with (
-        FakeServer(lambda _: [no("429 Too Many Requests", "slow down")]) as server,
-        started(server.url, retry_after=3600.0) as agent,
-    ):
+    with FakeServer(lambda _: always_busy) as server, started(server.url, retry_after=3600.0) as agent:
         agent.export(leak(2))
         until(lambda: server.requests, "it is asked")
         agent.delivery.stop()
@@ -159,20 +137,6 @@ def test_the_condition_is_patched_by_the_same_thread_and_counted() -> None:
         assert agent.patches("refused") == 1
     assert agent.warned == [("condition", "refused", "API server: 403 not yours")]
     assert agent.dropped == {}
-
-
-def test_credentials_are_read_again_after_a_refusal() -> None:
-    store = Store()
-
-    def for_the_new_token(request: Request) -> Answer:
-        return store(request) if request.headers.get("authorization") == "Bearer new" else [no("401 Unauthorized")]
-
-    with FakeServer(for_the_new_token) as server, started(server.url) as agent:
-        agent.deliver(leak(2))
-        assert agent.dropped == {"refused": 1}
-        kubeconfig(agent.credentials, server.url, user="{token: new}")
-        agent.deliver(leak(2), later=LATER)
-        assert agent.sent() == 1
 
 
 class KeepAlive(Handler):

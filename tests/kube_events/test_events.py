@@ -31,9 +31,6 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["involvedObject"]["kind"] for event in events]
 
 
-# What they say
-
-
 def test_only_a_confirmed_finding_has_an_event() -> None:
     syncs, lost = Syncs(), node(reservation("10.244.1.9"))
     with stored() as agent:
@@ -59,27 +56,15 @@ def test_only_a_confirmed_finding_has_an_event() -> None:
 
 
 def test_leaks_of_a_network_are_one_event_with_their_number_and_five_of_them() -> None:
-    (event,) = events_of(*(leak(n) for n in range(2, 9)))
     listed = " | ".join(f"10.244.1.{n} leaked" for n in range(2, 7))
-    assert event["message"] == f"7 findings in kubenet: {listed} | and 2 more"
-    (five,) = events_of(*(leak(n) for n in range(2, 7)))
-    assert five["message"] == f"5 findings in kubenet: {listed}"
-
-
-def test_networks_resources_and_detectors_have_events_of_their_own() -> None:
+    for last, text in ((9, f"7 findings in kubenet: {listed} | and 2 more"), (7, f"5 findings in kubenet: {listed}")):
+        assert events_of(*(leak(n) for n in range(2, last)))[0]["message"] == text
+    # Networks, resources and detectors have events of their own.
     late = Finding("late_device_plugin", KVM, "late", resource=KVM)
     several = events_of(leak(2), leak(3), leak(2, network="storage"), late)
     assert [event["reason"] for event in several] == ["LateDevicePlugin", "LeakedReservation", "LeakedReservation"]
-    assert len({event["metadata"]["name"] for event in several}) == 3
-
-
-def test_informational_findings_are_normal_events() -> None:
-    for severities, kind in (
-        ([INFO], "Normal"),
-        ([WARNING], "Warning"),
-        ([CRITICAL], "Warning"),
-        ([INFO, WARNING], "Warning"),
-    ):
+    # Informational findings are normal events.
+    for severities, kind in (((INFO,), "Normal"), ((CRITICAL,), "Warning"), ((INFO, WARNING), "Warning")):
         (event,) = events_of(*(leak(n, severity=severity) for n, severity in enumerate(severities)))
         assert event["type"] == kind
 
@@ -157,9 +142,6 @@ def test_every_event_is_about_one_kind_and_one_object(snapshot: Snapshot) -> Non
     assert kinds(events).count("Node") == len(subjects)
 
 
-# How often they are sent
-
-
 def numbered(number: int, severity: Severity = WARNING) -> Finding:
     """A finding that has an Event of its own."""
     return leak(2, f"n{number}", f"finding {number}", severity)
@@ -169,14 +151,12 @@ def messages(events: list[dict[str, Any]]) -> list[str]:
     return [event["message"] for event in events]
 
 
-def test_a_lasting_event_is_sent_at_once_and_again_after_five_minutes() -> None:
+def test_a_lasting_event_is_sent_again_after_five_minutes_or_when_it_is_more_severe() -> None:
     with stored() as agent:
         sent = [number for number in range(41) if agent.deliver(numbered(1), later=INTERVAL * number)]
         assert agent.dropped == {}
     assert sent == [0, 20, 40]
-
-
-def test_an_event_that_has_become_more_severe_does_not_wait() -> None:
+    # One that has become more severe does not wait.
     for before, worse in ((INFO, WARNING), (WARNING, CRITICAL), (INFO, CRITICAL)):
         with stored() as agent:
             sent = [
@@ -231,9 +211,7 @@ def test_the_releases_of_every_sync_are_sent_and_come_first() -> None:
         report = replace(confirmed(*(numbered(n) for n in range(29)), later=INTERVAL * 20), cleaning=gone)
         assert agent.events_of(report)[0]["reason"] == "ReleasedReservation"
         assert agent.dropped == {"rate_limited": 5}
-
-
-def test_a_release_over_the_limit_is_counted_each_time() -> None:
+    # One over the limit is counted each time.
     several = [released(reservation("10.244.1.9", network=f"n{number}")) for number in range(26)]
     with stored() as agent:
         for dropped in (1, 27):

@@ -17,24 +17,9 @@ from agent.model.anonymize import anonymous
 from agent.model.documents import Recording, dumps, loads
 from agent.model.ranges import Range
 from agent.model.runtime import RuntimeNetwork, WrittenRange
-from agent.model.snapshot import Known, Node, NotRequested, Pod, Snapshot, Unavailable
-from tests.builders import (
-    CIDR,
-    GONE,
-    GRACE,
-    KVM,
-    KVM_SOCKET,
-    NOW,
-    WORKER,
-    cni_result,
-    device_plugins,
-    node,
-    plugin_socket,
-    refused_pod,
-    registered,
-    sandbox,
-    the_node,
-)
+from agent.model.snapshot import Known, Node, NotRequested, Pod, Unavailable
+from tests import builders as b
+from tests.builders import CIDR, GONE, KVM, KVM_SOCKET, NOW, node, refused_pod, registered, sandbox, the_node
 from tests.checks.reported import resources_of
 
 MARK = "qz{}zq"
@@ -100,20 +85,14 @@ def test_no_text_of_any_field_is_kept() -> None:
             hidden = dumps(anonymous(recording)) + repr(anonymous(recording))
             assert len(filler.marks) >= 20
             assert re.findall(MARK.format(r"\d+"), hidden) == [], (form, reading)
-
-
-def test_every_type_of_the_model_is_reached() -> None:
+    # Every type of the model is reached.
     filler = Filler("{0}", Known)
     filler.value(Recording)
-    places = {
+    unread = {f"{kind}.{field}" for kind in ("Unavailable", "NotRequested") for field in ("source", "why")}
+    texts = {
         f"{kind.__name__}.{field.name}" for kind in types_of(Recording) for field in fields(kind) if field.type is str
     }
-    assert places - filler.places == {
-        "Unavailable.source",
-        "Unavailable.why",
-        "NotRequested.source",
-        "NotRequested.why",
-    }
+    assert texts - filler.places == unread
 
 
 def types_of(kind: Any) -> Iterator[Any]:
@@ -134,23 +113,14 @@ def test_no_address_of_any_field_is_kept_and_every_field_is_read_back() -> None:
                 assert form != "{0}" or "/" in str(address) or loads(dumps(recording)) == recording
                 hidden = dumps(anonymous(recording))
                 assert [part for part in ("203.0.113", "2a00", "1450") if part in hidden] == []
-
-
-def test_a_type_that_is_not_known_is_refused() -> None:
+    # A type that is not known is refused.
     with pytest.raises(TypeError, match=r"Snapshot\.node_name: bytes is not a type of recordings"):
-        anonymous(recorded(replace(node(), node_name=b"worker-1")))  # type: ignore[arg-type]
-
-
-# The report
-
-
-def recorded(*snapshots: Snapshot) -> Recording:
-    return Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)
+        anonymous(b.recorded(replace(node(), node_name=b"worker-1")))  # type: ignore[arg-type]
 
 
 def test_equal_names_stay_equal_even_that_of_a_node_which_is_an_address() -> None:
     plain = node(sandbox("1" * 64, "a/web"), sandbox("2" * 64, "b/web"))
-    (hidden,) = anonymous(recorded(plain)).snapshots
+    (hidden,) = anonymous(b.recorded(plain)).snapshots
     assert {container.pod for container in hidden.containers.known() if container.sandbox} >= {
         pod.name for pod in hidden.pods.known()
     }
@@ -160,8 +130,8 @@ def test_equal_names_stay_equal_even_that_of_a_node_which_is_an_address() -> Non
         "sorted names stay sorted"
     )
     named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
-    (hidden,) = anonymous(recorded(named)).snapshots
-    assert "10.12.97" not in dumps(anonymous(recorded(named)))
+    (hidden,) = anonymous(b.recorded(named)).snapshots
+    assert "10.12.97" not in dumps(anonymous(b.recorded(named)))
     assert the_node(hidden).name == hidden.node_name
     # Times, counts and attributes of files are kept.
     assert (hidden.taken_at, hidden.uptime) == (plain.taken_at, plain.uptime)
@@ -172,39 +142,34 @@ def test_equal_names_stay_equal_even_that_of_a_node_which_is_an_address() -> Non
 
 def test_no_reason_and_only_the_number_of_a_version_is_kept() -> None:
     for why in ("cannot read /etc/acme: permission denied", "docker: no complete response within 30 s"):
-        (hidden,) = anonymous(recorded(replace(node(), pods=Unavailable("pods", why)))).snapshots
+        (hidden,) = anonymous(b.recorded(replace(node(), pods=Unavailable("pods", why)))).snapshots
         assert isinstance(hidden.pods, Unavailable)
         assert hidden.pods.source == "pods"
         assert re.fullmatch(r"n\d+", hidden.pods.why)
     for version, shown in (
         ("v1.20.2", r"v1\.20\.2"), ("v1.21.14-acme.7", r"v1\.21\.14n\d+"), ("203.0.113.77", r"240\.\S+"), ("", ""),
     ):  # fmt: skip
-        (hidden,) = anonymous(recorded(replace(node(), server_version=version))).snapshots
+        (hidden,) = anonymous(b.recorded(replace(node(), server_version=version))).snapshots
         assert re.fullmatch(shown, hidden.server_version)
 
 
-def test_both_names_of_a_migrated_volume_stay_those_of_one_volume() -> None:
+def test_names_that_decide_are_kept_of_migrated_volumes_and_of_controllers() -> None:
     for plugin, driver in (
         ("aws-ebs", "ebs.csi.aws.com"), ("azure-disk", "disk.csi.azure.com"), ("cinder", "cinder.csi.openstack.org"),
         ("gce-pd", "pd.csi.storage.gke.io"), ("portworx-volume", "pxd.portworx.com"), ("rbd", "rbd.csi.ceph.com"),
         ("vsphere-volume", "csi.vsphere.vmware.com"),
     ):  # fmt: skip
         for prefix in (f"kubernetes.io/{plugin}/", f"kubernetes.io/csi/{driver}^"):
-            plain = node(node=[replace(WORKER, volumes_in_use=(f"{prefix}acme-disk",))])
-            (hidden,) = anonymous(recorded(plain)).snapshots
+            plain = node(node=[replace(b.WORKER, volumes_in_use=(f"{prefix}acme-disk",))])
+            (hidden,) = anonymous(b.recorded(plain)).snapshots
             (name,) = the_node(hidden).volumes_in_use
             assert re.fullmatch(rf"{re.escape(prefix)}n\d+", name)
-
-
-def test_the_controllers_that_decide_an_outcome_are_kept() -> None:
+    # The controllers that decide an outcome are kept.
     kinds = ["ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet"]
     plain = node(pods=[refused_pod(f"shop/{kind}", controller=f"{kind}/acme") for kind in kinds])
-    (hidden,) = anonymous(recorded(plain)).snapshots
+    (hidden,) = anonymous(b.recorded(plain)).snapshots
     assert [pod.controller.partition("/")[0] for pod in hidden.pods.known()] == kinds
     assert "acme" not in repr(hidden)
-
-
-# Addresses
 
 
 def test_networks_of_the_runtime_keep_what_decides_their_ranges() -> None:
@@ -212,7 +177,7 @@ def test_networks_of_the_runtime_keep_what_decides_their_ranges() -> None:
     named = RuntimeNetwork(
         "secret-net", ("flannel", "secret-plugin"), "host-local", "/secret/dir", sets, ("secret-later",)
     )
-    (hidden,) = anonymous(recorded(node(networks=[named]))).snapshots
+    (hidden,) = anonymous(b.recorded(node(networks=[named]))).snapshots
     (network,) = hidden.networks.known()
     assert (network.ipam, network.plugins[0]) == ("host-local", "flannel")
     assert "secret" not in repr(network)
@@ -235,10 +200,10 @@ def test_ranges_keep_their_size_and_their_addresses(networks: list[Any], numbers
     ranges = tuple((Range(network[1], network[-2], network[1]),) for network in networks)
     plain = node(
         Pod("shop/web", "uid", "Running", host_network=False, deleting=False, ips=tuple(ips)),
-        replace(cni_result(GONE, "shop/web", CIDR), ranges=ranges),
+        replace(b.cni_result(GONE, "shop/web", CIDR), ranges=ranges),
         node=[Node("worker-1", cidrs, None)],
     )
-    (hidden,) = anonymous(recorded(plain)).snapshots
+    (hidden,) = anonymous(b.recorded(plain)).snapshots
     moved = [ip for pod in hidden.pods.known() for ip in pod.ips][-len(ips) :]
     new_ranges = [range_ for result in hidden.cni_results.known() for (range_,) in result.ranges][-len(ranges) :]
     for (old,), new in zip(ranges, new_ranges, strict=True):
@@ -252,9 +217,6 @@ def test_ranges_keep_their_size_and_their_addresses(networks: list[Any], numbers
     assert sorted(moved, key=lambda ip: int(ip_address(ip))) == [moved[place] for place in in_order]
 
 
-# Devices, registration
-
-
 def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
     resources = {
         KVM: KVM_SOCKET,
@@ -263,12 +225,12 @@ def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
     }
     plain = node(
         refused_pod("vms/vm-1", controller="VirtualMachineInstance/vm"),
-        device_plugins=device_plugins(
+        device_plugins=b.device_plugins(
             *(registered(resource, "dev0") for resource in resources),
-            *(plugin_socket(socket) for socket in resources.values()),
+            *(b.plugin_socket(socket) for socket in resources.values()),
         ),
     )
-    text = dumps(anonymous(recorded(plain)))
+    text = dumps(anonymous(b.recorded(plain)))
     assert [name for name in ("acme", "a100", "vms", "vm-1", "VirtualMachineInstance", "dev0") if name in text] == []
     (hidden,) = loads(text).snapshots
     before, after = resources_of(plain), resources_of(hidden)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agent.model.report import NetworkSummary
 from agent.model.runtime import RuntimeNetwork, WrittenRange
-from tests.builders import DB_ID, WEB_ID, WORKER, findings_of, node, reservation, scanned
+from tests.builders import DB_ID, WEB_ID, WORKER, cni_result, findings_of, node, reservation, scanned, without
 
 
 def network(name: str, *sets: tuple[WrittenRange, ...]) -> RuntimeNetwork:
@@ -18,7 +18,7 @@ def summary(*sets: tuple[WrittenRange, ...], taken: tuple[str, ...] = ()) -> Net
     return found
 
 
-def test_usable_addresses_exclude_network_broadcast_and_gateway() -> None:
+def test_usable_addresses_exclude_network_broadcast_and_gateway_and_free_ones_have_no_file() -> None:
     for subnet, range_, count in (
         ("10.253.6.128/25", "10.253.6.129-10.253.6.254", 125),
         ("10.244.1.0/24", "10.244.1.1-10.244.1.254", 253),
@@ -34,9 +34,7 @@ def test_usable_addresses_exclude_network_broadcast_and_gateway() -> None:
     # A gateway outside the range uses no address.
     for gateway, count in (("10.0.0.1", 10), ("10.0.0.15", 9)):
         assert summary((WrittenRange("10.0.0.0/24", "10.0.0.10", "10.0.0.19", gateway),)).usable == count
-
-
-def test_free_addresses_are_those_without_a_file() -> None:
+    # Free ones are those without a file.
     first, second = WrittenRange("10.0.0.0/29"), WrittenRange("10.1.0.0/29")
     taken = ("10.0.0.2", "10.0.0.3", "10.0.0.1", "10.0.0.7", "10.9.9.9", "fd00::2")
     for sets, files, usable, free in (
@@ -67,3 +65,25 @@ def test_two_ranges_overlap_where_both_can_give_out_an_address() -> None:
             assert [finding.message for finding in found] == [
                 f"kubenet and storage can both give out {shared}: two pods can get the same address"
             ] * bool(shared)
+
+
+def test_the_runtimes_configuration_has_the_range() -> None:
+    dual = [replace(WORKER, pod_cidrs=("10.244.1.0/24", "fd00::/120"))]
+    for written, expected in (
+        ([WrittenRange("10.9.0.0/24", "10.9.0.9")], ["10.9.0.9-10.9.0.254"]),
+        ([WrittenRange("usePodCidr")], ["10.244.1.1-10.244.1.254"]),
+        ([WrittenRange("usePodCidr"), WrittenRange("usePodCidrIPv6")], ["10.244.1.1-10.244.1.254", "fd00::1-fd00::ff"]),
+    ):
+        networks = [network("kubenet", *((one,) for one in written))]
+        (found,) = scanned(node(networks=networks, node=dual)).networks
+        assert [str(range_) for ranges in found.ranges or () for range_ in ranges] == expected
+    assert summary((WrittenRange("usePodCidrIPv6"),)).ranges is None
+    # The pod CIDR in place of a range needs the Node.
+    pod_cidr = [network("kubenet", (WrittenRange("usePodCidr"),))]
+    (found,) = scanned(without(node(networks=pod_cidr), "node")).networks
+    assert found.ranges is None
+    cached = replace(cni_result(WEB_ID, "shop/web", network="storage"), uses_pod_cidr=True)
+    of_calico = node(cached, reservation("10.244.1.2", WEB_ID, network="storage"))
+    for snapshot, range_ in ((of_calico, "10.244.1.1-10.244.1.254"), (without(of_calico, "node"), None)):
+        (_, storage) = scanned(snapshot).networks
+        assert (str(storage.ranges[0][0]) if storage.ranges else None) == range_

@@ -4,9 +4,7 @@ That everything written is read back is a law of all recordings (`tests/checks/t
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,40 +12,30 @@ import pytest
 from agent.model.anonymize import anonymous
 from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
-from agent.model.documents import Recording, dumps, loads
-from agent.model.snapshot import NotRequested, Snapshot, Unavailable
-from tests.builders import GRACE, device_plugins, node, refused_pod, reservation, scanned, transition
+from agent.model.documents import dumps, loads
+from agent.model.snapshot import NotRequested, Unavailable
+from tests.builders import device_plugins, node, recorded, refused_pod, reservation, scanned, transition
 
 NODE = node(
     reservation("10.244.1.9"), refused_pod("vms/vm-1"), device_plugins=device_plugins(transition(TransitionKind.LOST))
 )
 
 
-def recording(*snapshots: Snapshot) -> Recording:
-    return Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)
+def changed(*path: str | int, value: Any = None, lost: bool = False) -> str:
+    """Return the recording with a value replaced, or without it."""
+    tree = parent = json.loads(dumps(recorded(NODE)))
+    for step in path[:-1]:
+        parent = parent[step]
+    parent[path[-1]] = value
+    if lost:
+        del parent[path[-1]]
+    return json.dumps(tree)
 
 
-def changed(change: Callable[[dict[str, Any]], Any]) -> str:
-    return json.dumps(change(json.loads(dumps(recording(NODE)))))
-
-
-def put(*path: str | int, value: Any = None, lost: bool = False) -> Callable[[dict[str, Any]], Any]:
-    """Return what replaces a value in a tree, or takes it away."""
-
-    def change(tree: dict[str, Any]) -> Any:
-        parent: Any = tree
-        for step in path[:-1]:
-            parent = parent[step]
-        parent[path[-1]] = value
-        if lost:
-            del parent[path[-1]]
-        return tree
-
-    return change
-
-
-HISTORY = ("snapshots", 0, "device_plugins", "known", "history", 0)
-FILE = ("snapshots", 0, "reservations", 0, "reading", "known", 2)
+FIRST = ("snapshots", 0)
+HISTORY = (*FIRST, "device_plugins", "known", "history", 0)
+FILE = (*FIRST, "reservations", 0, "reading", "known", 2)
+RANGE = (*FIRST, "cni_results", "known", 0, "ranges", 0, 0)
 
 
 def test_a_damaged_recording_is_reported_with_the_position() -> None:
@@ -55,40 +43,32 @@ def test_a_damaged_recording_is_reported_with_the_position() -> None:
         ("", "not JSON: 'nodeleak record' writes recordings"),
         ("[" * 100_000, "not JSON"),
         *((text, "its schema is not") for text in ("[]", "null", "{}", '{"schema": "nodeleak.scan/v1"}')),
-        (changed(put("grace", lost=True)), "recording.grace: missing"),
-        (changed(put("snapshots", value=[])), "recording.snapshots: no snapshot"),
-        (changed(put("snapshots", value={})), "recording.snapshots: expected a list, found {}"),
-        (changed(put("snapshots", 0, value=7)), "recording.snapshots[0]: expected an object, found 7"),
-        (changed(put("grace", value="5m")), 'recording.grace: expected timedelta, found "5m"'),
-        (changed(put("grace", value=True)), "recording.grace: expected timedelta, found true"),
-        (changed(put("grace", value=1e300)), "recording.grace: expected timedelta"),
-        (changed(put("grace", value=float("nan"))), "recording.grace: expected timedelta"),
-        (changed(put(*FILE, "ip", lost=True)), "recording.snapshots[0].reservations[0].reading[2].ip: missing"),
-        (changed(put(*FILE, "inode", value="7")), 'reading[2].inode: expected int, found "7"'),
-        (changed(put(*FILE, "inode", value=True)), "reading[2].inode: expected int, found true"),
-        (changed(put("snapshots", 0, "taken_at", value="yesterday")), 'taken_at: expected datetime, found "yesterday"'),
-        (changed(put("snapshots", 0, "taken_at", value="2026-03-26T20:00:00")), "taken_at: expected datetime"),
-        (changed(put("snapshots", 0, "taken_at", value="0001-01-01T00:00:00+14:00")), "taken_at: expected datetime"),
-        (
-            changed(put(*FILE, "ip", value="::ffff:1.2.3.4")),
-            'reading[2].ip: "::ffff:1.2.3.4" is not an address in canonical form',
-        ),
-        (changed(put(*FILE, "ip", value="fe80::1%eth0")), "is not an address in canonical form"),
-        (changed(put("snapshots", 0, "taken_at", value=5)), "taken_at: expected datetime, found 5"),
-        (
-            changed(put("snapshots", 0, "pods", value=[])),
-            "pods: expected known, unavailable or not_requested, found []",
-        ),
-        (changed(put("snapshots", 0, "pods", value="x" * 5000)), "pods: expected known, unavailable or not_requested"),
-        (
-            changed(put(*HISTORY, "what", value="exploded")),
-            'history[0].what: expected TransitionKind, found "exploded"',
-        ),
-        (changed(put("snapshots", 0, "pods", value={"known": 1})), "pods: expected a list, found 1"),
-        (changed(put("snapshots", 0, "pods", "known", 0, "ips", value="10.0.0.1")), "pods[0].ips: expected a list"),
-        (
-            changed(put("snapshots", 0, "cni_results", "known", 0, "ranges", 0, 0, "first", value="banana")),
-            "cni_results[0].ranges[0][0].first: 'banana' does not appear to be",
+        (changed("grace", lost=True), "recording.grace: missing"),
+        (changed(*FILE, "ip", lost=True), "recording.snapshots[0].reservations[0].reading[2].ip: missing"),
+        *(
+            (changed(*path, value=value), complaint)
+            for path, value, complaint in (
+                (("snapshots",), [], "recording.snapshots: no snapshot"),
+                (("snapshots",), {}, "recording.snapshots: expected a list, found {}"),
+                (("snapshots", 0), 7, "recording.snapshots[0]: expected an object, found 7"),
+                (("grace",), "5m", 'recording.grace: expected timedelta, found "5m"'),
+                (("grace",), True, "recording.grace: expected timedelta, found true"),
+                *((("grace",), number, "recording.grace: expected timedelta") for number in (1e300, float("nan"))),
+                ((*FILE, "inode"), "7", 'reading[2].inode: expected int, found "7"'),
+                ((*FILE, "inode"), True, "reading[2].inode: expected int, found true"),
+                ((*FIRST, "taken_at"), "yesterday", 'taken_at: expected datetime, found "yesterday"'),
+                ((*FIRST, "taken_at"), "2026-03-26T20:00:00", "taken_at: expected datetime"),
+                ((*FIRST, "taken_at"), "0001-01-01T00:00:00+14:00", "taken_at: expected datetime"),
+                ((*FIRST, "taken_at"), 5, "taken_at: expected datetime, found 5"),
+                ((*FILE, "ip"), "::ffff:1.2.3.4", '[2].ip: "::ffff:1.2.3.4" is not an address in canonical form'),
+                ((*FILE, "ip"), "fe80::1%eth0", "is not an address in canonical form"),
+                ((*FIRST, "pods"), [], "pods: expected known, unavailable or not_requested, found []"),
+                ((*FIRST, "pods"), "x" * 5000, "pods: expected known, unavailable or not_requested"),
+                ((*FIRST, "pods"), {"known": 1}, "pods: expected a list, found 1"),
+                ((*FIRST, "pods", "known", 0, "ips"), "10.0.0.1", "pods[0].ips: expected a list"),
+                ((*HISTORY, "what"), "exploded", 'history[0].what: expected TransitionKind, found "exploded"'),
+                ((*RANGE, "first"), "banana", "cni_results[0].ranges[0][0].first: 'banana' does not appear to be"),
+            )
         ),
     ):
         with pytest.raises(Damaged) as raised:
@@ -100,18 +80,15 @@ def test_a_damaged_recording_is_reported_with_the_position() -> None:
 def test_it_is_recorded_whether_a_source_is_missing() -> None:
     for missing in (False, True):
         unread = Unavailable("checkpoints", "no such directory", missing)
-        read = loads(dumps(recording(replace(node(), checkpoints=unread))))
+        read = loads(dumps(recorded(replace(node(), checkpoints=unread))))
         assert read.snapshots[0].checkpoints == unread
         (hidden,) = loads(dumps(anonymous(read))).snapshots
         assert isinstance(hidden.checkpoints, Unavailable)
         assert hidden.checkpoints.missing is missing
 
 
-# Older versions
-
-
 def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> None:
-    tree = json.loads(dumps(recording(NODE)))
+    tree = json.loads(dumps(recorded(NODE)))
     (snapshot,) = tree["snapshots"]
     sources = ("device_plugins", "watches", "registration", "autoscaler", "mounts", "attachments")
     for field in (*sources, "api_skew", "server_version"):
@@ -129,4 +106,4 @@ def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> Non
     assert old.server_version == ""
     assert scanned(old).complete
     # What a later version wrote besides is ignored.
-    assert loads(changed(lambda tree: tree | {"weather": "fine"})) == recording(NODE)
+    assert loads(changed("weather", value="fine")) == recorded(NODE)

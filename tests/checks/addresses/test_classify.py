@@ -6,26 +6,8 @@ from typing import Any
 
 from agent.model.assessment import State
 from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
-from tests.builders import (
-    CIDR,
-    DB_ID,
-    GONE,
-    GRACE,
-    WEB_ID,
-    assessment,
-    classify_one,
-    cni_result,
-    dark_node,
-    empty_file,
-    node,
-    pod,
-    reservation,
-    sandbox,
-    state,
-    unrecognized,
-    without,
-    without_api,
-)
+from tests import builders as b
+from tests.builders import GONE, assessment, cni_result, empty_file, node, pod, reservation, sandbox, state, without
 
 LOST = reservation("10.244.1.9")
 """An address whose container nobody knows."""
@@ -33,7 +15,7 @@ V6 = reservation("fd00::9")
 SECOND = reservation("10.99.0.9", network="storage", ifname="net1")
 """Two more of the same sandbox."""
 CART, KEPT, JAVA = sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"), Address(LOST.ip, 1, "java")
-PINNED = cni_result(GONE, "shop/gone", CIDR, namespace="/var/run/netns/cni-9")
+PINNED = cni_result(GONE, "shop/gone", b.CIDR, namespace="/var/run/netns/cni-9")
 """What libcni keeps of a sandbox whose network namespace was mounted."""
 IN_USE, NOT_READY, LEAKED, UNKNOWN = State.IN_USE, State.NOT_READY, State.LEAKED, State.UNKNOWN
 CANDIDATE, UNMANAGED = State.CANDIDATE, State.UNMANAGED
@@ -44,10 +26,7 @@ def lost(*owners: Any) -> State:
 
 
 def why(snapshot: Snapshot) -> str:
-    return classify_one(snapshot, LOST.ip).why
-
-
-# Owners
+    return b.classify_one(snapshot, LOST.ip).why
 
 
 def test_who_owns_an_address() -> None:
@@ -104,13 +83,10 @@ def test_a_sandbox_whose_own_result_names_no_pod_may_be_another_programs() -> No
     assert lost(cni_result(GONE, "", network="storage")) is LEAKED
 
 
-# Age
-
-
 def test_an_ownerless_reservation_is_leaked_only_after_the_grace_period() -> None:
     for age, expected in (
-        (GRACE - timedelta(seconds=1), CANDIDATE),
-        (GRACE, LEAKED),
+        (b.GRACE - timedelta(seconds=1), CANDIDATE),
+        (b.GRACE, LEAKED),
         (timedelta(0), CANDIDATE),
         (timedelta(seconds=-9), CANDIDATE),
         (timedelta(seconds=-11), UNKNOWN),
@@ -119,7 +95,7 @@ def test_an_ownerless_reservation_is_leaked_only_after_the_grace_period() -> Non
     ):
         assert state(node(reservation(LOST.ip, age=age)), LOST.ip) is expected
         assert state(node(empty_file(LOST.ip, age=age)), LOST.ip) is expected
-        in_use = node(reservations=[reservation("10.244.1.2", WEB_ID, age=age)])
+        in_use = node(reservations=[reservation("10.244.1.2", b.WEB_ID, age=age)])
         assert state(in_use, "10.244.1.2") is IN_USE, "whatever the clock"
     assert state(node(reservation(LOST.ip, age=timedelta(0))), LOST.ip, grace=timedelta(0)) is LEAKED
     future = node(reservation(LOST.ip, age=timedelta(hours=-1)))
@@ -129,16 +105,13 @@ def test_an_ownerless_reservation_is_leaked_only_after_the_grace_period() -> Non
         assert state(node(replace(LOST, mtime_ns=mtime_ns)), LOST.ip) is expected
 
 
-# Unread
-
-
 def test_an_unavailable_source_makes_only_its_dependents_unknown() -> None:
-    assert assessment(dark_node()).reservations == ()
+    assert assessment(b.dark_node()).reservations == ()
     no_runtime = without(node(LOST), "containers")
     assert {entry.state for entry in assessment(no_runtime).reservations} == {UNKNOWN}
     assert why(no_runtime) == "containers: it gave no word"
     for snapshot in (
-        without(node(LOST, sandbox(DB_ID, "shop/db", "exited")), "checkpoints"),
+        without(node(LOST, sandbox(b.DB_ID, "shop/db", "exited")), "checkpoints"),
         without(node(LOST), "addresses"),
         node(LOST, addresses=NotRequested("addresses", "nobody needed them")),
         without(node(LOST), "pods"),
@@ -147,21 +120,16 @@ def test_an_unavailable_source_makes_only_its_dependents_unknown() -> None:
         assert state(snapshot, "10.244.1.2") is IN_USE
         assert state(snapshot, "10.244.1.3") in {IN_USE, NOT_READY}
     assert why(without(node(LOST), "cni_results")) == "cni_results: it gave no word"
-    assert state(without_api(node(LOST)), LOST.ip) is LEAKED, "the others decide"
+    assert state(b.without_api(node(LOST)), LOST.ip) is LEAKED, "the others decide"
     # One proof of use is enough.
     assert state(without(node(LOST, KEPT), "addresses", "pods"), LOST.ip) is State.TEARDOWN_PENDING
     assert state(without(node(LOST, JAVA), "pods"), LOST.ip) is UNMANAGED
-
-
-def test_an_empty_file_names_no_sandbox() -> None:
+    # An empty file names no sandbox.
     old, recent = empty_file("10.244.1.9"), empty_file("10.244.1.8", age=timedelta(0))
     assert [state(node(old, recent), reserved.ip) for reserved in (old, recent)] == [LEAKED, CANDIDATE]
     assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is UNMANAGED, "configured"
     for sources in (("containers", "checkpoints"), ("cni_results",)):
         assert state(without(node(old), *sources), old.ip) is LEAKED
-
-
-# Sandboxes with several addresses
 
 
 def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
@@ -175,9 +143,7 @@ def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
     assert {state(node(recent, strange, LOST, JAVA), reserved.ip) for reserved in (recent, strange, LOST)} == {
         UNMANAGED
     }
-
-
-def test_a_sandbox_is_classified_as_a_whole_across_networks() -> None:
+    # Across networks too.
     snapshot = node(LOST, SECOND, Address(SECOND.ip, 1, "java"))
     assert (state(snapshot, LOST.ip), state(snapshot, SECOND.ip, "storage")) == (UNMANAGED, UNMANAGED)
     unread = node(LOST, empty_file("10.244.1.10"), unread_networks=["storage"])
@@ -186,11 +152,8 @@ def test_a_sandbox_is_classified_as_a_whole_across_networks() -> None:
     assert state(node(LOST, JAVA, unread_networks=["storage"]), LOST.ip) is UNMANAGED
 
 
-# Names
-
-
 def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
-    cached, kept = cni_result(GONE, "shop/from-cni", CIDR), Checkpoint(GONE, "shop/from-checkpoint")
+    cached, kept = cni_result(GONE, "shop/from-cni", b.CIDR), Checkpoint(GONE, "shop/from-checkpoint")
     listed = sandbox(GONE, "shop/from-docker")
     for records, name in (
         ((), ""),
@@ -198,10 +161,8 @@ def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
         ((cached, kept), "shop/from-checkpoint"),
         ((kept, listed), "shop/from-docker"),
     ):
-        assert classify_one(node(LOST, *records), LOST.ip).pod == name
-
-
-def test_files_not_written_by_host_local_are_listed_as_unrecognized() -> None:
-    classified = classify_one(node(unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
+        assert b.classify_one(node(LOST, *records), LOST.ip).pod == name
+    # Files not written by host-local are listed as unrecognized.
+    classified = b.classify_one(node(b.unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
     assert (classified.state, classified.why, classified.blocks) == (State.UNRECOGNIZED, "it is a directory", True)
-    assert state(without(node(unrecognized("notes.txt")), "containers"), "notes.txt") is State.UNRECOGNIZED
+    assert state(without(node(b.unrecognized("notes.txt")), "containers"), "notes.txt") is State.UNRECOGNIZED

@@ -12,20 +12,8 @@ from agent.model.release import Limits, Reason
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Pod, Snapshot
 from agent.sources.kube.client import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
-from tests.builders import (
-    NOW,
-    WORKER,
-    cni_result,
-    findings_of,
-    guard_context,
-    make_limits,
-    node,
-    pod,
-    processes,
-    reservation,
-    scanned,
-    with_waiting_pod,
-)
+from tests import builders as b
+from tests.builders import NOW, WORKER, findings_of, node, pod, processes, reservation, scanned, with_waiting_pod
 from tests.cleanup.leaks import SECOND, leaks
 from tests.sources.kube.connections import inquirer
 
@@ -66,12 +54,11 @@ def treadmill(count: int = 12, age: timedelta = 8 * MINUTE, **more: Any) -> Snap
 
 
 def message(detector: str, snapshot: Snapshot) -> str:
-    (finding,) = findings_of(detector, snapshot)
-    return finding.message
+    return b.the_finding(detector, snapshot).message
 
 
 def refused(snapshot: Snapshot, limits: Limits | None = None) -> set[Reason]:
-    return {refusal.reason for _, refusals in decide(guard_context(snapshot, limits=limits)) for refusal in refusals}
+    return {refusal.reason for _, refusals in decide(b.guard_context(snapshot, limits=limits)) for refusal in refusals}
 
 
 def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
@@ -86,7 +73,7 @@ def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
 
 
 def test_other_leaks_are_no_failing_plugin() -> None:
-    completed = [cni_result(leak.container_id, "shop/gone", "10.244.1.0/24") for leak in leaks(12)]
+    completed = [b.cni_result(leak.container_id, "shop/gone", "10.244.1.0/24") for leak in leaks(12)]
     for why, snapshot in {
         "few": treadmill(4),
         "old": treadmill(age=timedelta(hours=1)),
@@ -99,7 +86,7 @@ def test_other_leaks_are_no_failing_plugin() -> None:
 
 
 def test_the_daemon_releases_nothing_and_a_person_may() -> None:
-    daemon = make_limits(unattended=True)
+    daemon = b.make_limits(unattended=True)
     assert Reason.PLUGIN_FAILING in refused(treadmill(), daemon)
     assert Reason.PLUGIN_FAILING not in refused(treadmill())
     mended = treadmill(age=timedelta(hours=1))
@@ -110,50 +97,23 @@ def test_the_daemon_releases_nothing_and_a_person_may() -> None:
         snapshot = with_waiting_pod(node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))]))
         assert (Reason.PLUGIN_FAILING in refused(snapshot, daemon)) is waits
         assert bool(findings_of(FAILING, snapshot)) is waits
-
-
-def test_the_advice_about_leaks_begins_with_the_plugin() -> None:
+    # The advice about leaks begins with the plugin.
     mend = "Mend the CNI plugin that fails first"
     assert mend in " ".join(scan_table(scanned(treadmill())).split())
     assert mend not in " ".join(scan_table(scanned(node(reservation("10.244.1.99")))).split())
 
 
 def test_the_words_of_each_runtime_are_parsed() -> None:
+    containerd = 'rpc error: code = Unknown desc = failed to setup network for sandbox "4f": '
+    crio = 'failed to create pod network sandbox k8s_a_b_c_0(4f): error adding pod b_a to CNI network "crio": '
+    no_sbr, no_portmap = (f'failed to find plugin "{name}" in path [/opt/cni/bin /a]' for name in ("sbr", "portmap"))
+    multus = 'plugin type="multus" name="m" failed (add): [default/s0/919b:storage]: error adding container to network '
     for text, expected in (
-        (
-            (
-                "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "
-                '"4f": plugin type="portmap" failed (add): failed to open iptables: not found'
-            ),
-            ("portmap", "", "add", "failed to open iptables: not found"),
-        ),
-        (
-            (
-                "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network "
-                'sandbox k8s_a_b_c_0(4f): error adding pod b_a to CNI network "crio": plugin type="x" '
-                'name="y" failed (add): boom'
-            ),
-            ("x", "y", "add", "boom"),
-        ),
-        (
-            (
-                'failed to create pod network sandbox k8s_a(4f): error adding pod b_a to CNI network "crio": plugin '
-                'type="missing" failed (add): failed to find plugin "missing" in path [/opt/cni/bin]'
-            ),
-            ("missing", "crio", "add", 'failed to find plugin "missing" in path [/opt/cni/bin]'),
-        ),
-        (
-            'networkPlugin cni failed to set up pod "web_shop" network: failed to find plugin "portmap" in path [/a]',
-            ("portmap", "", "", 'failed to find plugin "portmap" in path [/a]'),
-        ),
-        (
-            (
-                'failed to setup network for sandbox "7a": plugin type="multus" name="multus-cni-network" failed '
-                '(add): [default/s0/919b:storage]: error adding container to network "storage": plugin type="sbr" '
-                'failed (add): failed to find plugin "sbr" in path [/opt/cni/bin /opt/cni/bin]'
-            ),
-            ("sbr", "storage", "add", 'failed to find plugin "sbr" in path [/opt/cni/bin /opt/cni/bin]'),
-        ),
+        (f'{containerd}plugin type="portmap" failed (add): no: iptables', ("portmap", "", "add", "no: iptables")),
+        (f'{crio}plugin type="x" name="y" failed (add): boom', ("x", "y", "add", "boom")),
+        (f'{crio}plugin type="sbr" failed (add): {no_sbr}', ("sbr", "crio", "add", no_sbr)),
+        (f'networkPlugin cni failed to set up pod "web_shop" network: {no_portmap}', ("portmap", "", "", no_portmap)),
+        (f'{multus}"storage": plugin type="sbr" failed (add): {no_sbr}', ("sbr", "storage", "add", no_sbr)),
         (
             'plugin type="multus-shim" name="m" failed (add): CmdAdd (shim): timeout',
             ("multus-shim", "m", "add", "CmdAdd (shim): timeout"),
@@ -165,9 +125,6 @@ def test_the_words_of_each_runtime_are_parsed() -> None:
         (failure,) = failures((text, 0 * MINUTE))
         assert (failure.plugin, failure.network, failure.operation, failure.message) == expected
         assert (failure.pod, failure.at) == ("shop/web", NOW)
-
-
-# Pods that find a range full
 
 
 def test_pods_that_find_the_range_full_contradict_an_ok() -> None:
@@ -185,16 +142,11 @@ def test_pods_that_find_the_range_full_contradict_an_ok() -> None:
     full = node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))])
     assert findings_of(UNEXPLAINED, saying(full, FULL.format("10.244.1.1-10.244.1.14"))) == []
     assert unknown in message(UNEXPLAINED, saying(full, elsewhere))
-
-
-def test_a_full_range_does_not_hide_what_filled_it() -> None:
+    # A full range does not hide what filled it.
     first, last = failures((IPTABLES, 10 * MINUTE), (FULL.format("10.244.1.2-10.244.1.254"), MINUTE))
     assert (first.plugin, last.exhausted) == ("portmap", "10.244.1.2-10.244.1.254")
     snapshot = replace(treadmill(), sandbox_failures=Known((first, last)))
     assert "plugin portmap fails" in message(FAILING, snapshot)
-
-
-# Events
 
 
 def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
@@ -212,7 +164,5 @@ def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
     server.seconds = 61.0
     server.source.read(pods)
     assert len(server.asked) == 8
-
-
-def test_without_the_right_events_are_not_requested() -> None:
+    # Without the right, they are not requested.
     assert isinstance(Server(ApiError(403, "forbidden")).source.read([pod("shop/web")]), NotRequested)

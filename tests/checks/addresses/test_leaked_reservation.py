@@ -1,48 +1,41 @@
 """Leaks: which reservations are reported, their likely cause, and which missing data prevents the check."""
 
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
-from agent.model.finding import Finding, LeakCause, TrackedFinding
-from agent.model.snapshot import Checkpoint, Container, Snapshot
-from tests.builders import (
-    CIDR,
-    GONE,
-    NOW,
-    OLD,
-    WEB_ID,
-    cni_result,
-    empty_file,
-    findings_and_gap,
-    findings_of,
-    gap_of,
-    node,
-    processes,
-    reservation,
-    sandbox,
-    scanned,
-    without,
-    without_api,
+from agent.exporters.finding_lines import finding_lines
+from agent.model.finding import LeakCause, TrackedFinding
+from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime
+from agent.model.snapshot import (
+    Checkpoint,
+    Container,
+    Damage,
+    DamagedResult,
+    Known,
+    NotRequested,
+    PortMapping,
+    ProcessStartTimes,
+    Snapshot,
 )
+from tests import builders as b
+from tests.builders import CIDR, GONE, NOW, OLD, UPTIME, cni_result, node, processes, reservation, scanned, without
 
 DETECTOR = "leaked_reservation"
+leaks = partial(b.findings_of, DETECTOR)
 LOST = reservation("10.244.1.9")
 AN_HOUR_AGO = timedelta(hours=1)
 KUBELET_RESTART = LeakCause.KUBELET_RESTART
 
 
-def leaks(snapshot: Snapshot) -> list[Finding]:
-    return findings_of(DETECTOR, snapshot)
-
-
 def test_a_leak_has_its_address_its_container_and_its_pod() -> None:
     (finding,) = leaks(node(LOST))
-    assert finding.subject == "kubenet/10.244.1.9"
-    assert finding.message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists; ")
-    assert (finding.detector, finding.network) == ("leaked_reservation", "kubenet")
+    assert (finding.subject, finding.network) == ("kubenet/10.244.1.9", "kubenet")
     (finding,) = leaks(node(LOST, cni_result(GONE, "shop/cart", CIDR)))
     assert finding.pod == "shop/cart"
     assert "of pod shop/cart" in finding.message
-    subjects = [finding.subject for finding in leaks(node(LOST, reservation("fd00::9")))]
+    subjects = b.subjects_of(DETECTOR, node(LOST, reservation("fd00::9")))
     assert subjects == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
     both = leaks(node(LOST, reservation("10.244.1.9", "8" * 64, network="storage")))
     assert ("leaked_reservation", "kubenet/10.244.1.9", GONE, LOST.inode, LOST.size, LOST.mtime_ns) == both[0].key
@@ -50,9 +43,6 @@ def test_a_leak_has_its_address_its_container_and_its_pod() -> None:
     (before,), (after,) = leaks(node(LOST)), leaks(node(reservation(LOST.ip, age=OLD / 2)))
     assert before.subject == after.subject
     assert before.key != after.key
-
-
-# Causes
 
 
 def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
@@ -77,20 +67,16 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
     for later, since in ((timedelta(minutes=5), NOW - OLD + timedelta(minutes=5)), (timedelta(minutes=6), None)):
         (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - later)]))
         assert (finding.cause, finding.since) == (KUBELET_RESTART, since)
-    (finding,) = leaks(node(empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
+    (finding,) = leaks(node(b.empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
     assert (finding.cause, finding.since) == (LeakCause.EMPTY_FILE, NOW - OLD)
     assert "no container (the file is empty)" in finding.message
     (finding,) = leaks(without(node(LOST), "processes"))
     assert (finding.cause, finding.since) == (LeakCause.UNKNOWN, NOW - OLD)
-    assert "cause unknown" in finding.message
-
-
-# Since when
 
 
 def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
     """A start of the kubelet only bounds the age of a leak that is seen for the first time."""
-    minute, owner = timedelta(minutes=1), (sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"))
+    minute, owner = timedelta(minutes=1), (b.sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"))
     old = reservation("10.244.1.9", age=timedelta(days=9))
 
     def restarted(ago: timedelta, *things: Container | Checkpoint, later: timedelta) -> Snapshot:
@@ -120,17 +106,159 @@ def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
     assert (tracked.finding.cause, tracked.began) == (LeakCause.UNKNOWN, NOW - timedelta(days=9))
 
 
-# Blind
-
-
 def test_without_its_sources_the_check_has_insufficient_data_after_what_is_certain() -> None:
     for source in ("containers", "checkpoints", "addresses", "pods", "reservations"):
-        assert gap_of(DETECTOR, without(node(LOST), source)).startswith(source)
-    assert len(leaks(without_api(node(LOST)))) == 1
-    findings, gap = findings_and_gap(DETECTOR, without(node(empty_file("10.244.1.9")), "containers"))
+        assert b.gap_of(DETECTOR, without(node(LOST), source)).startswith(source)
+    assert len(leaks(b.without_api(node(LOST)))) == 1
+    findings, gap = b.findings_and_gap(DETECTOR, without(node(b.empty_file("10.244.1.9")), "containers"))
     assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
     assert gap.why.startswith("containers")
     (gap,) = scanned(node(reservation("10.244.1.9", age=timedelta(hours=-1)))).gaps
     assert (gap.detector, gap.broken) == (DETECTOR, False)
     assert gap.why == "reservations: file kubenet/10.244.1.9 is newer than the node's clock, which was set"
-    assert scanned(node(reservation("10.244.1.2", WEB_ID, age=timedelta(hours=-1)))).gaps == ()
+    assert scanned(node(reservation("10.244.1.2", b.WEB_ID, age=timedelta(hours=-1)))).gaps == ()
+
+
+# With containerd: what libcni's cache and the runtime's records show
+
+HOUR = timedelta(hours=1)
+MADE = 3 * HOUR
+"""Ago. The running sandboxes are younger (`OLD`)."""
+OTHER = "8" * 64
+ENDPOINT = "/run/containerd/containerd.sock"
+LEAK, LEAK_TOO = reservation("10.244.1.9", age=MADE), reservation("10.244.1.8", OTHER, age=MADE)
+RESULT, RESULT_TOO = cni_result(GONE, "shop/cart", CIDR, age=MADE), cni_result(OTHER, "shop/till", CIDR, age=MADE)
+
+
+def started(containerd: timedelta | None = UPTIME, **others: Any) -> ProcessStartTimes:
+    """Say how long ago containerd started, and others."""
+    since = None if containerd is None else NOW - containerd
+    return replace(processes(**others), containerd=since, runtime=f"unix://{ENDPOINT}")
+
+
+def cri_node(*records: Any, since: ProcessStartTimes | None = None, **changes: Any) -> Snapshot:
+    return node(
+        *records,
+        checkpoints=NotRequested("checkpoints", "the kubelet of this node has none"),
+        runtimes=[ContainerRuntime(CONTAINERD, "1.7.24", ENDPOINT)],
+        processes=[since or started()],
+        **{"containers": [b.sandbox("1" * 64, "shop/web"), b.sandbox(b.DB_ID, "shop/db")]} | changes,
+    )
+
+
+def cause_of(snapshot: Snapshot) -> tuple[LeakCause, timedelta]:
+    """Return the cause of the first leak, and how long ago its time is."""
+    finding = leaks(snapshot)[0]
+    assert isinstance(finding.cause, LeakCause)
+    assert finding.cause_at is not None
+    return finding.cause, NOW - finding.cause_at
+
+
+def check(*cases: tuple[LeakCause, timedelta, Snapshot]) -> None:
+    """Compare the cause of the first leak of each node, and how long ago its time is."""
+    for number, (cause, ago, snapshot) in enumerate(cases):
+        assert cause_of(snapshot) == (cause, ago), f"case {number}"
+
+
+WIPED = started(OLD + HOUR / 2)
+ELSEWHERE = [cni_result(sandbox_id, "", "10.9.0.0/24", network="cbr0") for sandbox_id in ("1" * 64, b.DB_ID)]
+OLDER = Container("c" * 64, "exited", int((NOW - MADE).timestamp()), "", "", sandbox=False)
+RESTART, SKIPPED, UNKNOWN = LeakCause.RUNTIME_RESTART, LeakCause.TEARDOWN_SKIPPED, LeakCause.UNKNOWN
+
+
+def test_the_cause_without_a_result_in_the_cache_of_libcni() -> None:
+    rebooted = started(booted=HOUR, containerd=HOUR)
+    of_another_network = cni_result("1" * 64, "shop/web", CIDR, network="storage")
+    of_containerd = replace(b.WORKER, runtime="containerd://1.7.24")
+    check(
+        # Others of the network have one, so the setup failed; containerd restarted much later.
+        (LeakCause.SETUP_FAILED, MADE, cri_node(LEAK)),
+        (LeakCause.SETUP_FAILED, MADE, cri_node(LEAK, since=started(HOUR))),
+        # It died during the ADD: at once, and when the kubelet gave up.
+        *(
+            (RESTART, MADE - timedelta(seconds=n), cri_node(LEAK, since=started(MADE - timedelta(seconds=n))))
+            for n in (1, 300)
+        ),
+        # A cache without any result of the network is no evidence.
+        (UNKNOWN, MADE, cri_node(LEAK, cni_results=[])),
+        (RESTART, HOUR, cri_node(LEAK, since=started(HOUR), cni_results=[])),
+        (UNKNOWN, MADE, cri_node(LEAK, cni_results=[of_another_network])),
+        (UNKNOWN, MADE, cri_node(LEAK, replace(RESULT, network="storage"))),
+        # A kubelet that restarts forgets no sandbox of containerd.
+        (UNKNOWN, MADE, cri_node(LEAK, since=started(kubelet=HOUR), cni_results=[])),
+        # A reboot leaves no evidence of anything else.
+        (LeakCause.NODE_REBOOT, HOUR, cri_node(LEAK, since=rebooted)),
+        (LeakCause.NODE_REBOOT, HOUR, cri_node(LEAK, RESULT, since=rebooted)),
+        # No start times are known.
+        (UNKNOWN, MADE, without(cri_node(LEAK, RESULT, node=[of_containerd]), "processes")),
+    )
+    (finding,) = leaks(cri_node(LEAK, since=started(MADE - timedelta(minutes=5))))
+    assert "likely cause: restart of containerd at 2026-03-26 17:05:00Z" in finding.message
+
+
+def test_a_result_that_is_still_there_shows_that_no_del_was_completed() -> None:
+    damaged = DamagedResult("kubenet", GONE, "eth0", Damage.EMPTY)
+    younger = reservation("10.244.1.8", OTHER, age=OLD)
+    check(
+        (SKIPPED, MADE, cri_node(LEAK, RESULT)),
+        (SKIPPED, MADE, cri_node(LEAK, RESULT, since=started(None))),
+        (SKIPPED, MADE, replace(cri_node(LEAK), damaged_results=(damaged,))),
+        # Several sandboxes of which the runtime has no record after its restart were lost with its state.
+        (LeakCause.RUNTIME_STATE_LOST, OLD + HOUR / 2, cri_node(LEAK, LEAK_TOO, RESULT, RESULT_TOO, since=WIPED)),
+        # It was not: one sandbox, one result, an older record survived, no restart, one sandbox is younger.
+        (SKIPPED, MADE, cri_node(LEAK, RESULT, since=WIPED)),
+        (SKIPPED, MADE, cri_node(LEAK, LEAK_TOO, RESULT, since=WIPED)),
+        (SKIPPED, MADE, cri_node(LEAK, LEAK_TOO, RESULT, RESULT_TOO, OLDER, since=WIPED)),
+        (SKIPPED, MADE, cri_node(LEAK, LEAK_TOO, RESULT, RESULT_TOO)),
+        (SKIPPED, MADE, cri_node(LEAK, younger, RESULT, RESULT_TOO, since=WIPED)),
+    )
+    lost = cri_node(LEAK, LEAK_TOO, RESULT, RESULT_TOO, since=WIPED)
+    (line,) = (line for line in finding_lines(scanned(lost)) if line.detector == DETECTOR)
+    assert line.text == (
+        "2 addresses in kubenet leaked, likely cause: containerd started at 2026-03-26 17:30:00Z without a record of "
+        "earlier sandboxes: 10.244.1.8, 10.244.1.9"
+    )
+
+
+def test_if_running_pods_have_their_addresses_from_another_network_the_configuration_was_replaced() -> None:
+    def renamed(*records: Any, since: ProcessStartTimes | None = None) -> Snapshot:
+        """Running pods have their addresses from `cbr0`, and the leaks are those of `kubenet`."""
+        return cri_node(LEAK, *records, since=since, cni_results=[*ELSEWHERE, RESULT, RESULT_TOO])
+
+    both = (ContainerRuntime(CONTAINERD, "1.7.24", ENDPOINT), ContainerRuntime(DOCKER))
+    secondary = [*ELSEWHERE, replace(RESULT, ifname="net1")]
+    check(
+        (LeakCause.NETWORK_RENAMED, MADE, renamed()),
+        (LeakCause.NETWORK_RENAMED, MADE, renamed(OLDER, since=WIPED)),
+        # The runtime may have been replaced too: neither is named.
+        (SKIPPED, MADE, renamed(LEAK_TOO, since=WIPED)),
+        (SKIPPED, MADE, renamed(since=started(None))),
+        # Records of another runtime, and a secondary interface, are no evidence.
+        (SKIPPED, MADE, replace(renamed(), runtimes=Known(both))),
+        (SKIPPED, MADE, cri_node(replace(LEAK, ifname="net1"), cni_results=secondary)),
+    )
+
+
+HTTP, DNS = PortMapping(8080, "tcp"), PortMapping(53, "udp")
+FORWARDED = replace(RESULT, port_mappings=(HTTP, DNS))
+
+
+def test_a_leak_names_the_host_ports_that_are_still_forwarded_to_it() -> None:
+    others = [replace(RESULT_TOO, port_mappings=(HTTP,)), replace(RESULT, network="cbr0", port_mappings=(DNS,))]
+    for ports, snapshot in (
+        ((HTTP, DNS), cri_node(LEAK, FORWARDED)),
+        # A reboot has removed the rules, and only those of the leaked sandbox in this network count.
+        ((), cri_node(LEAK, FORWARDED, since=started(booted=HOUR))),
+        ((), cri_node(LEAK, RESULT, *others)),
+    ):
+        (finding,) = leaks(snapshot)
+        assert finding.port_mappings == ports
+        assert finding.message.endswith(
+            "; iptables or nftables rules may still forward host port 8080/tcp to 10.244.1.9, 53/udp to 10.244.1.9"
+        ) is bool(ports)
+    several = cri_node(LEAK, LEAK_TOO, replace(RESULT, port_mappings=(HTTP,)), RESULT_TOO)
+    (line,) = (line for line in finding_lines(scanned(several)) if line.detector == DETECTOR)
+    assert line.text.startswith("2 addresses in kubenet leaked, ")
+    assert line.text.endswith(
+        ": 10.244.1.8, 10.244.1.9; iptables or nftables rules may still forward host port 8080/tcp to 10.244.1.9"
+    )

@@ -56,15 +56,8 @@ def test_a_late_teardown_is_for_information_and_a_stuck_one_a_warning() -> None:
         ([], [pending(), node(later=MINUTE), pending(60 * MINUTE)]),
     ):
         assert severities(after(*snapshots)) == expected
-
-
-def test_the_finding_names_the_pod_and_the_time_since_when_it_is_pending() -> None:
     finding = found(after(pending(), pending(60 * MINUTE)))
     assert (finding.subject, finding.pod, finding.since) == ("kubenet/10.244.1.9", "shop/cart", NOW)
-    assert finding.message == (
-        "10.244.1.9 is reserved for container 999999999999 of pod shop/cart, which no longer exists; "
-        "the kubelet has not completed its teardown since 2026-03-26 20:00:00Z"
-    )
     for source in ("reservations", "containers", "checkpoints"):
         assert gap_of(DETECTOR, without(pending(), source)).startswith(source)
 
@@ -103,23 +96,10 @@ def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a
         assert severities(after(*late)) == [(Severity.INFO, True)]
         stuck = [at(later=24 * HOUR), at(later=24 * HOUR + MINUTE)]
         assert severities(after(*late, *stuck)) == [(Severity.WARNING, True)]
-
-
-def test_the_finding_names_the_sandbox_and_its_pod() -> None:
     finding = found(after(on_cri(), on_cri(later=HOUR)))
     assert (finding.pod, finding.since) == ("shop/cart", NOW)
-    assert finding.message == (
-        "10.244.1.9 is reserved for sandbox 999999999999 of pod shop/cart, which has not been ready since "
-        "2026-03-26 20:00:00Z and is not torn down"
-    )
-    damaged = found(after(with_damage(on_cri()), with_damage(on_cri(later=HOUR))))
-    assert damaged.message.endswith(
-        f"; likely cause: libcni's cached result kubenet-{GONE}-eth0 is damaged (it is empty); remove this file below "
-        "/var/lib/cni/results or /var/lib/cni/cache"
-    )
-
-
-def test_others_that_do_not_run_are_no_finding() -> None:
+    assert "is reserved for sandbox 999999999999 of pod shop/cart" in finding.message
+    # Others that do not run are no finding.
     for container in (
         sandbox(GONE, "shop/cart"),
         sandbox(GONE, "shop/cart", "being created"),
@@ -134,14 +114,12 @@ BOOTED = HOUR * 1.5
 """Ago. Sandboxes of the builders are two hours old."""
 
 
-def test_a_power_cut_proves_the_age_of_a_damaged_sandbox_to_a_single_scan() -> None:
+def test_only_a_power_cut_proves_the_age_of_a_damaged_sandbox_to_a_single_scan() -> None:
     cut = with_damage(on_cri(booted=BOOTED))
     (tracked,) = engine.replay([cut, cut], grace=GRACE, confirm_after=timedelta(0)).findings
     assert (tracked.finding.severity, tracked.finding.since) == (Severity.INFO, NOW - BOOTED)
     assert engine.needs_second_snapshot(cut, GRACE)
-
-
-def test_otherwise_a_single_scan_does_not_know_the_age() -> None:
+    # Otherwise a single scan does not know the age.
     made_since = replace(STOPPED, created=int(NOW.timestamp()) - 3600)
     for why, snapshot in {
         "no damage": on_cri(booted=BOOTED),

@@ -5,28 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 from agent.exporters.json.scan import scan_document
-from agent.model.devices import Allocation, DeviceTransition, PluginSocket, Registered, TransitionKind
+from agent.model.devices import TransitionKind
 from agent.model.snapshot import Known, NodeDevices, NotRequested, Snapshot
-from tests.builders import (
-    BOOT_ID,
-    KVM,
-    KVM_SOCKET,
-    NOW,
-    WORKER,
-    allocation,
-    device_plugins,
-    findings_of,
-    node,
-    plugin_socket,
-    processes,
-    refused_pod,
-    registered,
-    scanned,
-    transition,
-    unavailable,
-    without,
-)
-from tests.checks.reported import following, history_of, resources_of, seconds
+from tests import builders as b
+from tests.builders import KVM, KVM_SOCKET, NOW, WORKER, allocation, findings_of, plugin_socket, registered, transition
+from tests.checks.reported import following, history_of, resources_of, seconds, with_plugins
 
 GPU, TPU = "nvidia.com/gpu", "example.org/tpu"
 STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
@@ -35,168 +18,120 @@ OLDER = seconds(8000)
 
 
 def snapshot_of(
-    *records: PluginSocket | Registered | Allocation | DeviceTransition,
-    kubelet: float | None = 30,
-    written: float | None = None,
-    at: float = 0,
-    **others: Any,
+    *records: Any, kubelet: float = 30, written: float | None = None, at: float = 0, **others: Any
 ) -> Snapshot:
     """A snapshot `at` seconds after NOW; the times of files are seconds before NOW."""
-    devices = device_plugins(
-        *records,
-        kubelet_socket=None if kubelet is None else seconds(kubelet),
-        checkpoint_written=None if written is None else seconds(written),
-    )
-    return node(device_plugins=devices, later=seconds(at), **others)
+    return with_plugins(*records, kubelet=kubelet, written=written, later=seconds(at), **others)
 
 
-def with_kvm(ago: float = 20, *devices: str, connected: bool | None = True, **others: Any) -> Snapshot:
+def with_kvm(ago: float = 20, connected: bool | None = True, **others: Any) -> Snapshot:
     """A snapshot of a node whose only plugin bound its socket so many seconds before NOW."""
-    return snapshot_of(
-        plugin_socket(ago=seconds(ago), connected=connected), registered(KVM, *devices or ("d0",)), **others
-    )
+    socket = plugin_socket(ago=seconds(ago), connected=connected)
+    return snapshot_of(socket, registered(KVM, "d0"), **others)
 
 
-def transitions_of(snapshot: Snapshot) -> list[tuple[str, str, float, bool]]:
-    """What, of whom, how many seconds before NOW, and whether that is exact."""
-    return [
-        (
-            transition.what.value,
-            transition.resource or transition.socket,
-            round((NOW - transition.at).total_seconds(), 3),
-            transition.exact,
-        )
-        for transition in history_of(snapshot)
-    ]
+def transitions_of(snapshot: Snapshot) -> list[str]:
+    """What, how many seconds before NOW (`~`: about), and of whom; the resource and the socket of KVM need no name."""
+    found = []
+    for seen in history_of(snapshot):
+        of, ago = seen.resource or seen.socket, round((NOW - seen.at).total_seconds(), 3)
+        named = "" if of in {KVM, KVM_SOCKET} else f" {of}"
+        found.append(f"{seen.what.value} {'' if seen.exact else '~'}{ago:g}{named}".rstrip())
+    return found
 
 
-def added(before: Snapshot, now: Snapshot) -> list[tuple[str, str, float, bool]]:
+def added(before: Snapshot, now: Snapshot) -> list[str]:
     return transitions_of(following(before, now))[len(history_of(before)) :]
 
 
-def is_registered(snapshot: Snapshot, resource: str = KVM) -> Any:
-    return resources_of(snapshot)[resource]["registered"]
+def is_registered(snapshot: Snapshot) -> Any:
+    return resources_of(snapshot)[KVM]["registered"]
 
 
 def delay(snapshot: Snapshot) -> Any:
     return resources_of(snapshot)[KVM]["registration_delay_seconds"]
 
 
-# Transitions of a snapshot
-
-
 def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
     sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
     two = (plugin_socket(ago=seconds(20)), plugin_socket("nvidia-gpu.sock", ago=seconds(10)))
-    gpu, tpu = registered(GPU, "g0"), registered(TPU, "t0")
-    started, appeared = ("kubelet_started", "", 30, True), ("socket_appeared", KVM_SOCKET, 20, True)
+    kvm, gpu, tpu = registered(KVM, "d0"), registered(GPU, "g0"), registered(TPU, "t0")
+    stale = snapshot_of(kvm, written=7200)
     for snapshot, expected in (
         # As on a real node: the plugin bound its socket 9.5 s after the kubelet, and registered 12 ms later.
-        (
-            with_kvm(20.476, written=20.464),
-            [started, ("socket_appeared", KVM_SOCKET, 20.476, True), ("registered", KVM, 20.464, True)],
-        ),
+        (with_kvm(20.476, written=20.464), ["kubelet_started 30", "socket_appeared 20.476", "registered 20.464"]),
         # The checkpoint is not written when the kubelet starts: one that is older shows no registration.
-        (snapshot_of(registered(KVM, "d0"), written=7200), [started]),
-        (with_kvm(written=7200), [started, appeared]),
+        (stale, ["kubelet_started 30"]),
+        (with_kvm(written=7200), ["kubelet_started 30", "socket_appeared 20"]),
         # A checkpoint seen late may not be the first with the resource.
-        (snapshot_of(registered(KVM, "d0"), kubelet=9000, written=500), [("registered", KVM, 500, False)]),
+        (snapshot_of(kvm, kubelet=9000, written=500), ["registered ~500"]),
         # As on a real node: the plugin's socket of 11:59:07.002, and a pod that was given a device at 11:59:14.450.
-        (with_kvm(12.998, kubelet=18, written=5.55), [("registered", KVM, 12.998, True)]),
+        (with_kvm(12.998, kubelet=18, written=5.55), ["registered 12.998"]),
         # With an unassigned socket, the first registration is approximate.
-        (snapshot_of(*sockets, tpu, written=14), [("registered", TPU, 14, False)]),
+        (snapshot_of(*sockets, tpu, written=14), [f"registered ~14 {TPU}"]),
         # Two plugins with known sockets have their own times.
         (
-            snapshot_of(*two, registered(KVM, "d0"), gpu, written=9.9),
-            [
-                ("registered", KVM, 20, True),
-                ("socket_appeared", "nvidia-gpu.sock", 10, True),
-                ("registered", GPU, 9.9, True),
-            ],
+            snapshot_of(*two, kvm, gpu, written=9.9),
+            ["registered 20", "socket_appeared 10 nvidia-gpu.sock", f"registered 9.9 {GPU}"],
         ),
     ):
         assert transitions_of(snapshot)[-len(expected) :] == expected
-        assert {transition.boot_id for transition in history_of(snapshot)} == {BOOT_ID}
-    stale = snapshot_of(registered(KVM, "d0"), written=7200)
+        assert {transition.boot_id for transition in history_of(snapshot)} == {b.BOOT_ID}
     assert (is_registered(stale), resources_of(stale)[KVM]["devices"]) == (False, 0)
 
 
 def test_a_snapshot_adds_what_has_changed() -> None:
-    healthy = (plugin_socket(ago=seconds(20)), registered(KVM, "d0"), registered(GPU))
-    kept = snapshot_of(registered(KVM, "d0"), kubelet=9000, written=8000)
+    kvm, gpu = registered(KVM, "d0"), registered(GPU, "g0")
+    kept, new_pair = snapshot_of(kvm, kubelet=9000, written=8000), snapshot_of(kvm, gpu, written=-10, at=15)
     connected, dead = with_kvm(written=20), with_kvm(connected=False, written=20, at=15)
-    both = (registered(KVM, "d0"), registered(GPU, "g0"))
-    empty = snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15)
+    pair = snapshot_of(kvm, gpu, kubelet=9000, written=8000)
     sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
-    restarted = following(
-        snapshot_of(*both, kubelet=9000, written=8000),
-        snapshot_of(registered(KVM), registered(GPU, "g0"), kubelet=5, written=2),
-    )
-    gone = snapshot_of(registered(GPU, "g0"), kubelet=5, written=-297, at=310)
-    for why, before, now, expected in (
-        ("time passes", snapshot_of(*healthy, written=20), snapshot_of(*healthy, written=20, at=7200), []),
-        ("it is not known who is connected", connected, with_kvm(connected=None, written=20), []),
-        ("the checkpoint was removed", kept, snapshot_of(kubelet=9000, at=15), []),
+    restarted = following(pair, snapshot_of(registered(KVM), gpu, kubelet=5, written=2))
+    gone = snapshot_of(gpu, kubelet=5, written=-297, at=310)
+    lost = following(connected, dead)
+    for before, now, expected in (
+        # Time passes; it is not known who is connected; the checkpoint was removed.
+        (connected, with_kvm(written=20, at=7200), []),
+        (connected, with_kvm(connected=None, written=20), []),
+        (kept, snapshot_of(kubelet=9000, at=15), []),
+        # After a restart each plugin must register again.
         (
-            "after a restart each plugin must register again",
             with_kvm(8000, kubelet=9000, written=8000),
-            snapshot_of(registered(KVM, "d0"), kubelet=5, written=8000),
-            [("kubelet_started", "", 5, True), ("socket_gone", KVM_SOCKET, 0, False)],
+            snapshot_of(kvm, kubelet=5, written=8000),
+            ["kubelet_started 5", "socket_gone ~0"],
         ),
+        # A registration has the time of the file; of two, nobody knows which the file is of.
         (
-            "a registration has the time of the file",
-            snapshot_of(registered(KVM, "d0"), written=8000),
+            snapshot_of(kvm, written=8000),
             with_kvm(-9, written=-10, at=15),
-            [("socket_appeared", KVM_SOCKET, -9, True), ("registered", KVM, -10, True)],
+            ["socket_appeared -9", "registered -10"],
         ),
+        (snapshot_of(), new_pair, ["registered ~-10", f"registered ~-10 {GPU}"]),
+        (with_kvm(written=7200), with_kvm(written=-10, at=15), ["registered -10"]),
+        # Of an unassigned socket.
         (
-            "of two, nobody knows which the file is of",
-            snapshot_of(),
-            snapshot_of(*both, written=-10, at=15),
-            [("registered", KVM, -10, False), ("registered", GPU, -10, False)],
-        ),
-        ("later", with_kvm(written=7200), with_kvm(written=-10, at=15), [("registered", KVM, -10, True)]),
-        (
-            "of an unassigned socket",
             snapshot_of(at=-25),
             snapshot_of(*sockets, registered(TPU, "t0"), written=14),
-            [*(("socket_appeared", name, 21, True) for name in ("a.sock", "b.sock")), ("registered", TPU, 14, True)],
+            ["socket_appeared 21 a.sock", "socket_appeared 21 b.sock", f"registered 14 {TPU}"],
         ),
-        ("it sent an empty list", connected, empty, [("lost", KVM, -10, True)]),
-        ("it is dead, without a new checkpoint", connected, dead, [("lost", KVM, -15, False)]),
+        # It sent an empty list; it is dead, without a new checkpoint; it is back, and the checkpoint is of a pod later.
+        (connected, snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15), ["lost -10"]),
+        (connected, dead, ["lost ~-15"]),
+        (lost, with_kvm(-20, written=-21, at=30), ["socket_appeared -20", "registered -21"]),
+        (lost, with_kvm(-20, written=-27, at=30), ["socket_appeared -20", "registered -20"]),
+        # A socket was made again.
         (
-            "it is back",
-            following(connected, dead),
-            with_kvm(-20, written=-21, at=30),
-            [("socket_appeared", KVM_SOCKET, -20, True), ("registered", KVM, -21, True)],
-        ),
-        (
-            "the checkpoint was written for a pod later",
-            following(connected, dead),
-            with_kvm(-20, written=-27, at=30),
-            [("socket_appeared", KVM_SOCKET, -20, True), ("registered", KVM, -20, True)],
-        ),
-        (
-            "a socket was made again",
             snapshot_of(plugin_socket(ago=seconds(20))),
             snapshot_of(plugin_socket(ago=seconds(-5)), at=15),
-            [("socket_appeared", KVM_SOCKET, -5, True)],
+            ["socket_appeared -5"],
         ),
-        ("it left the checkpoint after five minutes", restarted, gone, [("dropped", KVM, -297, True)]),
-        ("and stays away", following(restarted, gone), gone, []),
-        (
-            "sooner, somebody removed the checkpoint: this kubelet never knew it",
-            snapshot_of(*both, kubelet=9000, written=8000),
-            snapshot_of(registered(GPU, "g0"), kubelet=50, written=40),
-            [("kubelet_started", "", 50, True), ("registered", GPU, 40, False)],
-        ),
+        # It left the checkpoint after five minutes, and stays away.
+        (restarted, gone, ["dropped -297"]),
+        (following(restarted, gone), gone, []),
+        # Sooner, somebody removed the checkpoint: this kubelet never knew it.
+        (pair, snapshot_of(gpu, kubelet=50, written=40), ["kubelet_started 50", f"registered ~40 {GPU}"]),
     ):
-        assert added(before, now) == expected, why
-    assert is_registered(following(kept, snapshot_of(kubelet=9000, at=15))) is True
-    assert is_registered(following(connected, dead)) is False
-
-
-# Clocks and boots
+        assert added(before, now) == expected
 
 
 def up_for(snapshot: Snapshot) -> str:
@@ -210,32 +145,28 @@ def test_a_kubelet_socket_from_before_a_reboot_registers_nothing() -> None:
     now = following(before, snapshot_of(registered(KVM, "d0"), kubelet=9000, written=8000))
     assert is_registered(now) is True
     booted = replace(now, uptime=seconds(40))
-    booted = replace(booted, processes=Known(replace(processes(booted=seconds(40)), boot_id="another")))
+    booted = replace(booted, processes=Known(replace(b.processes(booted=seconds(40)), boot_id="another")))
     assert is_registered(booted) is False
     assert findings_of("late_device_plugin", booted) == []
-
-
-def test_a_file_from_before_the_boot_is_not_dated_to_this_boot() -> None:
+    # A file from before the boot is not dated to this boot.
     first = replace(snapshot_of(kubelet=9000), uptime=seconds(40))
     assert [transition.boot_id for transition in history_of(first)] == [""]
-    unknown = without(with_kvm(written=20), "processes")
+    unknown = b.without(with_kvm(written=20), "processes")
     assert {transition.boot_id for transition in history_of(unknown)} == {""}, "it is not guessed"
     assert is_registered(unknown) is True
 
 
-def test_a_clock_step_after_the_kubelet_start_keeps_the_order() -> None:
-    """Without a battery the node boots in the past; the plugin registers when the clock is right."""
+def test_a_clock_step_keeps_the_order_and_the_registrations() -> None:
+    # Without a battery the node boots in the past; the plugin registers when the clock is right.
     past = 10**8
     just_booted = replace(snapshot_of(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40))
     records = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"), registered(GPU))
     stepped = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
     both = following(just_booted, stepped)
-    assert [what for what, *_ in transitions_of(both)] == ["kubelet_started", "socket_appeared", "registered"]
+    assert [text.split()[0] for text in transitions_of(both)] == ["kubelet_started", "socket_appeared", "registered"]
     assert (up_for(both), is_registered(both)) == ("1m40s", True)
-    assert [what for what, *_ in transitions_of(stepped)][:2] == ["kubelet_started", "socket_appeared"]
-
-
-def test_a_clock_that_is_set_removes_no_registration() -> None:
+    assert [text.split()[0] for text in transitions_of(stepped)][:2] == ["kubelet_started", "socket_appeared"]
+    # A clock that is set removes no registration.
     before = with_kvm(written=20)
     back = replace(with_kvm(written=20, at=15), taken_at=NOW - timedelta(days=2))
     assert added(before, back) == []
@@ -244,9 +175,6 @@ def test_a_clock_that_is_set_removes_no_registration() -> None:
     first, later = (snapshot_of(registered(GPU), at=at) for at in (0, 90))
     stepped = replace(later, taken_at=NOW - seconds(20))
     assert (up_for(following(first, stepped)), up_for(later)) == ("1m30s", "2m")
-
-
-# How a resource stands
 
 
 def test_sockets_are_mapped_by_naming_conventions_or_if_there_is_one_of_each() -> None:
@@ -283,9 +211,9 @@ def test_a_resource_has_its_delay_and_allocations() -> None:
         "socket_present": True,
         "connected": True,
     }
-    assert resources_of(without(snapshot, "pods"))[KVM]["allocated"] is None
-    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
-        assert scan_document(scanned(node(device_plugins=reading)))["device_plugins"] is None
+    assert resources_of(b.without(snapshot, "pods"))[KVM]["allocated"] is None
+    for reading in (b.unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
+        assert scan_document(b.scanned(b.node(device_plugins=reading)))["device_plugins"] is None
     # A late checkpoint has no delay, and the socket has one; it stays when the plugin restarts later.
     assert delay(with_kvm(12.998, kubelet=18, written=5.55)) == 5.002
     assert delay(snapshot_of(registered(KVM, "d0"), kubelet=9000, written=500)) is None
@@ -303,7 +231,7 @@ def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and
     dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
     unrequested = snapshot_of(kubelet=900, node=[dropped])
     assert resources_of(unrequested) == {}, "so it stays for ever where a plugin is uninstalled"
-    (resource,) = resources_of(snapshot_of(kubelet=900, node=[dropped], pods=[refused_pod("lab/vm")])).values()
+    (resource,) = resources_of(snapshot_of(kubelet=900, node=[dropped], pods=[b.refused_pod("lab/vm")])).values()
     assert (resource["resource"], resource["registered"]) == (KVM, False)
     assert (resource["socket"], resource["socket_present"]) == (None, None)
     # One that was dropped before the start of the kubelet is not expected.

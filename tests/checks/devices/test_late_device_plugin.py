@@ -1,50 +1,24 @@
 """A device plugin that has not registered again."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from agent.model.devices import TransitionKind
-from agent.model.finding import Finding
 from agent.model.snapshot import NodeDevices, NotRequested, Snapshot
-from tests.builders import (
-    KVM,
-    KVM_SOCKET,
-    NOW,
-    WORKER,
-    device_plugins,
-    findings_and_gap,
-    findings_of,
-    gap_of,
-    node,
-    plugin_socket,
-    pod,
-    refused_pod,
-    registered,
-    transition,
-    unavailable,
-    without,
-    without_api,
-)
-from tests.checks.reported import seconds
+from tests import builders as b
+from tests.builders import KVM, NOW, WORKER, findings_of, node, plugin_socket, pod, registered, transition, without
+from tests.checks.reported import seconds, with_plugins
 
 DETECTOR = "late_device_plugin"
+only_finding, subjects = partial(b.the_finding, DETECTOR), partial(b.subjects_of, DETECTOR)
 STARTED, APPEARED = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
 
 
 def snapshot_of(*records: Any, kubelet: float, written: float = 9000, **others: Any) -> Snapshot:
     """A node whose kubelet started so many seconds ago, and wrote its checkpoint so many seconds ago."""
-    devices = device_plugins(*records, kubelet_socket=seconds(kubelet), checkpoint_written=seconds(written))
-    return node(device_plugins=devices, **others)
-
-
-def only_finding(snapshot: Snapshot) -> Finding:
-    (finding,) = findings_of(DETECTOR, snapshot)
-    return finding
-
-
-def subjects(snapshot: Snapshot) -> list[str]:
-    return [finding.subject for finding in findings_of(DETECTOR, snapshot)]
+    return with_plugins(*records, kubelet=kubelet, written=written, **others)
 
 
 BY_NODE_ONLY = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
@@ -56,36 +30,26 @@ def test_a_plugin_has_a_minute_to_register_after_a_kubelet_restart() -> None:
         late = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=ago, written=86400 * 22))
         assert (late.subject, late.resource, late.since) == (KVM, KVM, NOW - seconds(ago))
         assert f"the kubelet started {age} ago" in late.message
-    late = only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61))
-    assert "stops offering it after 5 minutes" in late.message
+    assert "stops offering it after 5 minutes" in only_finding(snapshot_of(registered(KVM, "d0"), kubelet=61)).message
     keys = {only_finding(snapshot_of(registered(KVM, "d0"), kubelet=100, later=seconds(n))).key for n in (0, 15, 300)}
     assert keys == {(DETECTOR, KVM)}
-
-
-def test_after_five_minutes_the_node_shows_that_the_kubelet_dropped_the_resource() -> None:
+    # After five minutes, the node shows that the kubelet dropped the resource.
     gpu = registered("nvidia.com/gpu", "g0")
-    finding = only_finding(snapshot_of(gpu, kubelet=400, written=90, node=BY_NODE_ONLY, pods=[refused_pod("lab/vm")]))
-    assert finding.subject == KVM
-    assert "the kubelet no longer offers it, and the node's status has capacity 0, allocatable 0" in finding.message
+    dropped = snapshot_of(gpu, kubelet=400, written=90, node=BY_NODE_ONLY, pods=[b.refused_pod("lab/vm")])
+    assert subjects(dropped) == [KVM]
     in_files = snapshot_of(registered(KVM, "d0"), kubelet=400)
-    assert only_finding(without_api(in_files)).message.endswith("the kubelet no longer offers it"), "files are enough"
-    (finding,), gap = findings_and_gap(DETECTOR, without(in_files, "node"))
+    assert only_finding(b.without_api(in_files)).message.endswith("the kubelet no longer offers it"), "files are enough"
+    (finding,), gap = b.findings_and_gap(DETECTOR, without(in_files, "node"))
     assert (finding.subject, gap.why) == (KVM, "node: it gave no word")
-
-
-def test_a_plugin_of_earlier_snapshots_is_late_even_if_the_kubelet_no_longer_lists_it() -> None:
+    # A plugin of earlier snapshots is late even if the kubelet no longer lists it.
     known = (transition(STARTED, ago=seconds(9000)), transition(REGISTERED, KVM))
-    assert subjects(node(device_plugins=device_plugins(*known, kubelet_socket=seconds(100)))) == [KVM]
-    dropped = (
-        transition(REGISTERED, KVM, ago=seconds(900)),
-        transition(STARTED, ago=seconds(305)),
-        transition(DROPPED, KVM, ago=seconds(3)),
-    )
-    finding = only_finding(snapshot_of(*dropped, kubelet=305, written=3))
+    assert subjects(node(device_plugins=b.device_plugins(*known, kubelet_socket=seconds(100)))) == [KVM]
+    kept = (transition(REGISTERED, KVM, ago=seconds(900)), transition(STARTED, ago=seconds(305)))
+    finding = only_finding(snapshot_of(*kept, transition(DROPPED, KVM, ago=seconds(3)), kubelet=305, written=3))
     assert (finding.subject, finding.since) == (KVM, NOW - seconds(305)), "it does not end with the kubelet's patience"
 
 
-def test_what_is_not_a_late_plugin() -> None:
+def test_what_is_not_a_late_plugin_and_how_its_socket_is_described() -> None:
     untold = plugin_socket(ago=seconds(800), connected=None)
     for why, snapshot in {
         "it is back": snapshot_of(plugin_socket(ago=seconds(890)), registered(KVM, "d0"), kubelet=900, written=889),
@@ -105,15 +69,13 @@ def test_what_is_not_a_late_plugin() -> None:
     }.items():
         assert subjects(snapshot) == [], why
     assert subjects(snapshot_of(untold, registered(KVM), kubelet=100, written=50)) == [KVM]
-
-
-def test_the_message_describes_the_socket() -> None:
+    # The message describes the socket.
     for connected, words in ((False, "the kubelet is not connected to its plugin's socket"), (None, "exists;")):
         snapshot = snapshot_of(plugin_socket(ago=seconds(90), connected=connected), registered(KVM, "d0"), kubelet=100)
         assert words in only_finding(snapshot).message
-    history = (transition(APPEARED, socket=KVM_SOCKET), transition(REGISTERED, KVM))
+    history = (transition(APPEARED, socket=b.KVM_SOCKET), transition(REGISTERED, KVM))
     gone = snapshot_of(*history, registered(KVM, "d0"), kubelet=100)
-    assert f"its plugin's socket {KVM_SOCKET} is gone" in only_finding(gone).message
+    assert f"its plugin's socket {b.KVM_SOCKET} is gone" in only_finding(gone).message
 
 
 def test_a_plugin_lost_later_has_a_minute_too() -> None:
@@ -124,8 +86,6 @@ def test_a_plugin_lost_later_has_a_minute_too() -> None:
         found = findings_of(DETECTOR, snapshot_of(*started, lost, *dead, kubelet=9000, written=8990))
         assert ["and lost it at" in finding.message for finding in found] == [True] * late
 
-
-# Replaced by another name of the same plugin
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 MIG_1, MIG_2 = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb"
@@ -143,28 +103,44 @@ def renamed(*records: Any, successor: str = SHARED, **others: Any) -> Snapshot:
 
 def test_a_resource_that_its_plugin_offers_under_another_name_is_not_late() -> None:
     assert subjects(renamed()) == []
-    assert subjects(without_api(renamed())) == [], "the files are enough"
-    restarted = transition(STARTED, ago=seconds(4010))  # a change of MIG may need one
-    assert subjects(renamed(*BEFORE, restarted, transition(REGISTERED, SHARED, ago=seconds(4000)), GONE[1])) == []
+    assert subjects(b.without_api(renamed())) == [], "the files are enough"
+    restart = transition(STARTED, ago=seconds(4010))  # a change of MIG may need one
+    assert subjects(renamed(*BEFORE, restart, transition(REGISTERED, SHARED, ago=seconds(4000)), GONE[1])) == []
+    # All names of a plugin may change at once: with time slicing, and with MIG on or off; with a reboot or without.
+    for before, after in (((GPU,), (SHARED,)), ((GPU,), (MIG_1, MIG_2)), ((MIG_1, MIG_2), (GPU,))):
+        for reboot in (False, True):
+            history = (
+                BEFORE[0],
+                *(transition(REGISTERED, resource, ago=seconds(8990)) for resource in before),
+                *([restart] if reboot else []),
+                *(transition(LOST, resource, ago=seconds(4005 - n)) for n, resource in enumerate(before) if not reboot),
+                *(transition(REGISTERED, resource, ago=seconds(4000)) for resource in after),
+                *(transition(DROPPED, resource, ago=seconds(3700)) for resource in before),
+            )
+            gone = [replace(WORKER, devices=tuple(NodeDevices(resource, 0, 0) for resource in before))]
+            now = (registered(resource, "g0") for resource in after)
+            kubelet = 4010 if reboot else 9000
+            assert subjects(snapshot_of(*history, *now, kubelet=kubelet, written=3700, node=gone)) == []
 
 
-def test_a_replaced_resource_is_late_while_a_pod_requests_it_or_the_node_has_capacity_of_it() -> None:
+def test_a_replaced_resource_is_late_while_it_is_requested_or_has_capacity_and_else_unknown() -> None:
     for requesting in (
-        refused_pod("shop/rejected", GPU),
+        b.refused_pod("shop/rejected", GPU),
         replace(pod("shop/running"), wants=(GPU,)),
         replace(pod("shop/waiting", phase="Pending"), wants=(GPU,)),
     ):
         assert subjects(renamed(pods=[requesting])) == [GPU]
     assert subjects(renamed(pods=[replace(pod("shop/over", phase="Succeeded"), wants=(GPU,))])) == []
     assert subjects(renamed(node=[replace(WORKER, devices=(NodeDevices(GPU, 1, 0),))])) == [GPU]
-
-
-def test_whether_a_resource_is_requested_may_be_unknown() -> None:
+    # Whether it is requested may be unknown.
     for source in ("pods", "node"):
-        assert gap_of(DETECTOR, without(renamed(), source)).startswith(source)
+        assert b.gap_of(DETECTOR, without(renamed(), source)).startswith(source)
     named = snapshot_of(BEFORE[0], kubelet=9000, node=BY_NODE_ONLY)
     assert subjects(named) == []
-    assert gap_of(DETECTOR, without(named, "pods")).startswith("pods")
+    assert b.gap_of(DETECTOR, without(named, "pods")).startswith("pods")
+    for reading in (b.unavailable("device_plugins"), NotRequested("device_plugins", "no such directory")):
+        found, gap = b.findings_and_gap(DETECTOR, node(device_plugins=reading))
+        assert (found, gap.chosen) == ([], isinstance(reading, NotRequested))
 
 
 def test_a_lost_resource_without_a_successor_is_late() -> None:
@@ -179,10 +155,7 @@ def test_a_lost_resource_without_a_successor_is_late() -> None:
         renamed(*other_vendor, successor="amd.com/gpu"),
     ):
         assert GPU in subjects(snapshot)
-
-
-def test_what_another_plugin_of_the_vendor_adds_is_no_successor() -> None:
-    """KubeVirt has a plugin for each device, and they are upgraded: one returns, one is new, one stays away."""
+    # KubeVirt has a plugin for each device, and they are upgraded: one returns, one is new, one stays away.
     before = (
         transition(STARTED, ago=seconds(9000)),
         transition(REGISTERED, KVM, ago=seconds(8990)),
@@ -198,28 +171,3 @@ def test_what_another_plugin_of_the_vendor_adds_is_no_successor() -> None:
     ):
         snapshot = snapshot_of(*before, *history, *after, *now, kubelet=kubelet, written=7690, node=BY_NODE_ONLY)
         assert subjects(snapshot) == [KVM]
-
-
-def test_all_names_of_a_plugin_may_change_at_once() -> None:
-    """With time slicing, and when MIG is switched on or off; with a reboot of the node and without."""
-    for before, after in (((GPU,), (SHARED,)), ((GPU,), (MIG_1, MIG_2)), ((MIG_1, MIG_2), (GPU,))):
-        for reboot in (False, True):
-            restarted = [transition(STARTED, ago=seconds(4010))] if reboot else []
-            history = (
-                BEFORE[0],
-                *(transition(REGISTERED, resource, ago=seconds(8990)) for resource in before),
-                *restarted,
-                *(transition(LOST, resource, ago=seconds(4005 - n)) for n, resource in enumerate(before) if not reboot),
-                *(transition(REGISTERED, resource, ago=seconds(4000)) for resource in after),
-                *(transition(DROPPED, resource, ago=seconds(3700)) for resource in before),
-            )
-            gone = [replace(WORKER, devices=tuple(NodeDevices(resource, 0, 0) for resource in before))]
-            now = (registered(resource, "g0") for resource in after)
-            kubelet = 4010 if reboot else 9000
-            assert subjects(snapshot_of(*history, *now, kubelet=kubelet, written=3700, node=gone)) == []
-
-
-def test_unavailable_plugins_are_insufficient_data_and_disabled_plugins_disable_it() -> None:
-    for reading in (unavailable("device_plugins"), NotRequested("device_plugins", "no such directory")):
-        found, gap = findings_and_gap(DETECTOR, node(device_plugins=reading))
-        assert (found, gap.chosen) == ([], isinstance(reading, NotRequested))
