@@ -59,6 +59,10 @@ class Sandbox(NamedTuple):
     def listed(self) -> bool:
         return self.asked and bool(self.container) and not self.hidden
 
+    def recorded(self, ids: Iterable[str]) -> bool:
+        """Whether its runtime has a record of it, and it is one of these."""
+        return self.asked and self.record and self.id in ids
+
     @property
     def active(self) -> tuple[str, ...]:
         """The addresses that one of its processes has configured."""
