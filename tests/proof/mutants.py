@@ -12,11 +12,7 @@ from typing import Any
 
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry, FileImage, Journal
-from agent.model.snapshot import (
-    Address,
-    Known,
-    Unavailable,
-)
+from agent.model.snapshot import Address, Known, Unavailable
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
 
 
