@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,13 @@ from tests.builders import node, scanned
 from tests.cli.commands import nodeleak
 from tests.exporters.built import CLEANINGS, LOST, NODES, RECORDINGS, RELEASED, recording_of, reports_of, write_journal
 from tests.exporters.daemon import Daemon
-from tests.exporters.served import Server, serving, status
+from tests.exporters.served import Server, status
 from tests.exporters.test_metrics import everything
 
 Golden = Callable[[str, str], None]
 PAGES = ("incident", "dual-stack", "docker-silent", "devices-storm", "every-state", "foreign-names", "dark", "range-v6")
 """The nodes with a golden page, and all metrics: they are large."""
 SCANS = (("scan",), ("scan", "-v"), ("scan", "-o", "wide"), ("scan", "-o", "name"), ("scan", "--map"))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    state = tmp_path_factory.mktemp("state")
-    write_journal(state)
-    with serving(state) as served:
-        yield served
 
 
 def sections(parts: Mapping[str, str]) -> str:

@@ -89,16 +89,6 @@ def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_n
     assert status(scanned(node()), alive=False)["headline"] == stalled
 
 
-def test_without_data_nothing_is_zero() -> None:
-    tree = document(dark_node())
-    (network,) = tree["networks"]
-    assert {value for key, value in network.items() if key != "name"} == {None}
-    assert (tree["reservations"], tree["device_plugins"]) == ([], None)
-    assert status(scanned(dark_node()))["networks"] == [
-        {"name": "kubenet", "usable": None, "free": None, "leaked": None, "unknown": None}
-    ]
-
-
 def test_only_the_commands_that_work_here_are_printed() -> None:
     pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     recording = dumps(Recording(GRACE, GRACE * 0, (node(LOST), node(LOST))))
