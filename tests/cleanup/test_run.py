@@ -64,8 +64,7 @@ def test_what_the_recheck_or_the_probe_finds_refuses_this_release() -> None:
         (Owners(objections={THE_IP: Reason.PROBE_UNANSWERED}), Reason.PROBE_UNANSWERED),
     ):
         daemon = Daemon(owners=owners)
-        daemon.sync(LEAK, *leaks(1))
-        cleaning = daemon.sync(LEAK, *leaks(1))
+        cleaning = daemon.twice(LEAK, *leaks(1))
         assert dict(verdicts_of(cleaning)) == {THE_IP: Verdict.REFUSED, "10.244.1.11": Verdict.RELEASED}
         assert [reason] in reasons_of(cleaning)
         assert THE_IP in daemon.names
@@ -74,8 +73,7 @@ def test_what_the_recheck_or_the_probe_finds_refuses_this_release() -> None:
 
 def test_one_address_of_a_sandbox_that_answers_keeps_the_others() -> None:
     daemon = Daemon(owners=Owners(objections={LEAK6.ip: Reason.ADDRESS_IN_USE}))
-    daemon.sync(LEAK, LEAK6, **DUAL)
-    cleaning = daemon.sync(LEAK, LEAK6, **DUAL)
+    cleaning = daemon.twice(LEAK, LEAK6, **DUAL)
     assert cleaning.tally() == {Verdict.REFUSED: 2}
     assert cleaning.outcomes[0].refusals == (Refusal(Reason.ADDRESS_IN_USE, f"probe: {LEAK6.ip} was probed"),)
 
@@ -101,8 +99,7 @@ def test_a_probe_that_fails_fails_every_release() -> None:
             raise SourceError(f"cannot ask the kernel for the route to {reservations[0].ip}: no buffer space available")
 
     daemon = Daemon(owners=Broken())
-    daemon.sync(*leaks(2))
-    cleaning = daemon.sync(*leaks(2))
+    cleaning = daemon.twice(*leaks(2))
     assert cleaning.tally() == {Verdict.FAILED: 2}
     assert "no buffer space available" in cleaning.outcomes[1].why
     assert len(daemon.names) == 4
@@ -150,8 +147,7 @@ def test_while_another_cleaner_runs_every_release_is_busy() -> None:
     assert (cleaning.failed, len(daemon.names)) == (True, 4)
     assert daemon.sync().outcomes == (), "there is nothing to wait for"
     daemon.journal.other = ""
-    daemon.sync(*leaks(2))
-    assert daemon.sync(*leaks(2)).tally() == {Verdict.RELEASED: 2}
+    assert daemon.twice(*leaks(2)).tally() == {Verdict.RELEASED: 2}
 
 
 def test_a_lock_held_by_host_local_is_waited_for_once_and_the_next_sync_retries() -> None:
@@ -196,8 +192,7 @@ def test_with_a_damaged_journal_only_a_person_releases() -> None:
     for unattended in (True, False):
         daemon = Daemon(limits=make_limits(unattended=unattended, release_host_ports=True))
         daemon.journal.damage = ("torn.json: no entry",)
-        daemon.sync(LEAK)
-        cleaning = daemon.sync(LEAK)
+        cleaning = daemon.twice(LEAK)
         assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE] if unattended else []]
         assert cleaning.warnings[0] == "journal: torn.json: no entry"
         assert (THE_IP in daemon.names) is unattended
@@ -339,8 +334,7 @@ def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit_or_are_re
         (5, [THE_IP, "10.244.1.11", "10.244.1.12", "10.244.1.13"]),
     ):
         daemon = Daemon(budget=per_sync(most))
-        daemon.sync(*records, **DUAL)
-        done = verdicts_of(daemon.sync(*records, **DUAL))
+        done = verdicts_of(daemon.twice(*records, **DUAL))
         assert [ip for ip, verdict in done if verdict is Verdict.RELEASED] == expected
 
 
@@ -353,8 +347,7 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         earlier = [entry(reservation("10.0.0.9", f"{n:x}e" * 32), at=NOW) for n in range(spent)]
         budget = Budget(per_sync=("--max-per-sync", a_sync), per_hour=("--max-per-hour", an_hour))
         daemon = Daemon(*earlier, budget=budget)
-        daemon.sync(*leaks(3))
-        over = [refusal for outcome in daemon.sync(*leaks(3)).outcomes for refusal in outcome.refusals]
+        over = [refusal for outcome in daemon.twice(*leaks(3)).outcomes for refusal in outcome.refusals]
         assert {refusal.reason for refusal in over} == {Reason.OVER_BUDGET}
         assert len(over) == 3 - max(0, min(a_sync, an_hour - spent))
         assert over[-1].setting == setting
@@ -377,8 +370,7 @@ def test_a_sync_releases_up_to_its_limit_the_next_continues_and_free_addresses_a
     assert free(Daemon().sync(LEAK, node=[], cni_results=[])) == (None, None)
     odd = reservation("10.250.0.9")
     daemon = Daemon(limits=make_limits(only=frozenset({odd.ip})))
-    daemon.sync(odd)
-    cleaning = daemon.sync(odd)
+    cleaning = daemon.twice(odd)
     assert (verdicts_of(cleaning), free(cleaning)) == ([(odd.ip, Verdict.RELEASED)], (251, 251)), "outside the range"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from agent.cleanup.journal import RESERVATION
-from agent.cleanup.unlink import LockHeld, NodeFiles
+from agent.cleanup.unlink import LockHeld
 from agent.model.release import Reason, Verdict
 from agent.model.runtime import CRI_O, ContainerRuntime
 from agent.model.snapshot import Known, Reservation, Snapshot
@@ -52,7 +52,7 @@ LOCKS = ("", "lock")
 # The order.
 
 
-def test_the_steps_of_a_release_have_this_order(store: Store) -> None:
+def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(store: Store) -> None:
     taken: list[Step] = []
     reserved, other = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
     (store.network() / "last_reserved_ip.0").write_text(IP)
@@ -62,6 +62,8 @@ def test_the_steps_of_a_release_have_this_order(store: Store) -> None:
     assert store.find(other.ip) == other
     assert outcome.waited is not None
     assert outcome.held is not None
+    assert whole(store.network() / "lock")[:2] == (b"", 0o750), "a missing lock is created as host-local does"
+    assert sorted(os.listdir(store.network())) == ["10.244.1.10", "last_reserved_ip.0", "lock"], "nothing else"
 
 
 # Locks.
@@ -125,12 +127,6 @@ def test_while_one_lock_is_awaited_the_other_is_free_for_host_local(store: Store
         assert free > 50
 
 
-def test_a_missing_lock_is_created_as_host_local_does(store: Store) -> None:
-    assert store.release(store.reserve()).verdict is Verdict.RELEASED
-    assert whole(store.network() / "lock")[:2] == (b"", 0o750)
-    assert os.listdir(store.network()) == ["lock"], "host-local reads every file below its directory"
-
-
 def new_lock(store: Store) -> None:
     (store.network() / "new").touch()
     (store.network() / "new").rename(store.network() / "lock")
@@ -168,14 +164,10 @@ def test_what_is_replaced_between_flock_and_its_check_is_locked_again(tmp_path: 
         assert in_child(act) == [True, 4, 0]
 
 
-def make_link(path: Path) -> None:
-    path.symlink_to("/etc/passwd")
+NO_FILES: tuple[Callable[[Path], None], ...] = (lambda path: path.symlink_to("/etc/passwd"), Path.mkdir, os.mkfifo)
 
 
-NO_FILES: tuple[Callable[[Path], None], ...] = (make_link, Path.mkdir, os.mkfifo)
-
-
-def test_a_lock_that_is_not_a_file_is_an_error_without_a_wait(tmp_path: Path) -> None:
+def test_a_lock_that_is_not_a_file_or_a_network_without_a_directory_is_an_error_without_a_wait(tmp_path: Path) -> None:
     for number, make in enumerate(NO_FILES):
         store = Store(tmp_path / str(number))
         reserved = store.reserve(), store.reserve(IP6, network="net1")
@@ -186,6 +178,13 @@ def test_a_lock_that_is_not_a_file_is_an_error_without_a_wait(tmp_path: Path) ->
         assert (outcome.verdict, outcome.why[:6]) == (Verdict.FAILED, "lock: ")
         assert store.find() == reserved[0]
         assert store.unlocked("kubenet"), "the first network's locks were let go"
+    for make in (lambda _: None, lambda path: path.symlink_to("kubenet"), Path.touch):
+        make(store.network("net2"))
+        outcome = store.release(replace(reserved[0], network="net2"))
+        assert outcome.verdict is Verdict.FAILED
+        assert outcome.why.startswith(f"{store.networks}/net2: ")
+        store.network("net2").unlink(missing_ok=True)
+        assert store.find() == reserved[0]
 
 
 def test_a_child_process_inherits_no_lock(store: Store) -> None:
@@ -206,17 +205,6 @@ def test_under_the_locks_the_locked_directory_is_used(store: Store) -> None:
     assert store.release_with(at("compared", replace_directory), store.reserve()).verdict is Verdict.RELEASED
     assert sorted(store.files()) == [f"kubenet/{IP}"]
     assert store.find().container_id == WEB_ID
-
-
-def test_a_directory_that_is_missing_or_no_directory_is_an_error(store: Store) -> None:
-    reserved = store.reserve()
-    for make in (lambda _: None, lambda path: path.symlink_to("kubenet"), Path.touch):
-        make(store.network("net1"))
-        outcome = store.release(replace(reserved, network="net1"))
-        assert outcome.verdict is Verdict.FAILED
-        assert outcome.why.startswith(f"{store.networks}/net1: ")
-        store.network("net1").unlink(missing_ok=True)
-    assert store.find() == reserved
 
 
 # Whatever happens between two steps.
@@ -287,16 +275,14 @@ def test_a_reservation_removed_meanwhile_is_gone_and_its_sandbox_is_not_touched(
         assert store.unlocked()
 
 
-def test_a_file_that_differs_from_the_journal_is_not_removed(store: Store) -> None:
-    path = store.network() / IP
-    for change in (partial(path.chmod, 0o640), partial(os.chown, path, NOBODY, NOBODY)):
-        assert store.release_with(at("journaled", change), store.reserve()).verdict is Verdict.CHANGED
-        assert path.exists()
-        path.unlink()
-
-
-def test_what_is_removed_by_others_after_the_comparison_is_not_claimed(store: Store) -> None:
+def test_a_file_that_differs_from_the_journal_stays_and_one_that_others_remove_is_not_claimed(
+    store: Store,
+) -> None:
     gone = store.network() / IP
+    for change in (partial(gone.chmod, 0o640), partial(os.chown, gone, NOBODY, NOBODY)):
+        assert store.release_with(at("journaled", change), store.reserve()).verdict is Verdict.CHANGED
+        assert gone.exists()
+        gone.unlink()
     assert store.release_with(at("compared", gone.unlink), store.reserve()).verdict is Verdict.GONE
     reserved = [store.reserve(ip) for ip in (IP6, "fd00:10::a", "fd00:10::b")]
     gone = store.network() / "fd00:10::a"
@@ -373,9 +359,11 @@ def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store:
 # libcni's cache.
 
 
-def test_cached_cni_results_of_the_sandbox_are_removed_with_it(tmp_path: Path) -> None:
+def test_cached_cni_results_of_the_sandbox_are_removed_with_it_also_by_a_symlink(tmp_path: Path) -> None:
     for bare, index in ((False, 0), (False, 1), (True, 0), (True, 1)):  # libcni < 0.8 wrote bare results
         store = Store(tmp_path / f"{bare}{index}")
+        store.caches[1].rename(store.root / "linked")
+        store.caches[1].symlink_to("linked")
         reserved, mine = store.reserve(), store.keep_result(bare=bare, at=index)
         others, before = store.keep_result(WEB_ID, at=index), whole(mine)
         outcome = store.release(reserved)
@@ -430,15 +418,22 @@ def test_the_loopback_result_is_removed_too(store: Store) -> None:
 
 
 ODD_RESULTS = (
-    b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b"{}", b" " * 300_000,
-    json.dumps({"ips": [{"address": "10.244.1.91/24"}]}).encode(),
+    b"", b'{"ip4": "10.244.1.9/24"}', b'{"ips": [{}]}', b'{"ips": [{"address": "127.0.0.1/8"}]}',
+    b'{"ip4": {"ip": "10.244.1.90/24"}}', b'{"ips": [{"address": "10.244.1.9/24"}, {"address": "10.244.1.300/24"}]}',
+    b"{", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b"{}", b" " * 300_000,
+    b'{"ips": [{"address": "10.244.1.91/24"}]}',
+    json.dumps({"kind": "cniCacheV1", "containerId": GONE[:12], "networkName": "kubenet", "ifName": "eth0"}).encode(),
     json.dumps({"kind": "cniCacheV1", "containerId": WEB_ID, "networkName": "kubenet", "ifName": "eth0"}).encode(),
     json.dumps({"kind": "cniCacheV1", "containerId": GONE, "networkName": "other", "ifName": "eth0"}).encode(),
     json.dumps({"kind": "cniCacheV1", "containerId": GONE, "networkName": "kubenet", "ifName": "eth1"}).encode(),
 )  # fmt: skip
 
 
-def test_what_has_only_the_name_of_a_result_is_kept(store: Store) -> None:
+def test_what_has_only_the_name_of_a_result_and_that_of_an_empty_file_is_kept(store: Store) -> None:
+    result = store.keep_result("")
+    assert store.release(store.reserve(content=b"")).verdict is Verdict.RELEASED
+    assert result.exists()
+    assert store.entry().name.endswith(f"-kubenet-{IP}")
     file = store.keep_result()
     for content in ODD_RESULTS:
         file.write_bytes(content)
@@ -451,30 +446,17 @@ def test_what_has_only_the_name_of_a_result_is_kept(store: Store) -> None:
         assert os.path.lexists(file)
 
 
-def test_releasing_an_empty_file_removes_nothing_from_the_cache(store: Store) -> None:
-    result = store.keep_result("")
-    assert store.release(store.reserve(content=b"")).verdict is Verdict.RELEASED
-    assert result.exists()
-    assert store.entry().name.endswith(f"-kubenet-{IP}")
-
-
 def test_a_bare_result_is_of_the_sandbox_whose_address_it_has(store: Store) -> None:
     file, loopback = store.keep_result(), store.keep_result(network="kubenet-loopback", ifname="lo")
     loopback.write_text('{"cniVersion": "0.2.0"}')
-    for ip, tree, removed in (
-        (IP, {"ip4": {"ip": f"{IP}/24"}}, True),
-        (IP6, {"ip6": {"ip": f"{IP6}/64"}}, True),
-        (IP6, {"ips": [{"address": f"{IP}/24"}, {"address": f"{IP6}/64"}]}, True),
-        (IP, {"ip4": {"ip": f"{IP}0/24"}}, False),
-        (IP, {"ip4": f"{IP}/24"}, False),
-        (IP, {"ips": [{"address": f"{IP}/24"}, {"address": "10.244.1.300/24"}]}, False),
-        (IP, {"ips": [{"address": "127.0.0.1/8"}]}, False),
-        (IP, {"ips": [{}]}, False),
-        (IP, {"kind": "cniCacheV1", "containerId": GONE[:12], "networkName": "kubenet", "ifName": "eth0"}, False),
+    for ip, tree in (
+        (IP, {"ip4": {"ip": f"{IP}/24"}}),
+        (IP6, {"ip6": {"ip": f"{IP6}/64"}}),
+        (IP6, {"ips": [{"address": f"{IP}/24"}, {"address": f"{IP6}/64"}]}),
     ):
         file.write_text(json.dumps(tree))
         assert store.release(store.reserve(ip)).verdict is Verdict.RELEASED
-        assert file.exists() is not removed, tree
+        assert not file.exists(), tree
     assert loopback.exists(), "without an address it says nothing of whose it is"
 
 
@@ -487,14 +469,6 @@ def test_a_cached_result_that_changed_or_cannot_be_removed_stays(store: Store) -
     assert (outcome.verdict, result.exists()) == (Verdict.RELEASED, True)
     assert outcome.why == f"left in libcni's cache: {result.name}: operation not permitted"
     assert outcome.why in {entry.why for entry in store.journal().entries}
-
-
-def test_a_symlinked_cache_is_used(store: Store, tmp_path: Path) -> None:
-    result = store.keep_result()
-    (tmp_path / "link").symlink_to(store.caches[0])
-    file_ops = NodeFiles(store.networks, (tmp_path / "link",), 0.1, time.perf_counter)
-    assert store.release(store.reserve(), file_ops=file_ops).verdict is Verdict.RELEASED
-    assert not result.exists()
 
 
 # The link back.
