@@ -251,23 +251,6 @@ def test_any_file_is_stored_byte_for_byte(
 # Queries.
 
 
-def test_released_addresses_of_the_last_hour_are_counted_for_each_cleaner() -> None:
-    hour_ago, dual_stack = NOW - timedelta(hours=1), (KEPT, replace(KEPT, name="fd00::9"))
-    rows: tuple[tuple[Any, ...], ...] = (
-        (hour_ago, "run", Verdict.RELEASED, None),
-        (NOW, "run", Verdict.RELEASED, None),
-        (NOW + timedelta(days=1), "run", Verdict.RELEASED, None),  # the clock was set back
-        (NOW, "clean", Verdict.RELEASED, None),
-        (NOW, "run", Verdict.BUSY, None),
-        (NOW, "run", Verdict.RELEASED, NOW),
-    )
-    entries = [
-        named(str(number), at=at, actor=actor, files=dual_stack, verdict=verdict, restored=restored)
-        for number, (at, actor, verdict, restored) in enumerate(rows)
-    ]
-    assert Journal(tuple(entries)).released_since(hour_ago, "run") == 4
-
-
 def test_what_happened_since_the_journal_was_read_is_known() -> None:
     old, other = ENTRY.ended(Verdict.RELEASED, ""), named("2", container_id=WEB_ID).ended(Verdict.RELEASED, "")
     before = Journal((old, other))

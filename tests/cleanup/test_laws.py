@@ -100,14 +100,9 @@ def test_the_generated_nodes_have_releases() -> None:
 
 @_LONGEST
 @given(cleanup_inputs())
-def test_an_address_with_an_owner_in_the_last_snapshot_is_never_released(case: CleanupInput) -> None:
+def test_an_owned_address_is_never_released_even_if_everything_is_classified_as_leaked(case: CleanupInput) -> None:
+    """If it is, the recheck finds the owners."""
     assert not removed(case) & owned(case.last)
-
-
-@_LONGEST
-@given(cleanup_inputs())
-def test_an_owned_address_is_not_released_even_if_everything_is_classified_as_leaked(case: CleanupInput) -> None:
-    """The recheck finds the owners."""
     assert not removed(case, mistaken(case), owners=truthful(case.last)) & owned(case.last)
 
 

@@ -74,25 +74,15 @@ def test_a_release_is_restored_byte_for_byte_with_any_umask(store: Store, named:
     assert store.unlocked()
 
 
-def test_an_empty_file_is_restored_empty(store: Store) -> None:
+def test_an_empty_file_is_restored_empty_and_what_is_not_missing_is_not_restored(store: Store) -> None:
     store.reserve(content=b"")
     before = store.files()
     store.release(store.find())
-    assert store.restore() == [True, ""]
-    assert store.files() == before
-
-
-def test_restoring_twice_is_refused_because_nothing_is_missing(store: Store) -> None:
-    store.release(store.reserve())
-    assert store.restore() == [True, ""]
-    before = store.files(), store.journal_file.read_bytes()
-    assert store.restore() == [False, "nothing is missing: all reservations are in place"]
-    assert (store.files(), store.journal_file.read_bytes()) == before
-
-
-def test_an_entry_without_a_reservation_is_nothing_to_restore(store: Store) -> None:
-    store.release(store.reserve())
     tree = json.loads(store.journal_file.read_text())
+    assert store.restore() == [True, ""]
+    restored = store.journal_file.read_bytes()
+    assert store.restore() == [False, "nothing is missing: all reservations are in place"]
+    assert (store.files(), store.journal_file.read_bytes()) == (before, restored)
     store.journal_file.write_text(json.dumps(tree | {"files": []}))
     assert store.restore() == [False, "nothing is missing: all reservations are in place"]
     assert store.entry().restored is None
@@ -197,13 +187,19 @@ def test_a_changed_journal_cannot_write_elsewhere(store: Store) -> None:
 # Recovery.
 
 
-def test_killed_between_two_removals_an_address_reserved_since_is_not_touched(store: Store) -> None:
-    half_released(store)
-    store.reserve(container_id=WEB_ID)
-    before = store.files()
-    store.start()
-    assert store.files() == before
-    assert store.entry().why == "this release was interrupted, and a removed address is reserved again"
+def test_of_what_was_interrupted_an_address_reserved_since_is_not_touched(tmp_path: Path) -> None:
+    for interrupt, ip, what in ((half_released, IP, "release"), (half_restored, IP6, "restoration")):
+        store = Store(tmp_path / what)
+        interrupt(store)
+        store.reserve(ip, WEB_ID)
+        before = store.files()
+        store.start()
+        assert store.files() == before
+        found = store.entry()
+        assert (found.verdict, found.restored, found.unfinished) == (Verdict.INTERRUPTED, None, False)
+        assert found.why == f"this {what} was interrupted, and a removed address is reserved again"
+        assert store.restore() == [False, f"{ip} of network kubenet is reserved again"]
+        assert store.files() == before
 
 
 def test_an_entry_that_cannot_be_locked_found_or_put_back_stays_unfinished(store: Store) -> None:
@@ -227,18 +223,6 @@ def test_an_entry_that_cannot_be_locked_found_or_put_back_stays_unfinished(store
     store.start()
     assert not store.entry().unfinished
     assert len(store.files()) == 2
-
-
-def test_of_an_interrupted_restoration_an_address_reserved_since_is_not_touched(store: Store) -> None:
-    half_restored(store)
-    store.reserve(IP6, WEB_ID)
-    before = store.files()
-    store.start()
-    assert store.files() == before
-    found = store.entry()
-    assert (found.verdict, found.restored, found.unfinished) == (Verdict.INTERRUPTED, None, False)
-    assert found.why == "this restoration was interrupted, and a removed address is reserved again"
-    assert store.restore() == [False, f"{IP6} of network kubenet is reserved again"]
 
 
 def test_the_journal_is_not_written_under_the_locks(tmp_path: Path) -> None:

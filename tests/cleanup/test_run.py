@@ -43,19 +43,10 @@ def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_noth
     assert tried.free_after == did.free_after
 
 
-def test_a_leak_is_released_in_the_second_sync_not_the_first() -> None:
-    daemon = Daemon()
-    assert reasons_of(daemon.sync(LEAK)) == [[Reason.NOT_CONFIRMED]]
-    assert THE_IP in daemon.names
-    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
-    assert THE_IP not in daemon.names
-    assert daemon.sync().outcomes == ()
-
-
 # Recheck and probe
 
 
-def test_what_the_recheck_or_the_probe_finds_refuses_this_release() -> None:
+def test_what_the_recheck_or_the_probe_finds_refuses_this_release_with_all_of_its_addresses() -> None:
     for owners, reason in (
         (Owners(containers={THE_ID}), Reason.CONTAINER_EXISTS),
         (Owners(checkpoints={THE_ID}), Reason.TEARDOWN_PENDING),
@@ -69,9 +60,6 @@ def test_what_the_recheck_or_the_probe_finds_refuses_this_release() -> None:
         assert [reason] in reasons_of(cleaning)
         assert THE_IP in daemon.names
         assert [entry.ips for entry in daemon.journal.entries.values()] == [("10.244.1.11",)]
-
-
-def test_one_address_of_a_sandbox_that_answers_keeps_the_others() -> None:
     daemon = Daemon(owners=Owners(objections={LEAK6.ip: Reason.ADDRESS_IN_USE}))
     cleaning = daemon.twice(LEAK, LEAK6, **DUAL)
     assert cleaning.tally() == {Verdict.REFUSED: 2}
@@ -297,9 +285,7 @@ def test_what_another_cleaner_did_during_the_snapshot_did_not_reappear() -> None
     daemon.sync(LEAK)
     assert daemon.sync(LEAK, AGAIN, meanwhile=[once_more]).halted == ""
     assert daemon.sync().halted == ""
-
-
-def test_a_restored_container_does_not_hide_another_that_reappeared() -> None:
+    # What was restored does not hide another that reappeared.
     first, second = leaks(2)
     released = entry(first)
     daemon = Daemon(released, entry(second))
@@ -344,7 +330,12 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         (10, 60, 58, "--max-per-hour=61"),
         (2, 60, 63, "--max-per-sync=3 --max-per-hour=66"),
     ):
-        earlier = [entry(reservation("10.0.0.9", f"{n:x}e" * 32), at=NOW) for n in range(spent)]
+        lost = [reservation("10.0.0.9", f"{n:x}e" * 32) for n in range(70)]
+        earlier = [entry(one, at=NOW) for one in lost[: max(0, spent - 2)]]
+        if spent:
+            earlier.append(entry(LEAK, at=NOW + OLD, files=(image(LEAK), image(LEAK6))))  # the clock was set back
+        for number, uncounted in enumerate(({"verdict": Verdict.BUSY}, {"restored": NOW}, {"actor": "clean"})):
+            earlier.append(entry(lost[-1 - number], at=NOW, **uncounted))
         budget = Budget(per_sync=("--max-per-sync", a_sync), per_hour=("--max-per-hour", an_hour))
         daemon = Daemon(*earlier, budget=budget)
         over = [refusal for outcome in daemon.twice(*leaks(3)).outcomes for refusal in outcome.refusals]
