@@ -61,8 +61,6 @@ def with_plugin(snapshot: Snapshot, age: timedelta) -> Snapshot:
     return replace(snapshot, processes=Known(replace(processes(), plugins=(PluginProcess(70, "bridge", NOW - age),))))
 
 
-# Every reason, and what lifts it
-
 UNATTENDED = make_limits(unattended=True)
 UNATTENDED_PORTS = replace(UNATTENDED, release_host_ports=True)
 OUTSIDE = reservation("10.250.0.9")
@@ -143,9 +141,6 @@ def test_all_refusals_are_returned_the_most_important_first() -> None:
     ]
 
 
-# Owners
-
-
 def test_a_live_pod_is_asked_for_itself_because_it_is_not_asked_again() -> None:
     """Though every reservation is classified as a confirmed leak, by mistake."""
     for claim in (
@@ -169,9 +164,6 @@ def test_one_protected_address_protects_both_of_a_sandbox_and_an_empty_file() ->
     assert refusals(node(b.empty_file("fd00::9"), **DUAL)) == ()
 
 
-# Sources
-
-
 def test_one_source_of_address_data_that_was_not_read_or_not_asked_prevents_every_release() -> None:
     for source in SOURCES:
         found = b.verdicts(guard_context(b.without(node(LEAK), source))).values()
@@ -186,9 +178,6 @@ def test_one_source_of_address_data_that_was_not_read_or_not_asked_prevents_ever
     for unread in (b.unavailable("mounted_namespaces"), NotRequested("mounted_namespaces", "no")):
         assert Reason.NOT_CONFIRMED in reasons(node(LEAK, PINNED, mounted_namespaces=unread)), "it may be mounted"
     assert Reason.SOURCE_UNAVAILABLE in reasons(node(LEAK, unread_networks=["storage"]))
-
-
-# Networks and ranges
 
 
 def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused() -> None:
@@ -229,9 +218,6 @@ def test_no_sandbox_is_released_in_part_where_a_directory_is_not_read() -> None:
         assert (Reason.PARTIAL_SANDBOX in found) == (place != "/data/ipam")
 
 
-# Age, and two snapshots
-
-
 def test_a_file_as_old_as_the_grace_period_is_old_enough_and_a_future_one_never_is() -> None:
     for age, refused in ((GRACE - timedelta(milliseconds=1), True), (GRACE, False)):
         made = replace(LEAK, mtime_ns=int((NOW - age).timestamp() * 1000) * 10**6)
@@ -252,9 +238,6 @@ def test_a_leak_that_not_both_snapshots_have_is_not_confirmed_whatever_its_age()
     assert reasons(node(LEAK), node(replace(LEAK, inode=LEAK.inode + 1))) == [Reason.NOT_CONFIRMED], "another file"
     recent = reservation("fd00::9", age=SECOND)
     assert reasons(node(LEAK, recent, **DUAL)) == [Reason.NOT_CONFIRMED], "one address of two"
-
-
-# What has to settle
 
 
 def test_a_recent_or_unknown_start_is_unsettled_and_the_runtime_that_was_asked_counts() -> None:
@@ -289,9 +272,6 @@ def test_a_plugin_objects_if_it_may_have_made_the_reservation() -> None:
         snapshot = with_plugin(node(reservation(THE_IP, age=leak_age)), age)
         found = reasons(snapshot, limits=make_limits(grace=timedelta(0)))
         assert (Reason.PLUGIN_AT_WORK in found) is refused
-
-
-# The runtime's list
 
 
 def watched(*snapshots: Snapshot) -> RuntimeHistory:
@@ -353,9 +333,6 @@ def test_a_list_without_the_running_pods_is_suspect() -> None:
     assert refusals(b.without_api(empty)) == (), "without the API server nothing says otherwise"
 
 
-# The share
-
-
 def share(*records: Any, **changes: Any) -> float:
     return guard_context(node(*records, **changes)).shares["kubenet"]
 
@@ -386,8 +363,6 @@ def test_a_share_equal_to_the_limit_is_plausible_and_each_network_has_its_own() 
     assert Reason.IMPLAUSIBLE_SHARE not in {refusal.reason for refusal in found["10.9.0.2"]}
     assert Reason.IMPLAUSIBLE_SHARE in {refusal.reason for refusal in found["10.244.1.11"]}
 
-
-# Host ports, where nobody watches
 
 WEB = PortMapping(8080, "tcp")
 
@@ -440,9 +415,6 @@ def test_the_host_ports_of_a_sandbox_that_ran_are_remembered() -> None:
     assert host_ports_of(other, node(LEAK), node(LEAK)) == "", "of a pod with the same name"
     assert host_ports_of(node(b.empty_file(THE_IP))) == ""
     assert host_ports_of(node(LEAK, processes=[processes(booted=timedelta(hours=1))])) == "", "a reboot ends the rules"
-
-
-# Requests: every sandbox with a reservation that no runtime lists
 
 
 def test_only_sandboxes_that_no_runtime_lists_are_requested() -> None:

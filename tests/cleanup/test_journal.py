@@ -109,8 +109,6 @@ def test_what_may_not_be_on_disk_is_taken_back(journal: JournalStore, file: Path
     assert [entry.name for entry in read_anew(file).entries] == ["first"]
 
 
-# Damage.
-
 DAMAGES = (
     b"", b"garbage", b"\x00\x01\xff\xfe", b"[]", b"7", b"null", b"{}", b"[" * 100_000,
     b'{"schema": "nodeleak.journal/v2", "entry": "x"}', b'{"schema": "nodeleak.journal/v1", "entry": "x"}',
@@ -213,9 +211,6 @@ def test_no_release_of_the_last_day_is_ever_dropped(
     assert [entry.name for entry in read_anew(file).entries] == ["0", "2", "3"]
 
 
-# Names and contents.
-
-
 def test_entries_of_the_same_microsecond_have_different_names(store: Store) -> None:
     sandboxes = [
         (store.reserve(), store.reserve("fd00::9")),
@@ -248,9 +243,6 @@ def test_any_file_is_stored_byte_for_byte(
     assert JournalStore(state).read() == Journal((entry,))
 
 
-# Queries.
-
-
 def test_what_happened_since_the_journal_was_read_is_known() -> None:
     old, other = ENTRY.ended(Verdict.RELEASED, ""), named("2", container_id=WEB_ID).ended(Verdict.RELEASED, "")
     before = Journal((old, other))
@@ -264,9 +256,6 @@ def test_what_happened_since_the_journal_was_read_is_known() -> None:
     empty = named("4", container_id="").ended(Verdict.RELEASED, "")
     assert Journal((empty,)).active_since(Journal()) == frozenset()
     assert Journal((empty,)).released_from() == {}, "no container that could reappear"
-
-
-# The cleaner's lock.
 
 
 def test_only_one_cleaner_runs_at_a_time(journal: JournalStore, tmp_path: Path) -> None:

@@ -95,9 +95,6 @@ def test_the_generated_nodes_have_releases() -> None:
     find(changed, lambda case: bool(removed(case)) and case.first.containers != case.last.containers, settings=looking)
 
 
-# Owners
-
-
 @_LONGEST
 @given(cleanup_inputs())
 def test_an_owned_address_is_never_released_even_if_everything_is_classified_as_leaked(case: CleanupInput) -> None:
@@ -140,9 +137,6 @@ def also(snapshot: Snapshot, records: Mapping[str, Any]) -> Snapshot:
     return replace(snapshot, **changed)
 
 
-# Unavailable sources
-
-
 @_LONGER
 @given(cleanup_inputs(), st.sampled_from(sorted({*SOURCES} - {*NON_ADDRESS_SOURCES})))
 def test_with_any_source_unavailable_nothing_is_released(case: CleanupInput, source: str) -> None:
@@ -163,9 +157,6 @@ def test_a_source_not_requested_is_not_treated_as_empty(case: CleanupInput, sour
             name for name in removed(incomplete) if source != "checkpoints" or reserved(case.last)[name].container_id
         }
         assert gone == set()
-
-
-# Limits
 
 
 @_LONGER
@@ -199,9 +190,6 @@ def test_all_addresses_of_a_sandbox_are_released_or_none(case: CleanupInput, bro
     for container_id in IDS:
         whole = {name for name, entry in reserved(case.last).items() if entry.container_id == container_id}
         assert whole & gone in (set(), whole)
-
-
-# Order, session, report
 
 
 @_LONGER

@@ -184,9 +184,6 @@ def test_a_changed_journal_cannot_write_elsewhere(store: Store) -> None:
     assert {*store.root.rglob("*")} - before == {store.network() / IP}
 
 
-# Recovery.
-
-
 def test_of_what_was_interrupted_an_address_reserved_since_is_not_touched(tmp_path: Path) -> None:
     for interrupt, ip, what in ((half_released, IP, "release"), (half_restored, IP6, "restoration")):
         store = Store(tmp_path / what)

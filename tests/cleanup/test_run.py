@@ -43,9 +43,6 @@ def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_noth
     assert tried.free_after == did.free_after
 
 
-# Recheck and probe
-
-
 def test_what_the_recheck_or_the_probe_finds_refuses_this_release_with_all_of_its_addresses() -> None:
     for owners, reason in (
         (Owners(containers={THE_ID}), Reason.CONTAINER_EXISTS),
@@ -93,9 +90,6 @@ def test_a_probe_that_fails_fails_every_release() -> None:
     assert len(daemon.names) == 4
 
 
-# A pause after a failure
-
-
 def test_addresses_that_answer_do_not_hold_up_others_and_are_probed_every_ten_minutes() -> None:
     ghosts = [leak.ip for leak in leaks(2)]
     owners = Owners(objections=dict.fromkeys(ghosts, Reason.ADDRESS_IN_USE))
@@ -119,9 +113,6 @@ def test_a_failed_release_is_paused_for_a_minute_and_the_next_leak_of_the_addres
         assert verdicts_of(daemon.sync(first, second)) == [(second.ip, Verdict.RELEASED)]
         outcomes = [verdicts_of(daemon.sync(last)) for _ in range(3)]  # of 15 s
         assert outcomes.index([(first.ip, Verdict.RELEASED)]) == (1 if last is after else 2)
-
-
-# Other cleaners, and restorations
 
 
 def test_while_another_cleaner_runs_every_release_is_busy() -> None:
@@ -173,9 +164,6 @@ def test_no_release_starts_long_after_its_snapshot() -> None:
         assert (owners.probed == [], THE_IP in daemon.names) == (expired, expired)
 
 
-# The journal
-
-
 def test_with_a_damaged_journal_only_a_person_releases() -> None:
     for unattended in (True, False):
         daemon = Daemon(limits=make_limits(unattended=unattended, release_host_ports=True))
@@ -208,9 +196,6 @@ def test_unfinished_entries_are_recovered_before_the_snapshot_those_of_a_running
     assert [entry.verdict for entry in daemon.journal.entries.values()] == [None, Verdict.INTERRUPTED]
     assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",)
     assert daemon.sync(AGAIN).halted != "", "it may have been released"
-
-
-# A halt
 
 
 def test_a_released_container_that_reappears_halts_all_cleanup_until_it_is_resumed() -> None:
@@ -305,9 +290,6 @@ def test_if_the_journal_becomes_unreadable_its_earlier_content_counts() -> None:
     assert "reappeared" in Daemon(journal=Failing(entry(LEAK))).sync(AGAIN).halted
 
 
-# Budgets
-
-
 def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit_or_are_refused() -> None:
     dual = [reservation(ip, age=timedelta(hours=9)) for ip in (THE_IP, "fd00::9")]
     in_use = reservation("10.244.1.8", "8" * 64, age=timedelta(hours=10))
@@ -343,9 +325,6 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         assert len(over) == 3 - max(0, min(a_sync, an_hour - spent))
         assert over[-1].setting == setting
         assert "-3" not in over[-1].why
-
-
-# The summary
 
 
 def free(cleaning: Cleaning) -> tuple[int | None, int | None]:

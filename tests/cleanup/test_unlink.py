@@ -49,9 +49,6 @@ LOCKS = ("", "lock")
 """What host-local <= 0.6 locks, its directory, and what >= 0.7 does."""
 
 
-# The order.
-
-
 def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(store: Store) -> None:
     taken: list[Step] = []
     reserved, other = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
@@ -64,9 +61,6 @@ def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(s
     assert outcome.held is not None
     assert whole(store.network() / "lock")[:2] == (b"", 0o750), "a missing lock is created as host-local does"
     assert sorted(os.listdir(store.network())) == ["10.244.1.10", "last_reserved_ip.0", "lock"], "nothing else"
-
-
-# Locks.
 
 
 def test_while_another_process_holds_a_lock_nothing_changes_and_then_it_is_released(store: Store) -> None:
@@ -207,9 +201,6 @@ def test_under_the_locks_the_locked_directory_is_used(store: Store) -> None:
     assert store.find().container_id == WEB_ID
 
 
-# Whatever happens between two steps.
-
-
 def rewrite(path: Path, text: str) -> None:
     path.write_text(text)
     os.utime(path, ns=(MADE_NS, MADE_NS))
@@ -300,9 +291,6 @@ def test_a_recheck_without_an_answer_refuses_the_release(store: Store) -> None:
         assert not (store.network() / "lock").exists(), "no lock was tried for"
 
 
-# System errors.
-
-
 @pytest.mark.parametrize("step", ["read", "journaled"])
 def test_a_mount_that_becomes_read_only_during_a_release_fails_and_changes_nothing(store: Store, step: Step) -> None:
     """A file system does so by itself after an error of its disk."""
@@ -354,9 +342,6 @@ def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store:
     names = [path.name.rpartition(".")[2] for path, _ in found[-6:]]
     assert names == ["nodeleak", "journal", "kubenet", "net1", "nodeleak", "journal"]
     assert all(unlocked for _, unlocked in found)
-
-
-# libcni's cache.
 
 
 def test_cached_cni_results_of_the_sandbox_are_removed_with_it_also_by_a_symlink(tmp_path: Path) -> None:
@@ -469,9 +454,6 @@ def test_a_cached_result_that_changed_or_cannot_be_removed_stays(store: Store) -
     assert (outcome.verdict, result.exists()) == (Verdict.RELEASED, True)
     assert outcome.why == f"left in libcni's cache: {result.name}: operation not permitted"
     assert outcome.why in {entry.why for entry in store.journal().entries}
-
-
-# The link back.
 
 
 def test_leftovers_of_a_killed_agent_are_never_written_to(store: Store) -> None:

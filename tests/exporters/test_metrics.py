@@ -75,9 +75,6 @@ def test_the_oldest_confirmed_finding_of_a_detector_is_exported_and_none_without
     assert oldest(Daemon().sync(node(), findings=(waiting, since)), "stuck_teardown") == NOW.timestamp()
 
 
-# Confirmed leaks are counted once
-
-
 def counted(daemon: Daemon, cause: LeakCause = LeakCause.UNKNOWN) -> float | None:
     return daemon.get("leaks_confirmed_total", network="kubenet", cause=cause.value)
 
@@ -89,9 +86,6 @@ def test_a_leak_is_counted_when_it_is_confirmed_and_once_even_across_a_gap() -> 
         assert counted(daemon.syncs(3, without(node(LOST), source)).syncs(3, node(LOST))) == 1
     assert counted(daemon.syncs(3, node(LOST, processes=[b.processes(kubelet=timedelta(0))]))) == 1
     assert counted(daemon.sync(node()).syncs(3, node(LOST))) == 2, "after a release"
-
-
-# Releases
 
 
 MISSED = ("changed", "gone", "busy", "interrupted", "failed")
@@ -141,9 +135,6 @@ def test_a_failed_release_is_counted_by_its_reason() -> None:
         assert (daemon.get("lock_wait_seconds_count"), daemon.get("lock_held_seconds_count")) == (1, 0)
 
 
-# Missing data is absent
-
-
 def test_an_unknown_value_is_absent_and_not_zero() -> None:
     daemon = Daemon().syncs(3, node(LOST)).sync(b.dark_node())
     for name in ("reservations", "range_addresses", "range_free_addresses", "findings"):
@@ -163,8 +154,6 @@ def test_a_detector_that_could_not_run_is_absent_and_a_failed_one_is_counted() -
     assert daemon.get("sync_failures_total", stage="check") == 1
     assert daemon.get("sync_failures_total", stage="read") == 0
 
-
-# Device plugins: a bounded number of resources
 
 HOUR, LATE = timedelta(hours=1), timedelta(seconds=9.5)
 
@@ -209,9 +198,6 @@ def test_an_invalid_name_is_other() -> None:
     for name in (*odd, longest):
         assert resources(Daemon().sync(with_resources(name))) == [longest if name == longest else "other"]
     assert resources(Daemon().sync(node(), findings=(rejected(""),)), "rejected_pods") == ["unknown"], "it names none"
-
-
-# The text
 
 
 def test_the_text_can_be_parsed_and_holds_each_sample_once() -> None:

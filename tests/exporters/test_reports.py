@@ -102,8 +102,6 @@ def test_only_the_commands_that_work_here_are_printed() -> None:
         assert [line.strip() for line in text.splitlines() if "--apply" in line] == [command]
 
 
-# More leaks than have a finding each
-
 MANY = [reservation(f"10.245.{number >> 8}.{number & 255}", f"{number:064x}") for number in range(550)]
 MOST, EVERY = 512, len(MANY)
 

@@ -72,9 +72,6 @@ def _deepest() -> int:
     return low
 
 
-# JSON: values replaced, removed, and repeated.
-
-
 @st.composite
 def _json_mutated(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
     tree = json.loads(draw(st.sampled_from(seeds)))
@@ -125,9 +122,6 @@ def _repeat(above: Any, at: Any, key: str) -> None:
 
 
 _CHANGES: Final = (_replace, _replace, _replace, _remove, _repeat)
-
-
-# Bytes: whatever they mean.
 
 
 @st.composite

@@ -77,9 +77,6 @@ def _read(sources: Sources, *names: str) -> None:
     assert loads(dumps(recording)) == recording
 
 
-# Files
-
-
 def _file(
     name: str,
     path: str,
@@ -172,9 +169,6 @@ _FILES: Final = (
 )
 
 
-# The container runtime
-
-
 def _docker(fuzzed: str, answer: Callable[[bytes], bytes] = http) -> Opening:
     """Return the opening of a docker whose answer to a path has the content. `answer`: makes the response of it."""
 
@@ -249,8 +243,6 @@ _RUNTIMES: Final = (
     Fuzzer("containerd-namespaces", _containerd("/containerd.services.namespaces.v1.Namespaces/List"), as_json=False),
 )
 
-
-# The API server
 
 _NODES: Final = '{"items":[{"metadata":{"name":"worker-2"},"spec":{"providerID":"fake:///worker-2"}}]}'
 _NOTHING: Final = '{"metadata":{"resourceVersion":"5"},"items":[]}'

@@ -120,8 +120,6 @@ class InMemory:
         self._ask, self._setup = ask, setup
         self._reserved: set[str] = set()
 
-    # Sources
-
     def sources(self) -> Sources:
         """Return the readers of what has a say in addresses; the model has nothing else."""
         names = (
@@ -168,8 +166,6 @@ class InMemory:
     def node(self) -> Any:
         return Known(Node("worker-1", (), 110)) if self._setup.api else NotRequested("node", "--api=off")
 
-    # Recheck
-
     def has_container(self, container_id: str) -> Any:
         return self._ask("has_container", container_id) or (self._asks_cri and self.has_record(container_id))
 
@@ -192,8 +188,6 @@ class InMemory:
 
     def recheck(self) -> Recheck:
         return recheck(self.has_container, self.has_checkpoint, self.holder_of, self.probe)
-
-    # Files
 
     read, lock, unlock = _asks("read"), _asks("lock"), _asks("unlock")
 

@@ -55,9 +55,6 @@ def raw(server: Server, body: bytes) -> bytes:
     return received
 
 
-# What is served
-
-
 def test_health_is_the_heartbeat_and_readiness_the_first_sync(report: Report, tmp_path: Path) -> None:
     # No source is wired here at all: neither docker nor the API server can have a say.
     heart = SimpleNamespace(alive=True)
@@ -131,9 +128,6 @@ def test_metrics_are_served_as_they_are_asked_for(server: Server) -> None:
             families = (parse_openmetrics if openmetrics else parse_text)(text)
             samples = [sample[:3] for family in families for sample in family.samples]
             assert ("nodeleak_example_total", {"of": "a"}, 7.0) in samples
-
-
-# To whom
 
 
 ANOTHER_MACHINE = """
@@ -212,9 +206,6 @@ def test_a_port_in_use_or_a_foreign_address_fails_at_once(tmp_path: Path) -> Non
             serving(tmp_path, listen=f"{host}:{server.port}").__enter__()
     with pytest.raises(UsageError, match="Cannot assign requested address"):
         serving(tmp_path, listen="198.51.100.7:0").__enter__()
-
-
-# Misbehaving clients
 
 
 def test_garbage_is_answered_or_dropped(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
