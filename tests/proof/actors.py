@@ -82,7 +82,9 @@ def tearing_down(world: World) -> Iterator[Move]:
         if not sandbox.known or not (sandbox.orphaned or sandbox.setup in {"ready", "failed", "killed"}):
             continue
         match sandbox.teardown:
-            case "" if _to_be_torn_down(sandbox):
+            case "" if (
+                sandbox.leaves or sandbox.setup != "ready" or not sandbox.listed or sandbox.container == "exited"
+            ):
                 if not world.ready:
                     untorn = changed(world, index, teardown="untorn")
                     yield f"{sandbox.pod}: no DEL, the kubelet has no pod CIDR", untorn
@@ -112,10 +114,6 @@ def other_runtime(world: World) -> Iterator[Move]:
             yield f"{sandbox.pod}: DEL by containerd, and its end", ended
     if world.may(MIGRATION):
         yield MIGRATION, spent(world, MIGRATION)._replace(runtime=OTHER, kubelet_started=world.clock)
-
-
-def _to_be_torn_down(sandbox: Sandbox) -> bool:
-    return sandbox.leaves or sandbox.setup != "ready" or not sandbox.listed or sandbox.container == "exited"
 
 
 def _stop(world: World, index: int, sandbox: Sandbox) -> Move:

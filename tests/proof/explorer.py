@@ -115,14 +115,8 @@ class Explorer:
                         raise Counterexample(wrong, _steps(reached_from, after))
                     following.append(after)
             frontier = following
-        return Explored(
-            len(reached_from),
-            moves,
-            sum(map(len, {*self._trees})),
-            self._removals,
-            len(self._recovered),
-            self._tree.halted,
-        )
+        positions, recoveries = sum(map(len, {*self._trees})), len(self._recovered)
+        return Explored(len(reached_from), moves, positions, self._removals, recoveries, self._tree.halted)
 
     def moves(self, state: State) -> Iterator[tuple[Label, State]]:
         node, positions = state
@@ -179,25 +173,17 @@ class Explorer:
     def _check_recovery(self, state: State) -> str:
         """Stop everything else, run one cleaner to its end, and check the result."""
         node, positions = state
-        if (
-            not self._scenario.check_recovery
-            or node.world.lock
-            or node.world.exclusive
-            or any(position > 0 for position in positions)
-        ):
+        busy = node.world.lock or node.world.exclusive or any(position > 0 for position in positions)
+        if busy or not self._scenario.check_recovery:
             return ""
         before = node.world._replace(left=())
         if before not in self._recovered:
-            after = self._run_to_end(before)
+            after, position = before, 0
+            while (question := self._tree.question(position)) is not None:
+                answer, after = next(perform(question, after, _who(0)))
+                position = self._tree.after(position, answer)
             self._recovered[before] = whole(after) or clean(before, after) or self._wrong(after)
         return self._recovered[before]
-
-    def _run_to_end(self, world: World) -> World:
-        position = 0
-        while (question := self._tree.question(position)) is not None:
-            answer, world = next(perform(question, world, _who(0)))
-            position = self._tree.after(position, answer)
-        return world
 
 
 def _who(index: int) -> str:
