@@ -38,8 +38,10 @@ def figures(bin_: Path) -> Iterator[Figure]:
             yield _compare(f"{size:,} in use", host, host, [*scan, "--api=off"], rounds, limit)
             api = [*scan, f"--kubeconfig={host.kubeconfig}"]
             yield _compare(f"{size:,} in use, with the API server", host, host, api, rounds, None)
-            _replace_checkpoints(host, stranger)
-            # The engine of another node knows none of these IDs.
+            # The engine of another node knows none of these IDs. Without any checkpoint for its sandboxes, `scan`
+            # would take them for another kubelet's.
+            shutil.rmtree(host.checkpoints)
+            shutil.copytree(stranger.checkpoints, host.checkpoints)
             leaked = [*scan, "--api=off", f"--docker-host=unix://{stranger.docker_socket}"]
             yield _compare(f"{size:,} leaked", host, stranger, leaked, rounds, limit)
 
@@ -53,12 +55,6 @@ def _compare(what: str, host: Host, engine: Host, scan: Sequence[str], rounds: i
         rounds,
     )
     return ratio(what, times["scan"], times["one-liner"], limit)
-
-
-def _replace_checkpoints(host: Host, stranger: Host) -> None:
-    """Leave only those of the other engine: without any for its sandboxes, `scan` takes them for another kubelet's."""
-    shutil.rmtree(host.checkpoints)
-    shutil.copytree(stranger.checkpoints, host.checkpoints)
 
 
 def _list(command: Sequence[str], env: dict[str, str], expected: int) -> None:

@@ -180,15 +180,12 @@ def test_one_source_of_address_data_that_was_not_read_or_not_asked_prevents_ever
     assert Reason.SOURCE_UNAVAILABLE in reasons(node(LEAK, unread_networks=["storage"]))
 
 
-def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused() -> None:
+def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused_and_auto_allows_what_the_runtime_names() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     both = node(LEAK, other, b.cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage"))
     (refusal,) = refusals(both)
     assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=kubenet,storage")
     assert refusals(both, limits=in_networks("kubenet", "storage")) == ()
-
-
-def test_auto_allows_only_what_the_runtime_names() -> None:
     auto = in_networks("auto")
     kubenet = RuntimeNetwork("kubenet", ("bridge",), "host-local")
     assert refusals(node(LEAK, networks=[kubenet]), limits=auto) == ()
@@ -218,7 +215,7 @@ def test_no_sandbox_is_released_in_part_where_a_directory_is_not_read() -> None:
         assert (Reason.PARTIAL_SANDBOX in found) == (place != "/data/ipam")
 
 
-def test_a_file_as_old_as_the_grace_period_is_old_enough_and_a_future_one_never_is() -> None:
+def test_a_leak_is_confirmed_by_both_snapshots_and_as_old_as_the_grace_period_but_no_future_file() -> None:
     for age, refused in ((GRACE - timedelta(milliseconds=1), True), (GRACE, False)):
         made = replace(LEAK, mtime_ns=int((NOW - age).timestamp() * 1000) * 10**6)
         assert bool(refusals(node(made))) is refused
@@ -229,9 +226,6 @@ def test_a_file_as_old_as_the_grace_period_is_old_enough_and_a_future_one_never_
         assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
     assert refusals(node(replace(LEAK, mtime_ns=-(2**62) * 8))) == ()
     assert Reason.NOT_CONFIRMED in reasons(node(replace(LEAK, mtime_ns=2**62 * 8)))
-
-
-def test_a_leak_that_not_both_snapshots_have_is_not_confirmed_whatever_its_age() -> None:
     once = replace(guard_context(node(LEAK)), report=b.scanned(node(), node(LEAK)))
     (refusal,) = b.verdicts(once)[THE_IP]
     assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
@@ -385,7 +379,7 @@ def with_crio(*records: Any) -> Snapshot:
     return with_runtime(node(LEAK, *records), CRI_O, "1.35.6")
 
 
-def test_with_crio_the_daemon_releases_no_address_whose_host_ports_are_not_known() -> None:
+def test_with_crio_the_daemon_releases_no_address_whose_host_ports_no_spec_of_its_pod_says() -> None:
     not_known = "rules that forward host ports to 1 address are not known: `iptables-save -t nat | grep -wF 10.244.1.9`"
     assert f"no record says whose it was, and {not_known}" in host_ports_of(with_crio())
     assert host_ports_of(node(LEAK)) == "", "elsewhere an unknown leak is no sign of a host port"
@@ -394,9 +388,6 @@ def test_with_crio_the_daemon_releases_no_address_whose_host_ports_are_not_known
     namesake, recorded = its_pod((), age=OLD - SECOND), its_pod(None)
     for unsure in (namesake, recorded, replace(namesake, created=None)):
         assert not_known in host_ports_of(with_crio(NAMED, unsure))
-
-
-def test_the_spec_of_its_pod_says_which_host_ports_are_forwarded() -> None:
     assert host_ports_of(with_crio(NAMED, its_pod(()))) == ""
     assert "host port 8080/tcp to 10.244.1.9" in host_ports_of(with_crio(NAMED, its_pod((WEB,))))
     assert host_ports_of(node(LEAK, NAMED, its_pod((WEB,)))) == "", "no CNI plugin was told of it"

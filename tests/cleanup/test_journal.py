@@ -271,9 +271,7 @@ def test_only_one_cleaner_runs_at_a_time(journal: JournalStore, tmp_path: Path) 
         let_go(other)
         with journal.exclusive(5):
             assert other.wait() == 0
-
-
-def test_an_error_under_the_lock_is_not_reported_as_another_cleaner(journal: JournalStore) -> None:
+    # An error under the lock is not reported as another cleaner.
     with pytest.raises(BlockingIOError), journal.exclusive(0):
         raise BlockingIOError
     with journal.exclusive(0):

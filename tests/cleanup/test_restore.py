@@ -11,19 +11,8 @@ import pytest
 from agent.cleanup.restore import RestoreError
 from agent.model.release import Verdict
 from tests.builders import GONE, NOW, WEB_ID
-from tests.cleanup.stores import (
-    Store,
-    another_process_locks,
-    at,
-    die,
-    ends_by_itself,
-    immutable,
-    in_child,
-    just_before,
-    refuse,
-    synced,
-    whole,
-)
+from tests.cleanup import stores
+from tests.cleanup.stores import Store, another_process_locks, at, die, ends_by_itself, in_child, refuse, whole
 from tests.wire import NOBODY
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
@@ -41,7 +30,7 @@ def half_restored(store: Store) -> None:
     store.release(store.reserve(), store.reserve(IP6))
 
     def act() -> None:
-        just_before("os.link", lambda arguments: die() if arguments[1] == IP6 else None)
+        stores.just_before("os.link", lambda arguments: die() if arguments[1] == IP6 else None)
         store.restore()
 
     assert not ends_by_itself(act)
@@ -115,9 +104,7 @@ def test_an_address_that_is_reserved_again_is_not_restored(tmp_path: Path) -> No
         assert store.restore() == [False, f"{IP6} of network kubenet is reserved again"]
         assert not (store.network() / IP).exists(), "all of it, or nothing"
         assert store.entry().restored is None
-
-
-def test_an_address_that_is_reserved_just_before_the_lock_is_not_restored(store: Store) -> None:
+    store = Store(tmp_path / "just before the lock")
     store.release(store.reserve(), store.reserve(IP6))
     files = store.file_ops(happens=at("locked", lambda: store.reserve(IP6, WEB_ID)))
     why = f"{IP6} of network kubenet is reserved again"
@@ -159,7 +146,7 @@ def test_a_cached_result_that_cannot_be_put_back_is_reported(store: Store) -> No
 
 def test_what_another_process_released_after_a_failed_release_is_not_restored(store: Store) -> None:
     reserved = store.reserve()
-    with immutable(store.network() / IP):
+    with stores.immutable(store.network() / IP):
         assert store.release(reserved).verdict is Verdict.FAILED
     (store.network() / IP).unlink()  # the kubelet's own DEL
     for verdict in (Verdict.FAILED, Verdict.CHANGED, Verdict.GONE, Verdict.BUSY):
@@ -230,7 +217,7 @@ def test_the_journal_is_not_written_under_the_locks(tmp_path: Path) -> None:
         else:
             store.release(store.reserve(), store.reserve(IP6))
 
-        found = synced(store.start if recovers else store.restore, store.unlocked)
+        found = stores.synced(store.start if recovers else store.restore, store.unlocked)
         assert [unlocked for path, unlocked in found if path.name == "journal"] == [True] * (1 if recovers else 2)
 
 

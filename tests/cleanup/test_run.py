@@ -127,9 +127,7 @@ def test_while_another_cleaner_runs_every_release_is_busy() -> None:
     assert daemon.sync().outcomes == (), "there is nothing to wait for"
     daemon.journal.other = ""
     assert daemon.twice(*leaks(2)).tally() == {Verdict.RELEASED: 2}
-
-
-def test_a_lock_held_by_host_local_is_waited_for_once_and_the_next_sync_retries() -> None:
+    # A lock that host-local holds is waited for once.
     daemon = Daemon()
     daemon.sync(*leaks(9))
     daemon.files.held = True
@@ -164,7 +162,7 @@ def test_no_release_starts_long_after_its_snapshot() -> None:
         assert (owners.probed == [], THE_IP in daemon.names) == (expired, expired)
 
 
-def test_with_a_damaged_journal_only_a_person_releases() -> None:
+def test_with_a_damaged_journal_only_a_person_releases_and_without_one_nobody() -> None:
     for unattended in (True, False):
         daemon = Daemon(limits=make_limits(unattended=unattended, release_host_ports=True))
         daemon.journal.damage = ("torn.json: no entry",)
@@ -172,9 +170,7 @@ def test_with_a_damaged_journal_only_a_person_releases() -> None:
         assert reasons_of(cleaning) == [[Reason.JOURNAL_UNWRITABLE] if unattended else []]
         assert cleaning.warnings[0] == "journal: torn.json: no entry"
         assert (THE_IP in daemon.names) is unattended
-
-
-def test_a_journal_that_is_readable_again_ends_the_refusals_and_a_full_disk_refuses_each_release() -> None:
+    # One that is readable again ends the refusals, and a full disk refuses each release.
     daemon = Daemon()
     daemon.sync(*leaks(2))
     daemon.journal.unreadable = "journal: it broke"
@@ -228,9 +224,7 @@ def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> Non
         assert daemon.clean(snapshots, scanned(*snapshots)).halted
         assert bool(daemon.journal.read().halted()) is not dry_run
         assert bool(daemon.sync().halted) is not dry_run, "nobody could resume what was not recorded"
-
-
-def test_a_halt_that_cannot_be_recorded_lasts_and_is_recorded_later() -> None:
+    # A halt that cannot be recorded lasts, and is recorded later.
     daemon = Daemon(entry(LEAK))
     daemon.journal.other = "another cleaner is running"
     assert daemon.sync(AGAIN).halted
@@ -306,6 +300,10 @@ def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit_or_are_re
         assert [ip for ip, verdict in done if verdict is Verdict.RELEASED] == expected
 
 
+UNCOUNTED: tuple[dict[str, Any], ...] = ({"verdict": Verdict.BUSY}, {"restored": NOW}, {"actor": "clean"})
+"""What the budget of an hour does not count."""
+
+
 def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do() -> None:
     for a_sync, an_hour, spent, setting in (
         (2, 9, 0, "--max-per-sync=3"),
@@ -316,8 +314,7 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         earlier = [entry(one, at=NOW) for one in lost[: max(0, spent - 2)]]
         if spent:
             earlier.append(entry(LEAK, at=NOW + OLD, files=(image(LEAK), image(LEAK6))))  # the clock was set back
-        for number, uncounted in enumerate(({"verdict": Verdict.BUSY}, {"restored": NOW}, {"actor": "clean"})):
-            earlier.append(entry(lost[-1 - number], at=NOW, **uncounted))
+        earlier += [entry(one, at=NOW, **fields) for one, fields in zip(lost[-3:], UNCOUNTED, strict=True)]
         budget = Budget(per_sync=("--max-per-sync", a_sync), per_hour=("--max-per-hour", an_hour))
         daemon = Daemon(*earlier, budget=budget)
         over = [refusal for outcome in daemon.twice(*leaks(3)).outcomes for refusal in outcome.refusals]

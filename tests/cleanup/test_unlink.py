@@ -23,24 +23,9 @@ from agent.model.release import Reason, Verdict
 from agent.model.runtime import CRI_O, ContainerRuntime
 from agent.model.snapshot import Known, Reservation, Snapshot
 from tests.builders import GONE, WEB_ID, node, processes
+from tests.cleanup import stores
 from tests.cleanup.recheck import Owners
-from tests.cleanup.stores import (
-    MADE_NS,
-    STEPS,
-    Step,
-    Store,
-    another_process_locks,
-    at,
-    handles,
-    immutable,
-    in_child,
-    just_before,
-    let_go,
-    may_mount,
-    mount,
-    synced,
-    whole,
-)
+from tests.cleanup.stores import MADE_NS, STEPS, Step, Store, another_process_locks, at, in_child, just_before, whole
 from tests.wire import NOBODY, as_nobody, needs, open_directory, until
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
@@ -75,7 +60,7 @@ def test_while_another_process_holds_a_lock_nothing_changes_and_then_it_is_relea
             assert outcome.why == "another process holds host-local's lock"
             assert store.files() == before
             assert len(store.journal().entries) == number, "a lock that is held for hours does not fill the journal"
-            end = threading.Timer(0.1, let_go, (holder,))
+            end = threading.Timer(0.1, stores.let_go, (holder,))
             end.start()
             assert store.release(reserved, file_ops=store.file_ops(60)).verdict is Verdict.RELEASED
             end.join()
@@ -148,12 +133,12 @@ def test_what_is_replaced_between_flock_and_its_check_is_locked_again(tmp_path: 
                     change(store)
 
             just_before("fcntl.flock", count)
-            opened = handles()
+            opened = stores.handles()
             with store.file_ops(1).locked(["kubenet"]):
                 inode = (store.network() / "lock").stat().st_ino
                 paths = (Path(f"/proc/self/fd/{handle}") for handle in os.listdir("/proc/self/fd"))
                 mine = {path.stat().st_ino for path in paths if path.exists()}
-            return [inode in mine, flocks, handles() - opened]
+            return [inode in mine, flocks, stores.handles() - opened]
 
         assert in_child(act) == [True, 4, 0]
 
@@ -294,12 +279,12 @@ def test_a_recheck_without_an_answer_refuses_the_release(store: Store) -> None:
 @pytest.mark.parametrize("step", ["read", "journaled"])
 def test_a_mount_that_becomes_read_only_during_a_release_fails_and_changes_nothing(store: Store, step: Step) -> None:
     """A file system does so by itself after an error of its disk."""
-    may_mount()
+    stores.may_mount()
     store.reserve()
 
     def turned() -> object:
-        mount("--bind", store.networks, store.networks)
-        turn = at(step, lambda: mount("-o", "remount,bind,ro", store.networks))
+        stores.mount("--bind", store.networks, store.networks)
+        turn = at(step, lambda: stores.mount("-o", "remount,bind,ro", store.networks))
         return store.release_with(turn, store.find()).verdict
 
     assert in_child(turned) == "failed"
@@ -338,13 +323,15 @@ def test_without_permission_for_anything_that_a_release_needs_nothing_is_journal
 def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store: Store) -> None:
     """After a power cut, what the journal calls released must not be in place again."""
     reserved = store.reserve(), store.reserve(IP6, network="net1")
-    found = synced(lambda: store.release(*reserved), store.unlocked)
+    found = stores.synced(lambda: store.release(*reserved), store.unlocked)
     names = [path.name.rpartition(".")[2] for path, _ in found[-6:]]
     assert names == ["nodeleak", "journal", "kubenet", "net1", "nodeleak", "journal"]
     assert all(unlocked for _, unlocked in found)
 
 
-def test_cached_cni_results_of_the_sandbox_are_removed_with_it_also_by_a_symlink(tmp_path: Path) -> None:
+def test_cached_results_of_the_sandbox_and_its_loopback_are_removed_with_it_also_by_a_symlink(
+    tmp_path: Path,
+) -> None:
     for bare, index in ((False, 0), (False, 1), (True, 0), (True, 1)):  # libcni < 0.8 wrote bare results
         store = Store(tmp_path / f"{bare}{index}")
         store.caches[1].rename(store.root / "linked")
@@ -357,6 +344,12 @@ def test_cached_cni_results_of_the_sandbox_are_removed_with_it_also_by_a_symlink
         assert others.exists()
         (image,) = (image for image in store.entry().files if image.place != RESERVATION)
         assert (image.content, image.mode, image.uid, image.gid, image.mtime_ns) == before
+    loopback: dict[str, Any] = {"ip": "127.0.0.1", "ifname": "lo"}
+    kubenet, other = (store.keep_result(network=f"{network}-loopback", **loopback) for network in ("kubenet", "cni"))
+    assert store.release(store.reserve()).verdict is Verdict.RELEASED
+    assert (kubenet.exists(), other.exists()) == (False, True)
+    assert store.release(store.reserve("10.9.0.2", network="net1")).verdict is Verdict.RELEASED
+    assert not other.exists()
 
 
 def chain(*types: object) -> str:
@@ -390,16 +383,6 @@ def test_a_result_whose_del_may_hit_the_next_pod_is_removed(store: Store) -> Non
         reserved, result = store.reserve(), store.keep_result(config=config)
         assert store.release(reserved, snapshot=with_crio(reserved)).verdict is Verdict.RELEASED
         assert not result.exists()
-
-
-def test_the_loopback_result_is_removed_too(store: Store) -> None:
-    kubenet, other = (
-        store.keep_result(ip="127.0.0.1", network=f"{network}-loopback", ifname="lo") for network in ("kubenet", "cni")
-    )
-    assert store.release(store.reserve()).verdict is Verdict.RELEASED
-    assert (kubenet.exists(), other.exists()) == (False, True)
-    assert store.release(store.reserve("10.9.0.2", network="net1")).verdict is Verdict.RELEASED
-    assert not other.exists()
 
 
 ODD_RESULTS = (
@@ -449,7 +432,7 @@ def test_a_cached_result_that_changed_or_cannot_be_removed_stays(store: Store) -
     result = store.keep_result()
     outcome = store.release_with(at("journaled", lambda: store.keep_result(netns="/proc/7/ns/net")), store.reserve())
     assert (outcome.verdict, result.exists()) == (Verdict.RELEASED, True)
-    with immutable(result):
+    with stores.immutable(result):
         outcome = store.release(store.reserve())
     assert (outcome.verdict, result.exists()) == (Verdict.RELEASED, True)
     assert outcome.why == f"left in libcni's cache: {result.name}: operation not permitted"

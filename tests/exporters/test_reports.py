@@ -52,15 +52,12 @@ def first_sync() -> Report:
     return engine.run(full, None, grace=GRACE, confirm_after=timedelta(0))[0]
 
 
-def registered(severity: Severity) -> Report:
-    return report_with(Finding("unregistered_node", "n", "m", severity))
-
-
 def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_not_read() -> None:
     leak_of_one = "Warning: 1 leaked pod address on worker-1"
     halted = f"Critical: cleanup halted: {HALTED.halted}"
     volume = Finding("detached_volume", "v", "m", Severity.CRITICAL)
     full = "Critical: only 251 free pod addresses left (0 of 253 leaked)"
+    registered = {one: report_with(Finding("unregistered_node", "n", "m", one)) for one in Severity}
     unregistered = "this node is not registered correctly"
     deleted = f"Critical: {unregistered}: the cluster-autoscaler may delete the instance"
     for report, state, headline in (
@@ -77,9 +74,9 @@ def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_n
         # The severity comes before the kind, and the kind before the number.
         (report_with(SHARED, volume), "findings", "Critical: 1 volume missing from the node's volumesAttached"),
         (report_with(leak(1), leak(2), SHARED), "findings", "Warning: 1 pod address in use by two pods"),
-        (registered(Severity.INFO), "ok", "OK: 1 informational finding"),
-        (registered(Severity.WARNING), "findings", f"Warning: {unregistered}"),
-        (registered(Severity.CRITICAL), "findings", deleted),
+        (registered[Severity.INFO], "ok", "OK: 1 informational finding"),
+        (registered[Severity.WARNING], "findings", f"Warning: {unregistered}"),
+        (registered[Severity.CRITICAL], "findings", deleted),
     ):  # fmt: skip
         tree = json.loads(json.dumps(status(report), allow_nan=False))
         assert (tree["state"], tree["headline"]) == (state, headline)
@@ -143,9 +140,7 @@ def test_the_log_opens_what_is_listed_and_closes_only_what_is_gone() -> None:
     found = {"detector": "leaked_reservation", "severity": "warning", "phase": "confirmed"}
     assert daemon.get("findings", **found) == daemon.get("reservations", network="kubenet", state="leaked") == EVERY - 2
     assert daemon.get("leaks_confirmed_total", network="kubenet", cause="kubelet_restart") == EVERY
-
-
-def test_the_log_does_not_close_what_still_leaks() -> None:
+    # Nor does it close what still leaks.
     daemon, empty = Daemon(), [empty_file(f"10.244.9.{number}") for number in range(5)]
     for _ in range(3):
         events_of(daemon, leaking(*MANY, *empty))

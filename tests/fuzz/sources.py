@@ -209,8 +209,7 @@ def _containerd(method: str, answer: Callable[[Call, bytes], None] = Call.answer
 
 
 def _with_networks(call: Call, content: bytes) -> None:
-    status = cri.PROTO["Status"](info={"cniconfig": content.decode(errors="replace")})
-    call.answer(status.SerializeToString())
+    call.answer(cri.PROTO["Status"](info={"cniconfig": content.decode(errors="replace")}).SerializeToString())
 
 
 def _with_plugin(call: Call, content: bytes) -> None:

@@ -162,11 +162,6 @@ _READINGS: Final[dict[str, Callable[..., Answer]]] = {
 }
 
 
-def lock(world: World, who: str) -> Done:
-    """If another process holds the lock, the wait may end at any time."""
-    return (False, world) if world.lock else (True, world._replace(lock=who))
-
-
 def remove(world: World, _who: str, network: str, name: str) -> Done:
     file = world.file(name, network)
     if file is None:
@@ -185,10 +180,6 @@ def put_back(world: World, _who: str, what: FileImage) -> Done:
     return None, made(world, what.name, content, what.network, mtime)
 
 
-def exclusive(world: World, who: str) -> Done:
-    return (False, world) if world.exclusive else (True, world._replace(exclusive=who))
-
-
 def begin(world: World, _who: str, entry: Entry) -> Done:
     if world.room:
         return None, world._replace(journal=(*world.journal, entry), room=world.room - 1)
@@ -203,13 +194,16 @@ def begin_anyway(world: World, who: str, entry: Entry) -> Done:
     )
 
 
-def update(world: World, _who: str, entry: Entry) -> Done:
-    return None, world._replace(journal=tuple(entry if known.name == entry.name else known for known in world.journal))
-
-
 _CHANGES: Final[dict[str, Callable[..., Done]]] = {
+    # If another process holds the lock, the wait may end at any time.
+    "lock": lambda world, who: (False, world) if world.lock else (True, world._replace(lock=who)),
+    "exclusive": lambda world, who: (False, world) if world.exclusive else (True, world._replace(exclusive=who)),
+    "update": lambda world, _, entry: (
+        None,
+        world._replace(journal=tuple(entry if known.name == entry.name else known for known in world.journal)),
+    ),
     "wait": lambda world, _, seconds: (None, world._replace(clock=world.clock + int(seconds))),
     "unlock": lambda world, _: (None, world._replace(lock="")),
     "leave": lambda world, _: (None, world._replace(exclusive="")),
-    **{one.__name__: one for one in (lock, remove, put_back, exclusive, begin, begin_anyway, update)},
+    **{one.__name__: one for one in (remove, put_back, begin, begin_anyway)},
 }

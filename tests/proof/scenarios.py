@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from agent.cleanup.journal import Entry
@@ -37,22 +38,13 @@ def running(container_id: str, *ips: str, **more: object) -> Sandbox:
     return sandbox(container_id, **(usual | more))
 
 
-def noted(container_id: str, **more: object) -> Sandbox:
-    """Return a sandbox that has its checkpoint and was not started yet."""
-    return sandbox(container_id, setup="noted", container="created", checkpoint=True, **more)
-
-
-def started(container_id: str, **more: object) -> Sandbox:
-    """Return a sandbox right before its ADD."""
-    return sandbox(container_id, setup="started", container="running", checkpoint=True, **more)
-
-
+noted = partial(sandbox, setup="noted", container="created", checkpoint=True)
+"""A sandbox that has its checkpoint and was not started yet."""
+started = partial(sandbox, setup="started", container="running", checkpoint=True)
+"""A sandbox right before its ADD."""
+unseen = partial(running, checkpoint=False, hidden=True, configured=())
+"""A running sandbox without any evidence of it. No assumption allows for that."""
 ADDING, NOTED = started(ONE, leaves=False), noted(ONE, leaves=False)
-
-
-def unseen(container_id: str, ip: str, **more: object) -> Sandbox:
-    """Return a running sandbox without any evidence of it. No assumption allows for that."""
-    return running(container_id, ip, **({"checkpoint": False, "hidden": True, "configured": ()} | more))
 
 
 def leak(ip: str, container_id: str = GONE, inode: int = 99) -> File:
@@ -329,16 +321,9 @@ LISTS_ONLY = Setup(runtime=ContainerRuntime(CONTAINERD, "1.6.8", SOCKET))
 CRIO = "/run/crio/crio.sock"
 
 
-def cri_running(container_id: str, ip: str, **more: object) -> Sandbox:
-    return running(container_id, ip, **({"checkpoint": False, "record": True} | more))
-
-
-def cri_adding(container_id: str, **more: object) -> Sandbox:
-    return sandbox(container_id, **({"setup": "started", "record": True, "mounted": True} | more))
-
-
-def cri_node(*sandboxes: Sandbox, **more: object) -> World:
-    return node(*sandboxes, **({"runtime": OTHER} | more))  # type: ignore[arg-type]
+cri_running = partial(running, checkpoint=False, record=True)
+cri_adding = partial(sandbox, setup="started", record=True, mounted=True)
+cri_node = partial(node, runtime=OTHER)
 
 
 def cri(name: str, start: World, setup: Setup = RECORDS_FIRST, **more: Any) -> Scenario:

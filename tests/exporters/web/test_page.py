@@ -31,10 +31,6 @@ def pages(server: Server) -> list[tuple[Report, str]]:
     return [(report, server.page(report)) for report in reports]
 
 
-def marks(page: str) -> set[str]:
-    return set(re.findall(r'<g class="m-(\w+)"><title>', page))
-
-
 def test_every_page_is_valid_and_loads_nothing(pages: list[tuple[Report, str]]) -> None:
     for _, page in pages:
         tree = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
@@ -77,7 +73,8 @@ def test_without_data_no_address_is_free(server: Server) -> None:
         (without(node(LOST), "containers"), {"unknown", "gateway", "free"}),
         (dark_node(), set()),
     ):
-        assert marks(server.page(scanned(snapshot))) == expected
+        marks = re.findall(r'<g class="m-(\w+)"><title>', server.page(scanned(snapshot)))
+        assert set(marks) == expected
 
 
 def test_a_stalled_agent_says_that_its_data_is_old(tmp_path: Path) -> None:
