@@ -280,10 +280,10 @@ def crowd(count: int, state: str = "running") -> list[Container]:
 
 
 def test_a_list_that_lost_most_of_its_containers_is_suspect() -> None:
-    for before, after, suspect in (
+    for many, left, suspect in (
         (4, 2, False), (4, 1, True), (4, 0, True), (3, 0, False), (10, 5, False), (11, 5, True), (5, 5, False),
     ):  # fmt: skip
-        history = watched(node(containers=crowd(before)), node(containers=crowd(after), later=SECOND))
+        history = watched(node(containers=crowd(many)), node(containers=crowd(left), later=SECOND))
         assert (history.suspect_since == UPTIME + SECOND) is suspect
     full = node(containers=[*crowd(3), *crowd(40, "exited")[3:]])
     assert watched(full, node(containers=crowd(3), later=SECOND)).suspect_since is None, "stopped ones come and go"
@@ -291,9 +291,7 @@ def test_a_list_that_lost_most_of_its_containers_is_suspect() -> None:
     history = watched(node(containers=crowd(9)), incomplete, incomplete, node(containers=crowd(3), later=2 * SECOND))
     assert history.suspect_since == UPTIME + 2 * SECOND
     assert history.why == "docker listed 9 running containers, then 3 in the next snapshot"
-
-
-def test_a_restarted_docker_is_suspect_even_if_it_was_unavailable_meanwhile() -> None:
+    # So is that of a docker that restarted, even if it was unavailable meanwhile.
     before, after = node(), node(processes=[processes(docker=timedelta(days=1))], later=2 * SECOND)
     incomplete = b.without(node(later=SECOND), "processes", "containers")
     gone = node(processes=[processes(docker=None)], later=SECOND)
@@ -331,7 +329,7 @@ def share(*records: Any, **changes: Any) -> float:
     return guard_context(node(*records, **changes)).shares["kubenet"]
 
 
-def test_what_a_share_is_one_of() -> None:
+def test_what_a_share_is_one_of_and_that_each_network_has_its_own() -> None:
     small = [Node("worker-1", ("10.244.1.0/28",), 110)]
     assert (share(*leaks(7), node=small), share(*leaks(8), node=small)) == (0, 8 / 13), "a few are ignored"
     recent = [reservation(f"10.244.1.{n}", f"{n:064x}", age=SECOND) for n in range(40, 44)]
@@ -344,9 +342,7 @@ def test_what_a_share_is_one_of() -> None:
     assert share(*leaks(110), pods=alone) == 110 / 112, "only docker makes nearly all of them leaked"
     assert share(*leaks(31), pods=alone) == 31 / 253
     assert share(*leaks(110)) == 110 / 253, "the API server knows the pods that run, and docker's list agrees with it"
-
-
-def test_a_share_equal_to_the_limit_is_plausible_and_each_network_has_its_own() -> None:
+    # One that is equal to the limit is plausible, and each network has its own.
     for most, refused in ((31 / 253, False), (30 / 253, True), (0.0, True), (1.0, False)):
         found = b.verdicts(guard_context(node(*leaks(31)), limits=make_limits(max_share=most)))
         assert {tuple(refusal.reason for refusal in each) for each in found.values()} == {

@@ -364,7 +364,7 @@ def with_crio(reserved: Reservation) -> Snapshot:
     return replace(snapshot, runtimes=Known((ContainerRuntime(CRI_O, "1.35.6", socket),)))
 
 
-def test_a_result_that_the_runtime_deletes_stays_and_a_restore_needs_none(store: Store) -> None:
+def test_a_result_that_the_runtime_deletes_stays_unless_its_del_may_hit_the_next_pod(store: Store) -> None:
     reserved, result = store.reserve(), store.keep_result(config=chain("bridge", "portmap", "bandwidth"))
     before = whole(result)
     assert store.release(reserved, snapshot=with_crio(reserved)).verdict is Verdict.RELEASED
@@ -374,10 +374,7 @@ def test_a_result_that_the_runtime_deletes_stays_and_a_restore_needs_none(store:
     assert whole(result) == before
     assert store.release(store.find()).verdict is Verdict.RELEASED, "by a runtime that does not delete it"
     assert not result.exists()
-
-
-def test_a_result_whose_del_may_hit_the_next_pod_is_removed(store: Store) -> None:
-    """firewall deletes the rules of the addresses in the result: the next pod would be without its own."""
+    # firewall deletes the rules of the addresses in the result: the next pod would be without its own.
     chains = [chain("bridge", "firewall"), chain("bridge", "example.com"), chain("bridge", []), chain()]
     for config in (*chains, "e30=", "?", None):
         reserved, result = store.reserve(), store.keep_result(config=config)

@@ -89,12 +89,9 @@ def shown(server: Server, report: Report) -> str:
     return re.sub(r"\S*/torn.json", "torn.json", text)
 
 
-def test_all_metrics_look_as_they_did(golden: Golden) -> None:
+def test_cleanups_and_all_metrics_look_as_they_did(golden: Golden, server: Server) -> None:
+    """Cleanups as text, as a document, on the page and in the log."""
     golden("metrics.txt", metrics(everything(), whole=True))
-
-
-def test_cleanups_look_as_they_did(golden: Golden, server: Server) -> None:
-    """As text, as a document, on the page and in the log."""
     texts, documents = {}, []
     for head, cleaning in CLEANINGS.items():
         report = replace(scanned(node(LOST)), cleaning=cleaning)

@@ -47,8 +47,11 @@ def adding(world: World, index: int) -> Iterator[Move]:
         yield _add(world, index, sandbox)
     elif sandbox.setup == "writing":
         more = len(sandbox.ips) < len(sandbox.families or world.families)
-        written = changed(_write(world, sandbox), index, setup="started" if more else "reserved")
-        yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", written._replace(lock="")
+        created = world.file(sandbox.ips[-1], sandbox.network)
+        files = (file._replace(content=sandbox.id) if file == created else file for file in world.files)
+        written = world._replace(files=tuple(sorted(files)), lock="")
+        after = changed(written, index, setup="started" if more else "reserved")
+        yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", after
 
 
 def _add(world: World, index: int, sandbox: Sandbox) -> Move:
@@ -60,12 +63,6 @@ def _add(world: World, index: int, sandbox: Sandbox) -> Move:
     locked = made(world, free[0], "", sandbox.network)._replace(lock=sandbox.id)
     writing = changed(locked, index, setup="writing", ips=(*sandbox.ips, free[0]))
     return f"{sandbox.pod}: ADD locks and creates {free[0]}", writing
-
-
-def _write(world: World, sandbox: Sandbox) -> World:
-    created = world.file(sandbox.ips[-1], sandbox.network)
-    files = (file._replace(content=sandbox.id) if file == created else file for file in world.files)
-    return world._replace(files=tuple(sorted(files)))
 
 
 def host_local_dies(world: World) -> Iterator[Move]:
@@ -226,19 +223,6 @@ def time_passes(world: World) -> Iterator[Move]:
             yield rare, spent(world, rare)._replace(clock=world.clock + clock, jumped=world.jumped + jumped)
 
 
-ALL_ACTORS: tuple[Actor, ...] = (
-    setting_up,
-    tearing_down,
-    other_runtime,
-    host_local_dies,
-    kubelet_restarts,
-    operator_removes,
-    runtime_is_wiped,
-    namespaces_are_unmounted,
-    late_del,
-    docker_forgets,
-    time_passes,
-)
 RARE: Final[dict[Actor, frozenset[str]]] = {
     host_local_dies: frozenset({"host-local dies"}),
     kubelet_restarts: frozenset({"kubelet restarts"}),
@@ -250,6 +234,7 @@ RARE: Final[dict[Actor, frozenset[str]]] = {
     time_passes: frozenset({"ten minutes pass", "the wall clock is set forward", "the wall clock is set back"}),
 }
 """Actors that do nothing unless one of these events may still happen."""
+ALL_ACTORS: Final[tuple[Actor, ...]] = (setting_up, tearing_down, other_runtime, *RARE)
 
 
 def moving(actors: tuple[Actor, ...], start: World) -> tuple[Actor, ...]:

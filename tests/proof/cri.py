@@ -52,20 +52,19 @@ def tearing_down(world: World) -> Iterator[Move]:
             case "" if (killed := sandbox.orphaned or sandbox.setup == "killed") or sandbox.setup == "failed":
                 # Killed during ADD, it has no result of it, and many versions skip DEL then: this is a leak.
                 if killed and sandbox.mounted:
-                    yield f"{sandbox.pod}: no DEL, and its record is removed", _forgotten(world, index)
+                    yield (
+                        f"{sandbox.pod}: no DEL, and its record is removed",
+                        changed(world, index, teardown="gone", record=False),
+                    )
                 yield from _del(world, index, sandbox)
             case "stopped":
                 yield from _del(world, index, sandbox)
             case "torn" if sandbox.container:
                 yield f"{sandbox.pod}: it leaves the list", changed(world, index, container="")
             case "torn":
-                yield f"{sandbox.pod}: its record is removed", _forgotten(world, index)
+                yield f"{sandbox.pod}: its record is removed", changed(world, index, teardown="gone", record=False)
             case _:
                 pass
-
-
-def _forgotten(world: World, index: int) -> World:
-    return changed(world, index, teardown="gone", record=False)
 
 
 def _del(world: World, index: int, sandbox: Sandbox) -> Iterator[Move]:

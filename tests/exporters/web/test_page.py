@@ -100,17 +100,7 @@ def test_the_page_is_bounded(tmp_path: Path) -> None:
     assert "older: <code>nodeleak timeline</code>" in page
 
 
-def test_the_policy_allows_the_style_and_nothing_else(server: Server) -> None:
-    server.export(scanned(node()), 0.1)
-    answer = server.ask("/")
-    (style,) = re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL)
-    assert answer.headers["Content-Security-Policy"] == (
-        f"default-src 'none'; style-src 'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-def test_it_refreshes_until_paused_and_soon_before_the_first_sync(tmp_path: Path) -> None:
+def test_it_refreshes_until_paused_and_its_policy_allows_the_style_and_nothing_else(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         first = server.ask("/")
         server.export(scanned(node()), 0.1)
@@ -119,3 +109,8 @@ def test_it_refreshes_until_paused_and_soon_before_the_first_sync(tmp_path: Path
     assert "Waiting for the first snapshot" in first.text
     assert 'href="/?refresh=off">Pause' in running.text
     assert 'href="/">Refresh every 30 s' in paused.text
+    (style,) = re.findall(r"<style>(.*?)</style>", running.text, re.DOTALL)
+    assert running.headers["Content-Security-Policy"] == (
+        f"default-src 'none'; style-src 'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

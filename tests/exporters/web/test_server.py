@@ -192,15 +192,13 @@ def test_a_host_name_that_anybody_can_point_here_is_refused(server: Server) -> N
             assert (b" 200 OK" in answer) == (host in ours), host
 
 
-def test_ipv4_and_ipv6_are_served(report: Report, tmp_path: Path) -> None:
+def test_ipv4_and_ipv6_are_served_if_the_address_is_ours_and_free(report: Report, tmp_path: Path) -> None:
     needs(socket.has_ipv6, "IPv6")
     for listen, host in (("[::1]:0", "::1"), (":0", "::1"), (":0", "127.0.0.1")):
         with serving(tmp_path, listen=listen) as server:
             server.export(report, 0.1)
             assert server.ask("/api/v1/report", host=host).status == 200
-
-
-def test_a_port_in_use_or_a_foreign_address_fails_at_once(tmp_path: Path) -> None:
+    # A port in use or a foreign address fails at once.
     for host in ("127.0.0.1", ""):
         with serving(tmp_path, listen=f"{host}:0") as server, pytest.raises(UsageError, match="Address already in use"):
             serving(tmp_path, listen=f"{host}:{server.port}").__enter__()
