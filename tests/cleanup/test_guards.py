@@ -63,8 +63,6 @@ def with_plugin(snapshot: Snapshot, age: timedelta) -> Snapshot:
 
 UNATTENDED = make_limits(unattended=True)
 UNATTENDED_PORTS = replace(UNATTENDED, release_host_ports=True)
-OUTSIDE = reservation("10.250.0.9")
-YOUNG = reservation(THE_IP, age=GRACE - SECOND)
 PINNED = b.cni_result(THE_ID, "shop/gone", b.CIDR, namespace="/var/run/netns/cni-9")
 """What libcni keeps of a sandbox whose network namespace was mounted."""
 NAMED = b.cni_result(THE_ID, "shop/gone", b.CIDR)
@@ -91,17 +89,16 @@ SITUATIONS: tuple[tuple[Reason, str, Snapshot, dict[str, Any]], ...] = (
      b.with_waiting_pod(node(*leaks(6, timedelta(minutes=8)))), {"limits": UNATTENDED_PORTS}),
 )  # fmt: skip
 OWNED = {Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE, Reason.CLAIMED_BY_POD}
-BY_IP = f"--ip={THE_IP}"
 BOTH_IPS = f"--ip={THE_IP} --ip=fd00::9"
 LIFTED: tuple[tuple[Reason, str, str, Snapshot, Limits, Limits], ...] = (
     (Reason.NETWORK_NOT_ALLOWED, "network kubenet", "--cleanup-network=kubenet,x", node(LEAK), in_networks("x"),
      in_networks("kubenet", "x")),
-    (Reason.NOT_CONFIRMED, "299 s old, and --grace is 300 s", "--grace=0s", node(YOUNG), make_limits(),
-     make_limits(grace=timedelta(0))),
-    (Reason.OUTSIDE_RANGE, "10.250.0.9 is not allocated from 10.244.1.1-10.244.1.254", "--ip=10.250.0.9", node(OUTSIDE),
-     make_limits(), only("10.250.0.9")),
-    (Reason.OUTSIDE_RANGE, "the range of network kubenet", BY_IP, node(LEAK, node=[], cni_results=[]), make_limits(),
-     only(THE_IP)),
+    (Reason.NOT_CONFIRMED, "299 s old, and --grace is 300 s", "--grace=0s",
+     node(reservation(THE_IP, age=GRACE - SECOND)), make_limits(), make_limits(grace=timedelta(0))),
+    (Reason.OUTSIDE_RANGE, "10.250.0.9 is not allocated from 10.244.1.1-10.244.1.254", "--ip=10.250.0.9",
+     node(reservation("10.250.0.9")), make_limits(), only("10.250.0.9")),
+    (Reason.OUTSIDE_RANGE, "the range of network kubenet", f"--ip={THE_IP}",
+     node(LEAK, node=[], cni_results=[]), make_limits(), only(THE_IP)),
     (Reason.PARTIAL_SANDBOX, "also has fd00::9", BOTH_IPS, node(LEAK, LEAK6, **DUAL), only(THE_IP),
      only(THE_IP, "fd00::9")),
     (Reason.IMPLAUSIBLE_SHARE, "50% of network kubenet looks leaked", "--max-share=100%", node(*leaks(127)),
@@ -415,9 +412,7 @@ def test_only_sandboxes_that_no_runtime_lists_are_requested() -> None:
         replace(node(LEAK), containers=NotRequested("containers", "for no reason")),
     ):
         assert release_requests(b.assessment(nothing)) == ()
-
-
-def test_a_sandbox_is_one_request_across_networks_and_an_empty_file_its_own() -> None:
+    # A sandbox is one request across networks, and an empty file its own.
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     empty = [b.empty_file("10.244.1.30"), replace(b.empty_file("10.244.1.30"), network="storage")]
     found = b.assessment(node(other, LEAK6, LEAK, *empty))

@@ -119,9 +119,7 @@ TAMPERED: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def test_a_damaged_entry_or_one_that_names_a_file_elsewhere_is_reported_kept_and_affects_no_other(
-    journal: JournalStore, file: Path
-) -> None:
+def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(journal: JournalStore, file: Path) -> None:
     journal.begin(ENTRY, ())
     document = json.loads(file.read_text())
     changed = [{**document, "files": [document["files"][0] | part]} for part in TAMPERED]
@@ -136,9 +134,7 @@ def test_a_damaged_entry_or_one_that_names_a_file_elsewhere_is_reported_kept_and
         assert damaged.read_bytes() == damage
 
 
-def test_what_another_process_wrote_is_read_and_what_a_killed_one_left_is_removed(
-    journal: JournalStore, file: Path
-) -> None:
+def test_what_others_wrote_is_read_and_what_a_killed_one_left_is_removed(journal: JournalStore, file: Path) -> None:
     journal.begin(ENTRY, ())
     JournalStore(file.parent.parent).update(ENTRY.ended(Verdict.GONE, ""), NOW)
     assert journal.read().entries[0].verdict is Verdict.GONE

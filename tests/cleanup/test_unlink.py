@@ -251,9 +251,7 @@ def test_a_reservation_removed_meanwhile_is_gone_and_its_sandbox_is_not_touched(
         assert store.unlocked()
 
 
-def test_a_file_that_differs_from_the_journal_stays_and_one_that_others_remove_is_not_claimed(
-    store: Store,
-) -> None:
+def test_what_differs_from_the_journal_stays_and_what_others_remove_is_not_claimed(store: Store) -> None:
     gone = store.network() / IP
     for change in (partial(gone.chmod, 0o640), partial(os.chown, gone, NOBODY, NOBODY)):
         assert store.release_with(at("journaled", change), store.reserve()).verdict is Verdict.CHANGED
@@ -329,13 +327,11 @@ def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store:
     assert all(unlocked for _, unlocked in found)
 
 
-def test_cached_results_of_the_sandbox_and_its_loopback_are_removed_with_it_also_by_a_symlink(
-    tmp_path: Path,
-) -> None:
+def test_cached_results_of_the_sandbox_and_its_loopback_are_removed_with_it(tmp_path: Path) -> None:
     for bare, index in ((False, 0), (False, 1), (True, 0), (True, 1)):  # libcni < 0.8 wrote bare results
         store = Store(tmp_path / f"{bare}{index}")
         store.caches[1].rename(store.root / "linked")
-        store.caches[1].symlink_to("linked")
+        store.caches[1].symlink_to("linked")  # it is used all the same
         reserved, mine = store.reserve(), store.keep_result(bare=bare, at=index)
         others, before = store.keep_result(WEB_ID, at=index), whole(mine)
         outcome = store.release(reserved)

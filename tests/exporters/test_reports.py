@@ -46,24 +46,20 @@ HALTED = cleaning(halted="released container 950b reappeared")
 FAILED = replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "KeyError", broken=True),))
 
 
-def first_sync() -> Report:
-    """A full range that only one snapshot has shown."""
-    full = node(*(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 255)))
-    return engine.run(full, None, grace=GRACE, confirm_after=timedelta(0))[0]
-
-
 def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_not_read() -> None:
     leak_of_one = "Warning: 1 leaked pod address on worker-1"
     halted = f"Critical: cleanup halted: {HALTED.halted}"
     volume = Finding("detached_volume", "v", "m", Severity.CRITICAL)
     full = "Critical: only 251 free pod addresses left (0 of 253 leaked)"
+    taken = node(*(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 255)))
+    first_sync, _ = engine.run(taken, None, grace=GRACE, confirm_after=timedelta(0))
     registered = {one: report_with(Finding("unregistered_node", "n", "m", one)) for one in Severity}
     unregistered = "this node is not registered correctly"
     deleted = f"Critical: {unregistered}: the cluster-autoscaler may delete the instance"
     for report, state, headline in (
         (scanned(node()), "ok", "OK: no findings"),
         (scanned(node(LOST)), "findings", leak_of_one),
-        (first_sync(), "ok", "Unconfirmed: no free pod addresses (0 of 253 leaked)"),
+        (first_sync, "ok", "Unconfirmed: no free pod addresses (0 of 253 leaked)"),
         (scanned(dark_node()), "incomplete", "Incomplete: 16 of 16 checks could not run: it gave no word"),
         (scanned(without(node(), "node")), "incomplete", "Incomplete: 5 of 16 checks could not run: it gave no word"),
         (FAILED, "incomplete", "Incomplete: 1 of 16 checks could not run: shared_ip: KeyError"),

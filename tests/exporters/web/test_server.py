@@ -84,7 +84,7 @@ def test_the_documents_are_those_of_the_last_report(report: Report, tmp_path: Pa
         assert 0.5 <= json.loads(server.ask("/api/v1/status").text)["age"] < 60, "from the beginning of its sync"
 
 
-def test_answers_are_not_cached_and_head_is_get_without_a_body(server: Server) -> None:
+def test_what_is_answered_to_each_path_and_method(server: Server, tmp_path: Path) -> None:
     page, head = server.ask("/"), server.ask("/", "HEAD")
     assert (page.headers["Cache-Control"], page.headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
     assert head.headers | {"Date": ""} == page.headers | {"Date": ""}
@@ -92,9 +92,7 @@ def test_answers_are_not_cached_and_head_is_get_without_a_body(server: Server) -
         head = server.ask(path, "HEAD")
         assert (head.status, head.text) == (server.ask(path).status, "")
         assert head.headers["Content-Length"]
-
-
-def test_anything_else_is_not_found_and_no_other_method_is_allowed(server: Server, tmp_path: Path) -> None:
+    # Anything else is not found, and no other method is allowed.
     for path in ("/metrics/", "/healthz/../metrics", "/favicon.ico", "/api/v1/", "*"):
         answer = server.ask(path)
         assert (answer.status, answer.text) == (404, f"not found: {', '.join(PATHS)}\n")
@@ -206,9 +204,7 @@ def test_ipv4_and_ipv6_are_served_if_the_address_is_ours_and_free(report: Report
         serving(tmp_path, listen="198.51.100.7:0").__enter__()
 
 
-def test_garbage_is_answered_or_dropped_and_no_client_is_logged(
-    server: Server, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_garbage_and_no_early_end_of_a_client_is_logged(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
     for body in (
         b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
         b"GET /" + b"x" * 70000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 2000 + b"\r\n",
