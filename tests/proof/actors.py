@@ -44,7 +44,14 @@ def adding(world: World, index: int) -> Iterator[Move]:
     """host-local's part of ADD: one address of each family, each under its lock."""
     sandbox = world.sandboxes[index]
     if sandbox.setup == "started" and not world.lock:
-        yield _add(world, index, sandbox)
+        family = (sandbox.families or world.families)[len(sandbox.ips)]
+        if free := [ip for ip in family if world.file(ip, sandbox.network) is None]:
+            locked = made(world, free[0], "", sandbox.network)._replace(lock=sandbox.id)
+            writing = changed(locked, index, setup="writing", ips=(*sandbox.ips, free[0]))
+            yield f"{sandbox.pod}: ADD locks and creates {free[0]}", writing
+        else:
+            failed = changed(without_sandbox(world, sandbox.id), index, setup="failed", ips=())
+            yield f"{sandbox.pod}: ADD fails, the range is full", failed
     elif sandbox.setup == "writing":
         more = len(sandbox.ips) < len(sandbox.families or world.families)
         created = world.file(sandbox.ips[-1], sandbox.network)
@@ -52,17 +59,6 @@ def adding(world: World, index: int) -> Iterator[Move]:
         written = world._replace(files=tuple(sorted(files)), lock="")
         after = changed(written, index, setup="started" if more else "reserved")
         yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", after
-
-
-def _add(world: World, index: int, sandbox: Sandbox) -> Move:
-    family = (sandbox.families or world.families)[len(sandbox.ips)]
-    free = [ip for ip in family if world.file(ip, sandbox.network) is None]
-    if not free:
-        failed = changed(without_sandbox(world, sandbox.id), index, setup="failed", ips=())
-        return f"{sandbox.pod}: ADD fails, the range is full", failed
-    locked = made(world, free[0], "", sandbox.network)._replace(lock=sandbox.id)
-    writing = changed(locked, index, setup="writing", ips=(*sandbox.ips, free[0]))
-    return f"{sandbox.pod}: ADD locks and creates {free[0]}", writing
 
 
 def host_local_dies(world: World) -> Iterator[Move]:
