@@ -38,8 +38,8 @@ def figures(bin_: Path) -> Iterator[Figure]:
         alone += without["add_seconds"]
         reports.append(with_daemon)
     for share in (0.5, 0.99):
-        what = f"ADD, p{share * 100:.0f}: with the daemon / without it"
-        yield ratio(what, _quantile(beside, share), _quantile(alone, share), _ADD)
+        slow, usual = (sorted(times)[min(len(times) - 1, int(share * len(times)))] for times in (beside, alone))
+        yield ratio(f"ADD, p{share * 100:.0f}: with the daemon / without it", slow, usual, _ADD)
     held = max(report["lock_held_seconds"] for report in reports) * 1000
     yield Figure("lock held: 99 %", f"within {held:g} ms", f"at most {_HELD_MS:g} ms", held <= _HELD_MS)
     counts = [sum(report["counts"][what] for report in reports) for what in ("allocations", "leaked", "reclaimed")]
@@ -54,7 +54,3 @@ def _stress(*options: str) -> Any:
         command = (sys.executable, "-m", "tests.stress", "--workers=2", "--kill=0", f"--seconds={_SECONDS}")
         subprocess.run([*command, f"--report={report}", *options], cwd=ROOT, check=False, stdout=sys.stderr)
         return json.loads(report.read_text()) if report.exists() else None
-
-
-def _quantile(times: list[float], share: float) -> float:
-    return sorted(times)[min(len(times) - 1, int(share * len(times)))]

@@ -46,7 +46,9 @@ def figures(bin_: Path) -> Iterator[Figure]:
     with fake_node(_PODS, _CIDR, _POD_BYTES) as (host, url):
         agent = _daemon(bin_, host, _DOCKER)
         requests = json.loads(get(f"{url}/fake/requests"))
-        baseline = _baseline(bin_, host)
+        arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", 0.02)
+        command = [str(bin_ / "python"), str(ROOT / "tests/bench/baseline.py"), *map(str, arguments)]
+        baseline = _measure(command, "syncs", _BASELINE_SYNCS, lambda _: True)
     with fake_node(_PODS, _CIDR, _POD_BYTES, _CONTAINERD) as (host, _):
         yield from _use("docker", agent)
         yield from _use("containerd", _daemon(bin_, host, _CONTAINERD))
@@ -89,21 +91,8 @@ def _daemon(bin_: Path, host: Host, runtime: str, syncs: int = _SYNCS, *settings
         *(host.options if runtime == _DOCKER else host.options_without_docker),
         *("--listen=127.0.0.1:0", "--log-format=json", "--interval=1ms", "--stale-after=1h"),  # no watch ends
     ]
-    return _measure(command, "nodeleak_sync_seconds_count", syncs, _all_in_use)
-
-
-def _all_in_use(metrics: str) -> bool:
-    return sum(values(metrics, "nodeleak_reservations{", 'state="in_use"')) == _PODS
-
-
-def _baseline(bin_: Path, host: Host) -> Measured:
-    arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", 0.02)
-    return _measure(
-        [str(bin_ / "python"), str(ROOT / "tests/bench/baseline.py"), *map(str, arguments)],
-        "syncs",
-        _BASELINE_SYNCS,
-        lambda _: True,
-    )
+    in_use = "nodeleak_reservations{", 'state="in_use"'
+    return _measure(command, "nodeleak_sync_seconds_count", syncs, lambda text: sum(values(text, *in_use)) == _PODS)
 
 
 def _measure(command: Sequence[str], counter: str, syncs: int, ready: Callable[[str], bool]) -> Measured:

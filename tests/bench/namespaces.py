@@ -27,6 +27,7 @@ _CPU_MS = 30.0
 _PROCESSES, _ROUTES, _PODS, _POD_THREADS, _READINGS = 300, 2_000, 20, 5, 21
 _PRIVATE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+_IPS = [f"10.244.0.{number + 2}" for number in range(_PODS)]
 _CLONE_NEWNET = 0x40000000
 
 
@@ -60,7 +61,7 @@ def node(threads: int) -> str:
     run("ip", "-batch", "-", given="".join(routes))
     for _ in range(_PROCESSES):
         _fork(threads, lambda: None)
-    for number in range(1, _PODS + 1):
+    for number in range(_PODS):
         _fork(_POD_THREADS, partial(_enter_namespace, number))
     return run(*_POWERLESS, *_this("read", threads))
 
@@ -84,16 +85,12 @@ def _enter_namespace(number: int) -> None:
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "unshare")
     run("ip", "link", "set", "lo", "up")
-    run("ip", "addr", "add", f"{_pod_ip(number)}/32", "dev", "lo")
-
-
-def _pod_ip(number: int) -> str:
-    return f"10.244.0.{number + 1}"
+    run("ip", "addr", "add", f"{_IPS[number]}/32", "dev", "lo")
 
 
 def read() -> float:
     """Return the CPU of a reading of the node that this process runs on, in milliseconds."""
-    expected = {"10.0.0.1", *(_pod_ip(number) for number in range(1, _PODS + 1))}
+    expected = {"10.0.0.1", *_IPS}
     if missing := expected - {address.ip for address in read_addresses(Path("/proc"))}:
         raise OSError(f"not found: {', '.join(sorted(missing))}")
     spent = []

@@ -9,6 +9,8 @@ again: by its audit log, these are the lists of all agents, which are spread ove
 import contextlib
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,9 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.app import api_server
+from agent.config import load
+from agent.model.snapshot import Known
 from tests import processes
 from tests.bench.measure import Figure, footprint
 from tests.bench.surroundings import ROOT
@@ -35,6 +40,10 @@ from tests.wire import established
 _NODES, _PODS, _IN_A_PROCESS, _UPDATES = 500, 30, 125, 25.0
 _SPREAD, _SETTLE, _STEADY, _RECOVERY = 20.0, 10.0, 120.0, 60.0
 _POD_BYTES = 6_000
+_STACK = 256 * 1024
+_SWITCH = 0.1
+"""Seconds. With the default of 5 ms, hundreds of threads that a restarted server answers at once take turns so often
+that they get nothing else done."""
 _AGENT = "system:serviceaccount:kube-system:nodeleak"
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a private directory is made in it)
 
@@ -74,7 +83,14 @@ def figures() -> Iterator[Figure]:
             plane.kill_api_server()
             answered = plane.start_api_server(audit=True)
             time.sleep(_RECOVERY)
-            yield from _restart([at - answered for at in lists(plane.audit_log) if at >= answered])
+            events = map(json.loads, plane.audit_log.read_text().splitlines())
+            mine = (one for one in events if one["verb"] == "list" and one["user"]["username"] == _AGENT)
+            listed = (datetime.fromisoformat(one["requestReceivedTimestamp"]).timestamp() for one in mine)
+            times = [at - answered for at in listed if at >= answered]
+            peak = max(Counter(map(int, times)).values(), default=0)
+            yield Figure(f"after a restart of the API server: lists of {_NODES} agents", f"{len(times):,}")
+            last = f"{peak}; after {max(times, default=0):.0f} s"
+            yield Figure("after a restart: at most in one second; the last one", last)
 
 
 def _costs(idle: Sample, before: Sample, started: Sample, steady: Sample) -> Iterator[Figure]:
@@ -96,12 +112,6 @@ def _costs(idle: Sample, before: Sample, started: Sample, steady: Sample) -> Ite
     seconds = started.at - before.at
     yield Figure("CPU of the start of all agents", f"{cost('cpu', before, started) * seconds:.1f} s")
     yield Figure("sent at the start of all agents", f"{cost('sent', before, started) * seconds / 1024**2:.0f} MiB")
-
-
-def _restart(times: Sequence[float]) -> Iterator[Figure]:
-    peak = max(Counter(map(int, times)).values(), default=0)
-    yield Figure(f"after a restart of the API server: lists of {_NODES} agents", f"{len(times):,}")
-    yield Figure("after a restart: at most in one second; the last one", f"{peak}; after {max(times, default=0):.0f} s")
 
 
 @contextmanager
@@ -126,11 +136,8 @@ def _objects(names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"minions/{name}", node | {"metadata": _metadata(node, name)}
         for number, pod in enumerate(pods):
             own = f"{name}-{number}"
-            placed = {
-                "metadata": _metadata(pod, own) | {"namespace": "default"},
-                "spec": pod["spec"] | {"nodeName": name},
-            }
-            yield f"pods/default/{own}", pod | placed
+            metadata = _metadata(pod, own) | {"namespace": "default"}
+            yield f"pods/default/{own}", pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": name}}
 
 
 def _metadata(item: dict[str, Any], name: str) -> dict[str, Any]:
@@ -146,7 +153,7 @@ def agents(plane: ControlPlane, names: Sequence[str], spread: float) -> Iterator
         children = []
         for first in range(0, len(names), _IN_A_PROCESS):
             # Elsewhere, clients have cores of their own: here they must not take those of the server.
-            command = ["nice", "-n", "9", sys.executable, "-m", "tests.bench.agents", str(kubeconfig), str(spread)]
+            command = ["nice", "-n", "9", sys.executable, "-m", "tests.bench.scale", str(kubeconfig), str(spread)]
             command += names[first : first + _IN_A_PROCESS]
             log = stack.enter_context((plane.directory / "agents.log").open("ab"))
             child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
@@ -207,22 +214,36 @@ def sample(plane: ControlPlane) -> Sample:
         for series in family.samples:
             if series.labels.get("verb") != "PATCH":
                 totals[series.name] += int(series.value)
-    return Sample(
-        at,
-        cpu,
-        int(sent),
-        totals["apiserver_request_total"],
-        totals["apiserver_longrunning_gauge"],
-        len(established(plane.port)),
-        totals["go_memstats_heap_alloc_bytes"] + totals["go_memstats_stack_inuse_bytes"],
-    )
+    requests, watches = totals["apiserver_request_total"], totals["apiserver_longrunning_gauge"]
+    memory = totals["go_memstats_heap_alloc_bytes"] + totals["go_memstats_stack_inuse_bytes"]
+    return Sample(at, cpu, int(sent), requests, watches, len(established(plane.port)), memory)
 
 
-def lists(audit_log: Path) -> list[float]:
-    """Return the times of all lists of agents that an audit log has."""
-    events = map(json.loads, audit_log.read_text().splitlines())
-    return [
-        datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
-        for event in events
-        if event["verb"] == "list" and event["user"]["username"] == _AGENT
-    ]
+def many_agents(kubeconfig: str, spread: float, names: Sequence[str]) -> None:
+    """Be many agents: `python -m tests.bench.scale KUBECONFIG SPREAD NODE...`
+
+    Each has the reflectors of the deployed daemon with their default settings, in threads of their own. They start
+    within SPREAD seconds. It prints a line once every agent has its pods and its Node.
+    """
+    threading.stack_size(_STACK)
+    sys.setswitchinterval(_SWITCH)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    reflectors = []
+    for name in names:
+        _, watches = api_server.watched(load("run", {"node": name, "kubeconfig": kubeconfig}, {}))
+        for watch in watches:
+            threading.Thread(target=watch.run, args=(stop,), daemon=True).start()
+        reflectors += watches
+        time.sleep(spread / len(names))
+    for reflector in reflectors:
+        while not isinstance(reading := reflector.reading(), Known):
+            print(reading, file=sys.stderr, flush=True)
+            time.sleep(1)
+    print("ready", flush=True)
+    stop.wait()
+    os._exit(0)  # hundreds of threads wait for the server
+
+
+if __name__ == "__main__":
+    many_agents(sys.argv[1], float(sys.argv[2]), sys.argv[3:])

@@ -26,7 +26,9 @@ def runtime() -> Path:
 
     structlog, for example, imports rich if it is installed, which takes 4 MiB. Rebuilt when the agent changes.
     """
-    digest, stamp = _digest(), _BENCH / "digest"
+    files = [path for name in _INSTALLED for path in (ROOT / name, *sorted((ROOT / name).rglob("*.py")))]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files if path.is_file())).hexdigest()
+    stamp = _BENCH / "digest"
     if not stamp.exists() or stamp.read_text() != digest:
         print("creating an environment without development tools (half a minute) …", file=sys.stderr, flush=True)
         shutil.rmtree(_BENCH, ignore_errors=True)
@@ -54,11 +56,6 @@ def environment(**more: str) -> dict[str, str]:
     if not image:
         raise OSError("the Dockerfile sets nothing of malloc")
     return processes.environment(**(dict(image) | more))
-
-
-def _digest() -> str:
-    files = (path for name in _INSTALLED for path in (ROOT / name, *sorted((ROOT / name).rglob("*.py"))))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files if path.is_file())).hexdigest()
 
 
 @contextmanager

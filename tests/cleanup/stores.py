@@ -14,14 +14,13 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.cleanup.journal import Entry, Journal, JournalStore
-from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import recover_and_restore
 from agent.cleanup.run import Apply, Budget
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
@@ -62,33 +61,22 @@ class WatchedFiles(NodeFiles):
     def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
         with super().locked(directories) as networks:
             self.happens("locked")
-            yield {name: WatchedNetwork(name, network.handle, self.happens) for name, network in networks.items()}
+            for network in networks.values():
+                vars(network)["unlink"] = _told(network.unlink, self.happens, "compared", "removed")
+            yield networks
         self.happens("unlocked")
 
 
-class WatchedNetwork(LockedNetwork):
-    def __init__(self, directory: str, handle: int, happens: Callable[[Step], None]) -> None:
-        super().__init__(directory, handle)
-        self._happens = happens
+def _told(
+    method: Callable[..., None], happens: Callable[[Step], None], before: Step, after: Step
+) -> Callable[..., None]:
+    def told(*arguments: Any) -> None:
+        if before:
+            happens(before)
+        method(*arguments)
+        happens(after)
 
-    def unlink(self, name: str) -> None:
-        self._happens("compared")
-        super().unlink(name)
-        self._happens("removed")
-
-
-class WatchedJournal(JournalStore):
-    def __init__(self, state_dir: Path, happens: Callable[[Step], None]) -> None:
-        super().__init__(state_dir)
-        self._happens = happens
-
-    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
-        super().begin(entry, evidence)
-        self._happens("journaled")
-
-    def update(self, entry: Entry, at: datetime) -> None:
-        super().update(entry, at)
-        self._happens("recorded")
+    return told
 
 
 _TICKS: Final = itertools.count()
@@ -162,18 +150,14 @@ class Store:
     def file_ops(self, lock_timeout: float = 0.1, happens: Callable[[Step], None] = lambda _: None) -> NodeFiles:
         return WatchedFiles(self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens)
 
-    def cleaner(
-        self,
-        limits: Limits,
-        *,
-        recheck: Recheck | None = None,
-        file_ops: NodeFiles | None = None,
-        journal: JournalStore | None = None,
-        at: datetime | None = None,
-    ) -> Apply:
-        parts = journal or self.journal_store, recheck or Owners().recheck(), file_ops or self.file_ops()
+    def cleaner(self, limits: Limits, *, at: datetime | None = None, **parts: Any) -> Apply:
+        usual: dict[str, Any] = {
+            "journal": self.journal_store,
+            "recheck": Owners().recheck(),
+            "file_ops": self.file_ops(),
+        }
         now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
-        return Apply(limits, Budget(), "clean", *parts, now=lambda: now, lock_timeout=30)
+        return Apply(limits, Budget(), "clean", *(usual | parts).values(), now=lambda: now, lock_timeout=30)
 
     def release(self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any) -> Outcome:
         """Release one sandbox with these reservations, as `nodeleak clean --apply` does."""
@@ -187,7 +171,9 @@ class Store:
 
     def release_with(self, happens: Callable[[Step], None], *reserved: Reservation) -> Outcome:
         """Release them, and let something happen after each step."""
-        recheck, journal = Owners(happens=happens).recheck(), WatchedJournal(self.state, happens)
+        recheck, journal = Owners(happens=happens).recheck(), JournalStore(self.state)
+        vars(journal)["begin"] = _told(journal.begin, happens, "", "journaled")
+        vars(journal)["update"] = _told(journal.update, happens, "", "recorded")
         return self.release(*reserved, recheck=recheck, journal=journal, file_ops=self.file_ops(happens=happens))
 
     def start(self) -> None:

@@ -22,31 +22,8 @@ from agent.model.snapshot import (
     PortMapping,
     Snapshot,
 )
-from tests.builders import (
-    CIDR,
-    GRACE,
-    NON_ADDRESS_SOURCES,
-    NOW,
-    OLD,
-    UPTIME,
-    assessment,
-    cni_result,
-    empty_file,
-    guard_context,
-    make_limits,
-    node,
-    pod,
-    processes,
-    reservation,
-    sandbox,
-    scanned,
-    unavailable,
-    unrecognized,
-    verdicts,
-    with_waiting_pod,
-    without,
-    without_api,
-)
+from tests import builders as b
+from tests.builders import GRACE, NOW, OLD, UPTIME, guard_context, make_limits, node, pod, processes, reservation
 from tests.cleanup.leaks import DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_IP, leaks
 
 
@@ -84,21 +61,17 @@ def with_plugin(snapshot: Snapshot, age: timedelta) -> Snapshot:
     return replace(snapshot, processes=Known(replace(processes(), plugins=(PluginProcess(70, "bridge", NOW - age),))))
 
 
-# Every reason, and what lifts it
-
 UNATTENDED = make_limits(unattended=True)
 UNATTENDED_PORTS = replace(UNATTENDED, release_host_ports=True)
-OUTSIDE = reservation("10.250.0.9")
-YOUNG = reservation(THE_IP, age=GRACE - SECOND)
-PINNED = cni_result(THE_ID, "shop/gone", CIDR, namespace="/var/run/netns/cni-9")
+PINNED = b.cni_result(THE_ID, "shop/gone", b.CIDR, namespace="/var/run/netns/cni-9")
 """What libcni keeps of a sandbox whose network namespace was mounted."""
-NAMED = cni_result(THE_ID, "shop/gone", CIDR)
+NAMED = b.cni_result(THE_ID, "shop/gone", b.CIDR)
 FORWARDED = replace(NAMED, port_mappings=(PortMapping(8080, "tcp"),))
 HALTED = "container 999999999999 is there again"
 TORN = "/x/torn.json: no entry"
 SITUATIONS: tuple[tuple[Reason, str, Snapshot, dict[str, Any]], ...] = (
     (Reason.HALTED, HALTED, node(LEAK), {"halted": HALTED}),
-    (Reason.SOURCE_UNAVAILABLE, "node: it gave no word", without(node(LEAK), "node"), {}),
+    (Reason.SOURCE_UNAVAILABLE, "node: it gave no word", b.without(node(LEAK), "node"), {}),
     (Reason.TEARDOWN_PENDING, "its checkpoint remains", node(LEAK, Checkpoint(THE_ID, "shop/gone")), {}),
     (Reason.ADDRESS_IN_USE, "process 77 (java) has", node(LEAK, Address(THE_IP, 77, "java")), {}),
     (Reason.ADDRESS_IN_USE, "its network namespace is still mounted, without a process: /run/netns/cni-9",
@@ -113,20 +86,19 @@ SITUATIONS: tuple[tuple[Reason, str, Snapshot, dict[str, Any]], ...] = (
     (Reason.PLUGIN_AT_WORK, "the CNI plugin bridge (process 70)", with_plugin(node(LEAK), GRACE + UPTIME), {}),
     (Reason.RUNTIME_UNORDERED, "containerd 1.6.8 is not known to", with_runtime(node(LEAK), CONTAINERD, "1.6.8"), {}),
     (Reason.PLUGIN_FAILING, "a CNI plugin of network kubenet fails",
-     with_waiting_pod(node(*leaks(6, timedelta(minutes=8)))), {"limits": UNATTENDED_PORTS}),
+     b.with_waiting_pod(node(*leaks(6, timedelta(minutes=8)))), {"limits": UNATTENDED_PORTS}),
 )  # fmt: skip
 OWNED = {Reason.TEARDOWN_PENDING, Reason.ADDRESS_IN_USE, Reason.CLAIMED_BY_POD}
-BY_IP = f"--ip={THE_IP}"
 BOTH_IPS = f"--ip={THE_IP} --ip=fd00::9"
 LIFTED: tuple[tuple[Reason, str, str, Snapshot, Limits, Limits], ...] = (
     (Reason.NETWORK_NOT_ALLOWED, "network kubenet", "--cleanup-network=kubenet,x", node(LEAK), in_networks("x"),
      in_networks("kubenet", "x")),
-    (Reason.NOT_CONFIRMED, "299 s old, and --grace is 300 s", "--grace=0s", node(YOUNG), make_limits(),
-     make_limits(grace=timedelta(0))),
-    (Reason.OUTSIDE_RANGE, "10.250.0.9 is not allocated from 10.244.1.1-10.244.1.254", "--ip=10.250.0.9", node(OUTSIDE),
-     make_limits(), only("10.250.0.9")),
-    (Reason.OUTSIDE_RANGE, "the range of network kubenet", BY_IP, node(LEAK, node=[], cni_results=[]), make_limits(),
-     only(THE_IP)),
+    (Reason.NOT_CONFIRMED, "299 s old, and --grace is 300 s", "--grace=0s",
+     node(reservation(THE_IP, age=GRACE - SECOND)), make_limits(), make_limits(grace=timedelta(0))),
+    (Reason.OUTSIDE_RANGE, "10.250.0.9 is not allocated from 10.244.1.1-10.244.1.254", "--ip=10.250.0.9",
+     node(reservation("10.250.0.9")), make_limits(), only("10.250.0.9")),
+    (Reason.OUTSIDE_RANGE, "the range of network kubenet", f"--ip={THE_IP}",
+     node(LEAK, node=[], cni_results=[]), make_limits(), only(THE_IP)),
     (Reason.PARTIAL_SANDBOX, "also has fd00::9", BOTH_IPS, node(LEAK, LEAK6, **DUAL), only(THE_IP),
      only(THE_IP, "fd00::9")),
     (Reason.IMPLAUSIBLE_SHARE, "50% of network kubenet looks leaked", "--max-share=100%", node(*leaks(127)),
@@ -153,13 +125,6 @@ def test_the_setting_named_by_a_refusal_overrides_it() -> None:
         assert refusals(snapshot, limits=lifted) == ()
 
 
-def test_every_reason_can_occur() -> None:
-    # These depend on other requests, or come after the guards: see `test_run.py` and `test_unlink.py`.
-    later = {Reason.OVER_BUDGET, Reason.CONTAINER_EXISTS, Reason.SNAPSHOT_EXPIRED}
-    later |= {Reason.PROBE_UNANSWERED, Reason.JOURNAL_FULL}
-    assert set(Reason) == {reason for reason, *_ in (*SITUATIONS, *LIFTED)} | later
-
-
 def test_all_refusals_are_returned_the_most_important_first() -> None:
     wrong = node(reservation("10.250.0.9", age=SECOND), Checkpoint(THE_ID, ""), processes=[processes(docker=None)])
     assert reasons(wrong, limits=in_networks(), halted="once more", journal_trouble="no") == [
@@ -173,9 +138,6 @@ def test_all_refusals_are_returned_the_most_important_first() -> None:
     ]
 
 
-# Owners
-
-
 def test_a_live_pod_is_asked_for_itself_because_it_is_not_asked_again() -> None:
     """Though every reservation is classified as a confirmed leak, by mistake."""
     for claim in (
@@ -186,7 +148,7 @@ def test_a_live_pod_is_asked_for_itself_because_it_is_not_asked_again() -> None:
         context = guard_context(node(LEAK, LEAK6, claim, **DUAL))
         wrong = tuple(replace(classified, state=State.LEAKED) for classified in context.assessment.reservations)
         report = replace(context.report, assessment=replace(context.assessment, reservations=wrong))
-        found = verdicts(replace(context, report=report))[f"{THE_IP} fd00::9"]
+        found = b.verdicts(replace(context, report=report))[f"{THE_IP} fd00::9"]
         assert [refusal.reason for refusal in found] == [Reason.CLAIMED_BY_POD]
 
 
@@ -195,17 +157,14 @@ def test_one_protected_address_protects_both_of_a_sandbox_and_an_empty_file() ->
     for saved, reason in zip(claim, (Reason.ADDRESS_IN_USE, Reason.CLAIMED_BY_POD), strict=True):
         for limits in (make_limits(), only(THE_IP, "fd00::9")):
             assert reasons(node(LEAK, LEAK6, saved, **DUAL), limits=limits)[0] in OWNED
-        assert reasons(node(empty_file("fd00::9"), saved, **DUAL))[0] is reason
-    assert refusals(node(empty_file("fd00::9"), **DUAL)) == ()
-
-
-# Sources
+        assert reasons(node(b.empty_file("fd00::9"), saved, **DUAL))[0] is reason
+    assert refusals(node(b.empty_file("fd00::9"), **DUAL)) == ()
 
 
 def test_one_source_of_address_data_that_was_not_read_or_not_asked_prevents_every_release() -> None:
     for source in SOURCES:
-        found = verdicts(guard_context(without(node(LEAK), source))).values()
-        if source in NON_ADDRESS_SOURCES:
+        found = b.verdicts(guard_context(b.without(node(LEAK), source))).values()
+        if source in b.NON_ADDRESS_SOURCES:
             assert list(found) == [()]
         else:
             assert all(refusal and refusal[0].reason is Reason.SOURCE_UNAVAILABLE for refusal in found)
@@ -213,23 +172,17 @@ def test_one_source_of_address_data_that_was_not_read_or_not_asked_prevents_ever
     for source in ("checkpoints", "addresses", "pods", "processes", "cni_results"):
         changed: dict[str, Any] = {source: NotRequested(source, "it was left alone")}
         assert bool(refusals(replace(node(LEAK), **changed))) is (source != "pods"), "pods may be disabled"
-    for unread in (unavailable("mounted_namespaces"), NotRequested("mounted_namespaces", "no")):
+    for unread in (b.unavailable("mounted_namespaces"), NotRequested("mounted_namespaces", "no")):
         assert Reason.NOT_CONFIRMED in reasons(node(LEAK, PINNED, mounted_namespaces=unread)), "it may be mounted"
     assert Reason.SOURCE_UNAVAILABLE in reasons(node(LEAK, unread_networks=["storage"]))
 
 
-# Networks and ranges
-
-
-def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused() -> None:
+def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused_and_auto_allows_what_the_runtime_names() -> None:
     other = reservation("10.9.0.2", network="storage", ifname="net1")
-    both = node(LEAK, other, cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage"))
+    both = node(LEAK, other, b.cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage"))
     (refusal,) = refusals(both)
     assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=kubenet,storage")
     assert refusals(both, limits=in_networks("kubenet", "storage")) == ()
-
-
-def test_auto_allows_only_what_the_runtime_names() -> None:
     auto = in_networks("auto")
     kubenet = RuntimeNetwork("kubenet", ("bridge",), "host-local")
     assert refusals(node(LEAK, networks=[kubenet]), limits=auto) == ()
@@ -259,10 +212,7 @@ def test_no_sandbox_is_released_in_part_where_a_directory_is_not_read() -> None:
         assert (Reason.PARTIAL_SANDBOX in found) == (place != "/data/ipam")
 
 
-# Age, and two snapshots
-
-
-def test_a_file_as_old_as_the_grace_period_is_old_enough_and_a_future_one_never_is() -> None:
+def test_a_leak_is_confirmed_by_both_snapshots_and_as_old_as_the_grace_period_but_no_future_file() -> None:
     for age, refused in ((GRACE - timedelta(milliseconds=1), True), (GRACE, False)):
         made = replace(LEAK, mtime_ns=int((NOW - age).timestamp() * 1000) * 10**6)
         assert bool(refusals(node(made))) is refused
@@ -273,28 +223,19 @@ def test_a_file_as_old_as_the_grace_period_is_old_enough_and_a_future_one_never_
         assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
     assert refusals(node(replace(LEAK, mtime_ns=-(2**62) * 8))) == ()
     assert Reason.NOT_CONFIRMED in reasons(node(replace(LEAK, mtime_ns=2**62 * 8)))
-
-
-def test_a_leak_that_not_both_snapshots_have_is_not_confirmed_whatever_its_age() -> None:
-    once = replace(guard_context(node(LEAK)), report=scanned(node(), node(LEAK)))
-    (refusal,) = verdicts(once)[THE_IP]
+    once = replace(guard_context(node(LEAK)), report=b.scanned(node(), node(LEAK)))
+    (refusal,) = b.verdicts(once)[THE_IP]
     assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
     assert reasons(node(LEAK), node(replace(LEAK, inode=LEAK.inode + 1))) == [Reason.NOT_CONFIRMED], "another file"
     recent = reservation("fd00::9", age=SECOND)
     assert reasons(node(LEAK, recent, **DUAL)) == [Reason.NOT_CONFIRMED], "one address of two"
 
 
-# What has to settle
-
-
-def test_a_recent_start_is_unsettled() -> None:
+def test_a_recent_or_unknown_start_is_unsettled_and_the_runtime_that_was_asked_counts() -> None:
     for who, ago in itertools.product(("booted", "kubelet", "docker"), (GRACE, GRACE - SECOND, -SECOND)):
         snapshot = node(LEAK, processes=[processes(**{who: ago})])
         assert reasons(snapshot) == ([] if ago == GRACE else [Reason.UNSETTLED])
         assert refusals(snapshot, limits=make_limits(settle=timedelta(0))) == ()
-
-
-def test_an_unknown_start_is_unsettled_and_the_runtime_that_was_asked_counts() -> None:
     recent = NOW - timedelta(seconds=20)
     started: dict[str, Any]
     for runtime, started, why in (
@@ -324,9 +265,6 @@ def test_a_plugin_objects_if_it_may_have_made_the_reservation() -> None:
         assert (Reason.PLUGIN_AT_WORK in found) is refused
 
 
-# The runtime's list
-
-
 def watched(*snapshots: Snapshot) -> RuntimeHistory:
     history = RuntimeHistory()
     for snapshot in snapshots:
@@ -339,22 +277,20 @@ def crowd(count: int, state: str = "running") -> list[Container]:
 
 
 def test_a_list_that_lost_most_of_its_containers_is_suspect() -> None:
-    for before, after, suspect in (
+    for many, left, suspect in (
         (4, 2, False), (4, 1, True), (4, 0, True), (3, 0, False), (10, 5, False), (11, 5, True), (5, 5, False),
     ):  # fmt: skip
-        history = watched(node(containers=crowd(before)), node(containers=crowd(after), later=SECOND))
+        history = watched(node(containers=crowd(many)), node(containers=crowd(left), later=SECOND))
         assert (history.suspect_since == UPTIME + SECOND) is suspect
     full = node(containers=[*crowd(3), *crowd(40, "exited")[3:]])
     assert watched(full, node(containers=crowd(3), later=SECOND)).suspect_since is None, "stopped ones come and go"
-    incomplete = without(node(later=SECOND), "containers")
+    incomplete = b.without(node(later=SECOND), "containers")
     history = watched(node(containers=crowd(9)), incomplete, incomplete, node(containers=crowd(3), later=2 * SECOND))
     assert history.suspect_since == UPTIME + 2 * SECOND
     assert history.why == "docker listed 9 running containers, then 3 in the next snapshot"
-
-
-def test_a_restarted_docker_is_suspect_even_if_it_was_unavailable_meanwhile() -> None:
+    # So is that of a docker that restarted, even if it was unavailable meanwhile.
     before, after = node(), node(processes=[processes(docker=timedelta(days=1))], later=2 * SECOND)
-    incomplete = without(node(later=SECOND), "processes", "containers")
+    incomplete = b.without(node(later=SECOND), "processes", "containers")
     gone = node(processes=[processes(docker=None)], later=SECOND)
     for between in ([], [incomplete], [gone], [incomplete, gone]):
         history = watched(before, *between, after)
@@ -368,7 +304,7 @@ def test_a_suspect_list_is_trusted_again_after_settle() -> None:
     history = RuntimeHistory(suspect_since=UPTIME, why="docker restarted")
     for later, refused in ((timedelta(0), True), (GRACE, True), (GRACE + SECOND, False)):
         context = replace(guard_context(node(LEAK, later=later)), runtime_history=history)
-        (found,) = verdicts(context).values()
+        (found,) = b.verdicts(context).values()
         assert [refusal.reason for refusal in found] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
 
 
@@ -377,23 +313,20 @@ def test_a_list_without_the_running_pods_is_suspect() -> None:
         (0, 0, False), (1, 1, False), (1, 0, True), (3, 1, False), (3, 0, True), (4, 2, False), (4, 1, True),
     ):  # fmt: skip
         pods = [pod(f"shop/p{n}", f"10.253.6.{n + 2}") for n in range(running)]
-        boxes = [sandbox(f"{n:064x}", f"shop/p{n}") for n in range(listed)]
+        boxes = [b.sandbox(f"{n:064x}", f"shop/p{n}") for n in range(listed)]
         found = reasons(node(reservations=[LEAK], checkpoints=[], containers=boxes, pods=pods))
         assert found == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
     others = [pod("shop/new", phase="Pending"), pod("shop/old", deleting=True), pod("shop/done", phase="Succeeded")]
     assert refusals(node(LEAK, *others)) == (), "they need not be listed"
     empty = node(reservations=[LEAK], checkpoints=[], containers=[])
-    assert refusals(without_api(empty)) == (), "without the API server nothing says otherwise"
-
-
-# The share
+    assert refusals(b.without_api(empty)) == (), "without the API server nothing says otherwise"
 
 
 def share(*records: Any, **changes: Any) -> float:
     return guard_context(node(*records, **changes)).shares["kubenet"]
 
 
-def test_what_a_share_is_one_of() -> None:
+def test_what_a_share_is_one_of_and_that_each_network_has_its_own() -> None:
     small = [Node("worker-1", ("10.244.1.0/28",), 110)]
     assert (share(*leaks(7), node=small), share(*leaks(8), node=small)) == (0, 8 / 13), "a few are ignored"
     recent = [reservation(f"10.244.1.{n}", f"{n:064x}", age=SECOND) for n in range(40, 44)]
@@ -406,21 +339,17 @@ def test_what_a_share_is_one_of() -> None:
     assert share(*leaks(110), pods=alone) == 110 / 112, "only docker makes nearly all of them leaked"
     assert share(*leaks(31), pods=alone) == 31 / 253
     assert share(*leaks(110)) == 110 / 253, "the API server knows the pods that run, and docker's list agrees with it"
-
-
-def test_a_share_equal_to_the_limit_is_plausible_and_each_network_has_its_own() -> None:
+    # One that is equal to the limit is plausible, and each network has its own.
     for most, refused in ((31 / 253, False), (30 / 253, True), (0.0, True), (1.0, False)):
-        found = verdicts(guard_context(node(*leaks(31)), limits=make_limits(max_share=most)))
+        found = b.verdicts(guard_context(node(*leaks(31)), limits=make_limits(max_share=most)))
         assert {tuple(refusal.reason for refusal in each) for each in found.values()} == {
             (Reason.IMPLAUSIBLE_SHARE,) if refused else ()
         }
     crowded = node(*leaks(8), reservation("10.9.0.2", "8" * 64, network="storage"), node=[], cni_results=[])
-    found = verdicts(guard_context(crowded, limits=in_networks("kubenet", "storage")))
+    found = b.verdicts(guard_context(crowded, limits=in_networks("kubenet", "storage")))
     assert Reason.IMPLAUSIBLE_SHARE not in {refusal.reason for refusal in found["10.9.0.2"]}
     assert Reason.IMPLAUSIBLE_SHARE in {refusal.reason for refusal in found["10.244.1.11"]}
 
-
-# Host ports, where nobody watches
 
 WEB = PortMapping(8080, "tcp")
 
@@ -443,7 +372,7 @@ def with_crio(*records: Any) -> Snapshot:
     return with_runtime(node(LEAK, *records), CRI_O, "1.35.6")
 
 
-def test_with_crio_the_daemon_releases_no_address_whose_host_ports_are_not_known() -> None:
+def test_with_crio_the_daemon_releases_no_address_whose_host_ports_no_spec_of_its_pod_says() -> None:
     not_known = "rules that forward host ports to 1 address are not known: `iptables-save -t nat | grep -wF 10.244.1.9`"
     assert f"no record says whose it was, and {not_known}" in host_ports_of(with_crio())
     assert host_ports_of(node(LEAK)) == "", "elsewhere an unknown leak is no sign of a host port"
@@ -452,49 +381,41 @@ def test_with_crio_the_daemon_releases_no_address_whose_host_ports_are_not_known
     namesake, recorded = its_pod((), age=OLD - SECOND), its_pod(None)
     for unsure in (namesake, recorded, replace(namesake, created=None)):
         assert not_known in host_ports_of(with_crio(NAMED, unsure))
-
-
-def test_the_spec_of_its_pod_says_which_host_ports_are_forwarded() -> None:
     assert host_ports_of(with_crio(NAMED, its_pod(()))) == ""
     assert "host port 8080/tcp to 10.244.1.9" in host_ports_of(with_crio(NAMED, its_pod((WEB,))))
     assert host_ports_of(node(LEAK, NAMED, its_pod((WEB,)))) == "", "no CNI plugin was told of it"
 
 
 def test_the_host_ports_of_a_sandbox_that_ran_are_remembered() -> None:
-    ran, uid = sandbox(THE_ID, "shop/gone"), "uid of shop/gone"
+    ran, uid = b.sandbox(THE_ID, "shop/gone"), "uid of shop/gone"
     young = timedelta(0)  # the API server's clock is ahead
     for ports, why in (((), ""), ((WEB,), "8080/tcp")):
         before = node(LEAK, ran, its_pod(ports, young, uid))
-        for after in ([], [without(node(LEAK), "pods")], [without(node(LEAK), "reservations")]):
+        for after in ([], [b.without(node(LEAK), "pods")], [b.without(node(LEAK), "reservations")]):
             assert bool(host_ports_of(before, *after, node(LEAK), node(LEAK))) is bool(why)
         another = node(LEAK, its_pod((PortMapping(53, "udp"),)))
         assert why in host_ports_of(before, another, another)
     other = node(LEAK, ran, its_pod((WEB,), young, "another uid"))
     assert host_ports_of(other, node(LEAK), node(LEAK)) == "", "of a pod with the same name"
-    assert host_ports_of(node(empty_file(THE_IP))) == ""
+    assert host_ports_of(node(b.empty_file(THE_IP))) == ""
     assert host_ports_of(node(LEAK, processes=[processes(booted=timedelta(hours=1))])) == "", "a reboot ends the rules"
 
 
-# Requests: every sandbox with a reservation that no runtime lists
-
-
 def test_only_sandboxes_that_no_runtime_lists_are_requested() -> None:
-    assert verdicts(guard_context(node(LEAK))) == {THE_IP: ()}
-    assert verdicts(guard_context(without_api(node(LEAK)))) == {THE_IP: ()}
+    assert b.verdicts(guard_context(node(LEAK))) == {THE_IP: ()}
+    assert b.verdicts(guard_context(b.without_api(node(LEAK)))) == {THE_IP: ()}
     for nothing in (
         node(),
-        node(LEAK, sandbox(THE_ID, "shop/gone", "exited")),
-        node(unrecognized("notes.txt"), unrecognized("10.244.1.77", blocks=True)),
-        without(node(LEAK), "containers"),
+        node(LEAK, b.sandbox(THE_ID, "shop/gone", "exited")),
+        node(b.unrecognized("notes.txt"), b.unrecognized("10.244.1.77", blocks=True)),
+        b.without(node(LEAK), "containers"),
         replace(node(LEAK), containers=NotRequested("containers", "for no reason")),
     ):
-        assert release_requests(assessment(nothing)) == ()
-
-
-def test_a_sandbox_is_one_request_across_networks_and_an_empty_file_its_own() -> None:
+        assert release_requests(b.assessment(nothing)) == ()
+    # A sandbox is one request across networks, and an empty file its own.
     other = reservation("10.9.0.2", network="storage", ifname="net1")
-    empty = [empty_file("10.244.1.30"), replace(empty_file("10.244.1.30"), network="storage")]
-    found = assessment(node(other, LEAK6, LEAK, *empty))
+    empty = [b.empty_file("10.244.1.30"), replace(b.empty_file("10.244.1.30"), network="storage")]
+    found = b.assessment(node(other, LEAK6, LEAK, *empty))
     requests = release_requests(found)
     assert [request.reservations for request in requests] == [(LEAK, LEAK6, other), *((file,) for file in empty)]
     assert requests[0].networks == ("kubenet", "storage")
@@ -507,7 +428,7 @@ def test_a_cached_result_stays_for_a_runtime_that_deletes_at_its_start() -> None
     for name, version, kept in (
         (CRI_O, "1.32.0", True), (CRI_O, "1.31.9", False), (CRI_O, "", False), (CONTAINERD, "2.1.9", False),
     ):  # fmt: skip
-        (request,) = release_requests(assessment(with_runtime(node(LEAK), name, version)))
+        (request,) = release_requests(b.assessment(with_runtime(node(LEAK), name, version)))
         assert request.keeps_results is kept
 
 
@@ -515,7 +436,7 @@ def test_the_oldest_are_released_first_whatever_the_order_of_the_directory() -> 
     old, middle, new = leaks(3)
     dual = [reservation(THE_IP, age=timedelta(hours=9)), reservation("fd00::9", age=timedelta(hours=1))]
     in_order = [f"{THE_IP} fd00::9", old.ip, middle.ip, new.ip]
-    assert list(verdicts(guard_context(node(new, old, *dual, middle, **DUAL)))) == in_order
+    assert list(b.verdicts(guard_context(node(new, old, *dual, middle, **DUAL)))) == in_order
     twins = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in (20, 21, 22)]
-    orders = {tuple(verdicts(guard_context(node(*some)))) for some in itertools.permutations(twins)}
+    orders = {tuple(b.verdicts(guard_context(node(*some)))) for some in itertools.permutations(twins)}
     assert len(orders) == 1

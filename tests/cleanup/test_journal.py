@@ -109,8 +109,6 @@ def test_what_may_not_be_on_disk_is_taken_back(journal: JournalStore, file: Path
     assert [entry.name for entry in read_anew(file).entries] == ["first"]
 
 
-# Damage.
-
 DAMAGES = (
     b"", b"garbage", b"\x00\x01\xff\xfe", b"[]", b"7", b"null", b"{}", b"[" * 100_000,
     b'{"schema": "nodeleak.journal/v2", "entry": "x"}', b'{"schema": "nodeleak.journal/v1", "entry": "x"}',
@@ -121,9 +119,7 @@ TAMPERED: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def test_a_damaged_entry_or_one_that_names_a_file_elsewhere_is_reported_kept_and_affects_no_other(
-    journal: JournalStore, file: Path
-) -> None:
+def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(journal: JournalStore, file: Path) -> None:
     journal.begin(ENTRY, ())
     document = json.loads(file.read_text())
     changed = [{**document, "files": [document["files"][0] | part]} for part in TAMPERED]
@@ -138,9 +134,7 @@ def test_a_damaged_entry_or_one_that_names_a_file_elsewhere_is_reported_kept_and
         assert damaged.read_bytes() == damage
 
 
-def test_what_another_process_wrote_is_read_and_what_a_killed_one_left_is_removed(
-    journal: JournalStore, file: Path
-) -> None:
+def test_what_others_wrote_is_read_and_what_a_killed_one_left_is_removed(journal: JournalStore, file: Path) -> None:
     journal.begin(ENTRY, ())
     JournalStore(file.parent.parent).update(ENTRY.ended(Verdict.GONE, ""), NOW)
     assert journal.read().entries[0].verdict is Verdict.GONE
@@ -213,9 +207,6 @@ def test_no_release_of_the_last_day_is_ever_dropped(
     assert [entry.name for entry in read_anew(file).entries] == ["0", "2", "3"]
 
 
-# Names and contents.
-
-
 def test_entries_of_the_same_microsecond_have_different_names(store: Store) -> None:
     sandboxes = [
         (store.reserve(), store.reserve("fd00::9")),
@@ -248,26 +239,6 @@ def test_any_file_is_stored_byte_for_byte(
     assert JournalStore(state).read() == Journal((entry,))
 
 
-# Queries.
-
-
-def test_released_addresses_of_the_last_hour_are_counted_for_each_cleaner() -> None:
-    hour_ago, dual_stack = NOW - timedelta(hours=1), (KEPT, replace(KEPT, name="fd00::9"))
-    rows: tuple[tuple[Any, ...], ...] = (
-        (hour_ago, "run", Verdict.RELEASED, None),
-        (NOW, "run", Verdict.RELEASED, None),
-        (NOW + timedelta(days=1), "run", Verdict.RELEASED, None),  # the clock was set back
-        (NOW, "clean", Verdict.RELEASED, None),
-        (NOW, "run", Verdict.BUSY, None),
-        (NOW, "run", Verdict.RELEASED, NOW),
-    )
-    entries = [
-        named(str(number), at=at, actor=actor, files=dual_stack, verdict=verdict, restored=restored)
-        for number, (at, actor, verdict, restored) in enumerate(rows)
-    ]
-    assert Journal(tuple(entries)).released_since(hour_ago, "run") == 4
-
-
 def test_what_happened_since_the_journal_was_read_is_known() -> None:
     old, other = ENTRY.ended(Verdict.RELEASED, ""), named("2", container_id=WEB_ID).ended(Verdict.RELEASED, "")
     before = Journal((old, other))
@@ -283,9 +254,6 @@ def test_what_happened_since_the_journal_was_read_is_known() -> None:
     assert Journal((empty,)).released_from() == {}, "no container that could reappear"
 
 
-# The cleaner's lock.
-
-
 def test_only_one_cleaner_runs_at_a_time(journal: JournalStore, tmp_path: Path) -> None:
     with ExitStack() as stack:
         stack.enter_context(journal.exclusive(0))
@@ -299,9 +267,7 @@ def test_only_one_cleaner_runs_at_a_time(journal: JournalStore, tmp_path: Path) 
         let_go(other)
         with journal.exclusive(5):
             assert other.wait() == 0
-
-
-def test_an_error_under_the_lock_is_not_reported_as_another_cleaner(journal: JournalStore) -> None:
+    # An error under the lock is not reported as another cleaner.
     with pytest.raises(BlockingIOError), journal.exclusive(0):
         raise BlockingIOError
     with journal.exclusive(0):

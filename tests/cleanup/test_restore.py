@@ -11,19 +11,8 @@ import pytest
 from agent.cleanup.restore import RestoreError
 from agent.model.release import Verdict
 from tests.builders import GONE, NOW, WEB_ID
-from tests.cleanup.stores import (
-    Store,
-    another_process_locks,
-    at,
-    die,
-    ends_by_itself,
-    immutable,
-    in_child,
-    just_before,
-    refuse,
-    synced,
-    whole,
-)
+from tests.cleanup import stores
+from tests.cleanup.stores import Store, another_process_locks, at, die, ends_by_itself, in_child, refuse, whole
 from tests.wire import NOBODY
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
@@ -41,7 +30,7 @@ def half_restored(store: Store) -> None:
     store.release(store.reserve(), store.reserve(IP6))
 
     def act() -> None:
-        just_before("os.link", lambda arguments: die() if arguments[1] == IP6 else None)
+        stores.just_before("os.link", lambda arguments: die() if arguments[1] == IP6 else None)
         store.restore()
 
     assert not ends_by_itself(act)
@@ -74,25 +63,15 @@ def test_a_release_is_restored_byte_for_byte_with_any_umask(store: Store, named:
     assert store.unlocked()
 
 
-def test_an_empty_file_is_restored_empty(store: Store) -> None:
+def test_an_empty_file_is_restored_empty_and_what_is_not_missing_is_not_restored(store: Store) -> None:
     store.reserve(content=b"")
     before = store.files()
     store.release(store.find())
-    assert store.restore() == [True, ""]
-    assert store.files() == before
-
-
-def test_restoring_twice_is_refused_because_nothing_is_missing(store: Store) -> None:
-    store.release(store.reserve())
-    assert store.restore() == [True, ""]
-    before = store.files(), store.journal_file.read_bytes()
-    assert store.restore() == [False, "nothing is missing: all reservations are in place"]
-    assert (store.files(), store.journal_file.read_bytes()) == before
-
-
-def test_an_entry_without_a_reservation_is_nothing_to_restore(store: Store) -> None:
-    store.release(store.reserve())
     tree = json.loads(store.journal_file.read_text())
+    assert store.restore() == [True, ""]
+    restored = store.journal_file.read_bytes()
+    assert store.restore() == [False, "nothing is missing: all reservations are in place"]
+    assert (store.files(), store.journal_file.read_bytes()) == (before, restored)
     store.journal_file.write_text(json.dumps(tree | {"files": []}))
     assert store.restore() == [False, "nothing is missing: all reservations are in place"]
     assert store.entry().restored is None
@@ -125,9 +104,7 @@ def test_an_address_that_is_reserved_again_is_not_restored(tmp_path: Path) -> No
         assert store.restore() == [False, f"{IP6} of network kubenet is reserved again"]
         assert not (store.network() / IP).exists(), "all of it, or nothing"
         assert store.entry().restored is None
-
-
-def test_an_address_that_is_reserved_just_before_the_lock_is_not_restored(store: Store) -> None:
+    store = Store(tmp_path / "just before the lock")
     store.release(store.reserve(), store.reserve(IP6))
     files = store.file_ops(happens=at("locked", lambda: store.reserve(IP6, WEB_ID)))
     why = f"{IP6} of network kubenet is reserved again"
@@ -169,7 +146,7 @@ def test_a_cached_result_that_cannot_be_put_back_is_reported(store: Store) -> No
 
 def test_what_another_process_released_after_a_failed_release_is_not_restored(store: Store) -> None:
     reserved = store.reserve()
-    with immutable(store.network() / IP):
+    with stores.immutable(store.network() / IP):
         assert store.release(reserved).verdict is Verdict.FAILED
     (store.network() / IP).unlink()  # the kubelet's own DEL
     for verdict in (Verdict.FAILED, Verdict.CHANGED, Verdict.GONE, Verdict.BUSY):
@@ -194,16 +171,19 @@ def test_a_changed_journal_cannot_write_elsewhere(store: Store) -> None:
     assert {*store.root.rglob("*")} - before == {store.network() / IP}
 
 
-# Recovery.
-
-
-def test_killed_between_two_removals_an_address_reserved_since_is_not_touched(store: Store) -> None:
-    half_released(store)
-    store.reserve(container_id=WEB_ID)
-    before = store.files()
-    store.start()
-    assert store.files() == before
-    assert store.entry().why == "this release was interrupted, and a removed address is reserved again"
+def test_of_what_was_interrupted_an_address_reserved_since_is_not_touched(tmp_path: Path) -> None:
+    for interrupt, ip, what in ((half_released, IP, "release"), (half_restored, IP6, "restoration")):
+        store = Store(tmp_path / what)
+        interrupt(store)
+        store.reserve(ip, WEB_ID)
+        before = store.files()
+        store.start()
+        assert store.files() == before
+        found = store.entry()
+        assert (found.verdict, found.restored, found.unfinished) == (Verdict.INTERRUPTED, None, False)
+        assert found.why == f"this {what} was interrupted, and a removed address is reserved again"
+        assert store.restore() == [False, f"{ip} of network kubenet is reserved again"]
+        assert store.files() == before
 
 
 def test_an_entry_that_cannot_be_locked_found_or_put_back_stays_unfinished(store: Store) -> None:
@@ -229,18 +209,6 @@ def test_an_entry_that_cannot_be_locked_found_or_put_back_stays_unfinished(store
     assert len(store.files()) == 2
 
 
-def test_of_an_interrupted_restoration_an_address_reserved_since_is_not_touched(store: Store) -> None:
-    half_restored(store)
-    store.reserve(IP6, WEB_ID)
-    before = store.files()
-    store.start()
-    assert store.files() == before
-    found = store.entry()
-    assert (found.verdict, found.restored, found.unfinished) == (Verdict.INTERRUPTED, None, False)
-    assert found.why == "this restoration was interrupted, and a removed address is reserved again"
-    assert store.restore() == [False, f"{IP6} of network kubenet is reserved again"]
-
-
 def test_the_journal_is_not_written_under_the_locks(tmp_path: Path) -> None:
     for recovers in (False, True):
         store = Store(tmp_path / str(recovers))
@@ -249,7 +217,7 @@ def test_the_journal_is_not_written_under_the_locks(tmp_path: Path) -> None:
         else:
             store.release(store.reserve(), store.reserve(IP6))
 
-        found = synced(store.start if recovers else store.restore, store.unlocked)
+        found = stores.synced(store.start if recovers else store.restore, store.unlocked)
         assert [unlocked for path, unlocked in found if path.name == "journal"] == [True] * (1 if recovers else 2)
 
 

@@ -18,29 +18,14 @@ from typing import Any
 import pytest
 
 from agent.cleanup.journal import RESERVATION
-from agent.cleanup.unlink import LockHeld, NodeFiles
+from agent.cleanup.unlink import LockHeld
 from agent.model.release import Reason, Verdict
 from agent.model.runtime import CRI_O, ContainerRuntime
 from agent.model.snapshot import Known, Reservation, Snapshot
 from tests.builders import GONE, WEB_ID, node, processes
+from tests.cleanup import stores
 from tests.cleanup.recheck import Owners
-from tests.cleanup.stores import (
-    MADE_NS,
-    STEPS,
-    Step,
-    Store,
-    another_process_locks,
-    at,
-    handles,
-    immutable,
-    in_child,
-    just_before,
-    let_go,
-    may_mount,
-    mount,
-    synced,
-    whole,
-)
+from tests.cleanup.stores import MADE_NS, STEPS, Step, Store, another_process_locks, at, in_child, just_before, whole
 from tests.wire import NOBODY, as_nobody, needs, open_directory, until
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
@@ -49,10 +34,7 @@ LOCKS = ("", "lock")
 """What host-local <= 0.6 locks, its directory, and what >= 0.7 does."""
 
 
-# The order.
-
-
-def test_the_steps_of_a_release_have_this_order(store: Store) -> None:
+def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(store: Store) -> None:
     taken: list[Step] = []
     reserved, other = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
     (store.network() / "last_reserved_ip.0").write_text(IP)
@@ -62,9 +44,8 @@ def test_the_steps_of_a_release_have_this_order(store: Store) -> None:
     assert store.find(other.ip) == other
     assert outcome.waited is not None
     assert outcome.held is not None
-
-
-# Locks.
+    assert whole(store.network() / "lock")[:2] == (b"", 0o750), "a missing lock is created as host-local does"
+    assert sorted(os.listdir(store.network())) == ["10.244.1.10", "last_reserved_ip.0", "lock"], "nothing else"
 
 
 def test_while_another_process_holds_a_lock_nothing_changes_and_then_it_is_released(store: Store) -> None:
@@ -79,7 +60,7 @@ def test_while_another_process_holds_a_lock_nothing_changes_and_then_it_is_relea
             assert outcome.why == "another process holds host-local's lock"
             assert store.files() == before
             assert len(store.journal().entries) == number, "a lock that is held for hours does not fill the journal"
-            end = threading.Timer(0.1, let_go, (holder,))
+            end = threading.Timer(0.1, stores.let_go, (holder,))
             end.start()
             assert store.release(reserved, file_ops=store.file_ops(60)).verdict is Verdict.RELEASED
             end.join()
@@ -125,12 +106,6 @@ def test_while_one_lock_is_awaited_the_other_is_free_for_host_local(store: Store
         assert free > 50
 
 
-def test_a_missing_lock_is_created_as_host_local_does(store: Store) -> None:
-    assert store.release(store.reserve()).verdict is Verdict.RELEASED
-    assert whole(store.network() / "lock")[:2] == (b"", 0o750)
-    assert os.listdir(store.network()) == ["lock"], "host-local reads every file below its directory"
-
-
 def new_lock(store: Store) -> None:
     (store.network() / "new").touch()
     (store.network() / "new").rename(store.network() / "lock")
@@ -158,24 +133,20 @@ def test_what_is_replaced_between_flock_and_its_check_is_locked_again(tmp_path: 
                     change(store)
 
             just_before("fcntl.flock", count)
-            opened = handles()
+            opened = stores.handles()
             with store.file_ops(1).locked(["kubenet"]):
                 inode = (store.network() / "lock").stat().st_ino
                 paths = (Path(f"/proc/self/fd/{handle}") for handle in os.listdir("/proc/self/fd"))
                 mine = {path.stat().st_ino for path in paths if path.exists()}
-            return [inode in mine, flocks, handles() - opened]
+            return [inode in mine, flocks, stores.handles() - opened]
 
         assert in_child(act) == [True, 4, 0]
 
 
-def make_link(path: Path) -> None:
-    path.symlink_to("/etc/passwd")
+NO_FILES: tuple[Callable[[Path], None], ...] = (lambda path: path.symlink_to("/etc/passwd"), Path.mkdir, os.mkfifo)
 
 
-NO_FILES: tuple[Callable[[Path], None], ...] = (make_link, Path.mkdir, os.mkfifo)
-
-
-def test_a_lock_that_is_not_a_file_is_an_error_without_a_wait(tmp_path: Path) -> None:
+def test_a_lock_that_is_not_a_file_or_a_network_without_a_directory_is_an_error_without_a_wait(tmp_path: Path) -> None:
     for number, make in enumerate(NO_FILES):
         store = Store(tmp_path / str(number))
         reserved = store.reserve(), store.reserve(IP6, network="net1")
@@ -186,6 +157,13 @@ def test_a_lock_that_is_not_a_file_is_an_error_without_a_wait(tmp_path: Path) ->
         assert (outcome.verdict, outcome.why[:6]) == (Verdict.FAILED, "lock: ")
         assert store.find() == reserved[0]
         assert store.unlocked("kubenet"), "the first network's locks were let go"
+    for make in (lambda _: None, lambda path: path.symlink_to("kubenet"), Path.touch):
+        make(store.network("net2"))
+        outcome = store.release(replace(reserved[0], network="net2"))
+        assert outcome.verdict is Verdict.FAILED
+        assert outcome.why.startswith(f"{store.networks}/net2: ")
+        store.network("net2").unlink(missing_ok=True)
+        assert store.find() == reserved[0]
 
 
 def test_a_child_process_inherits_no_lock(store: Store) -> None:
@@ -206,20 +184,6 @@ def test_under_the_locks_the_locked_directory_is_used(store: Store) -> None:
     assert store.release_with(at("compared", replace_directory), store.reserve()).verdict is Verdict.RELEASED
     assert sorted(store.files()) == [f"kubenet/{IP}"]
     assert store.find().container_id == WEB_ID
-
-
-def test_a_directory_that_is_missing_or_no_directory_is_an_error(store: Store) -> None:
-    reserved = store.reserve()
-    for make in (lambda _: None, lambda path: path.symlink_to("kubenet"), Path.touch):
-        make(store.network("net1"))
-        outcome = store.release(replace(reserved, network="net1"))
-        assert outcome.verdict is Verdict.FAILED
-        assert outcome.why.startswith(f"{store.networks}/net1: ")
-        store.network("net1").unlink(missing_ok=True)
-    assert store.find() == reserved
-
-
-# Whatever happens between two steps.
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -287,16 +251,12 @@ def test_a_reservation_removed_meanwhile_is_gone_and_its_sandbox_is_not_touched(
         assert store.unlocked()
 
 
-def test_a_file_that_differs_from_the_journal_is_not_removed(store: Store) -> None:
-    path = store.network() / IP
-    for change in (partial(path.chmod, 0o640), partial(os.chown, path, NOBODY, NOBODY)):
-        assert store.release_with(at("journaled", change), store.reserve()).verdict is Verdict.CHANGED
-        assert path.exists()
-        path.unlink()
-
-
-def test_what_is_removed_by_others_after_the_comparison_is_not_claimed(store: Store) -> None:
+def test_what_differs_from_the_journal_stays_and_what_others_remove_is_not_claimed(store: Store) -> None:
     gone = store.network() / IP
+    for change in (partial(gone.chmod, 0o640), partial(os.chown, gone, NOBODY, NOBODY)):
+        assert store.release_with(at("journaled", change), store.reserve()).verdict is Verdict.CHANGED
+        assert gone.exists()
+        gone.unlink()
     assert store.release_with(at("compared", gone.unlink), store.reserve()).verdict is Verdict.GONE
     reserved = [store.reserve(ip) for ip in (IP6, "fd00:10::a", "fd00:10::b")]
     gone = store.network() / "fd00:10::a"
@@ -314,18 +274,15 @@ def test_a_recheck_without_an_answer_refuses_the_release(store: Store) -> None:
         assert not (store.network() / "lock").exists(), "no lock was tried for"
 
 
-# System errors.
-
-
 @pytest.mark.parametrize("step", ["read", "journaled"])
 def test_a_mount_that_becomes_read_only_during_a_release_fails_and_changes_nothing(store: Store, step: Step) -> None:
     """A file system does so by itself after an error of its disk."""
-    may_mount()
+    stores.may_mount()
     store.reserve()
 
     def turned() -> object:
-        mount("--bind", store.networks, store.networks)
-        turn = at(step, lambda: mount("-o", "remount,bind,ro", store.networks))
+        stores.mount("--bind", store.networks, store.networks)
+        turn = at(step, lambda: stores.mount("-o", "remount,bind,ro", store.networks))
         return store.release_with(turn, store.find()).verdict
 
     assert in_child(turned) == "failed"
@@ -364,18 +321,17 @@ def test_without_permission_for_anything_that_a_release_needs_nothing_is_journal
 def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store: Store) -> None:
     """After a power cut, what the journal calls released must not be in place again."""
     reserved = store.reserve(), store.reserve(IP6, network="net1")
-    found = synced(lambda: store.release(*reserved), store.unlocked)
+    found = stores.synced(lambda: store.release(*reserved), store.unlocked)
     names = [path.name.rpartition(".")[2] for path, _ in found[-6:]]
     assert names == ["nodeleak", "journal", "kubenet", "net1", "nodeleak", "journal"]
     assert all(unlocked for _, unlocked in found)
 
 
-# libcni's cache.
-
-
-def test_cached_cni_results_of_the_sandbox_are_removed_with_it(tmp_path: Path) -> None:
+def test_cached_results_of_the_sandbox_and_its_loopback_are_removed_with_it(tmp_path: Path) -> None:
     for bare, index in ((False, 0), (False, 1), (True, 0), (True, 1)):  # libcni < 0.8 wrote bare results
         store = Store(tmp_path / f"{bare}{index}")
+        store.caches[1].rename(store.root / "linked")
+        store.caches[1].symlink_to("linked")  # it is used all the same
         reserved, mine = store.reserve(), store.keep_result(bare=bare, at=index)
         others, before = store.keep_result(WEB_ID, at=index), whole(mine)
         outcome = store.release(reserved)
@@ -384,6 +340,12 @@ def test_cached_cni_results_of_the_sandbox_are_removed_with_it(tmp_path: Path) -
         assert others.exists()
         (image,) = (image for image in store.entry().files if image.place != RESERVATION)
         assert (image.content, image.mode, image.uid, image.gid, image.mtime_ns) == before
+    loopback: dict[str, Any] = {"ip": "127.0.0.1", "ifname": "lo"}
+    kubenet, other = (store.keep_result(network=f"{network}-loopback", **loopback) for network in ("kubenet", "cni"))
+    assert store.release(store.reserve()).verdict is Verdict.RELEASED
+    assert (kubenet.exists(), other.exists()) == (False, True)
+    assert store.release(store.reserve("10.9.0.2", network="net1")).verdict is Verdict.RELEASED
+    assert not other.exists()
 
 
 def chain(*types: object) -> str:
@@ -398,7 +360,7 @@ def with_crio(reserved: Reservation) -> Snapshot:
     return replace(snapshot, runtimes=Known((ContainerRuntime(CRI_O, "1.35.6", socket),)))
 
 
-def test_a_result_that_the_runtime_deletes_stays_and_a_restore_needs_none(store: Store) -> None:
+def test_a_result_that_the_runtime_deletes_stays_unless_its_del_may_hit_the_next_pod(store: Store) -> None:
     reserved, result = store.reserve(), store.keep_result(config=chain("bridge", "portmap", "bandwidth"))
     before = whole(result)
     assert store.release(reserved, snapshot=with_crio(reserved)).verdict is Verdict.RELEASED
@@ -408,10 +370,7 @@ def test_a_result_that_the_runtime_deletes_stays_and_a_restore_needs_none(store:
     assert whole(result) == before
     assert store.release(store.find()).verdict is Verdict.RELEASED, "by a runtime that does not delete it"
     assert not result.exists()
-
-
-def test_a_result_whose_del_may_hit_the_next_pod_is_removed(store: Store) -> None:
-    """firewall deletes the rules of the addresses in the result: the next pod would be without its own."""
+    # firewall deletes the rules of the addresses in the result: the next pod would be without its own.
     chains = [chain("bridge", "firewall"), chain("bridge", "example.com"), chain("bridge", []), chain()]
     for config in (*chains, "e30=", "?", None):
         reserved, result = store.reserve(), store.keep_result(config=config)
@@ -419,26 +378,23 @@ def test_a_result_whose_del_may_hit_the_next_pod_is_removed(store: Store) -> Non
         assert not result.exists()
 
 
-def test_the_loopback_result_is_removed_too(store: Store) -> None:
-    kubenet, other = (
-        store.keep_result(ip="127.0.0.1", network=f"{network}-loopback", ifname="lo") for network in ("kubenet", "cni")
-    )
-    assert store.release(store.reserve()).verdict is Verdict.RELEASED
-    assert (kubenet.exists(), other.exists()) == (False, True)
-    assert store.release(store.reserve("10.9.0.2", network="net1")).verdict is Verdict.RELEASED
-    assert not other.exists()
-
-
 ODD_RESULTS = (
-    b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b"{}", b" " * 300_000,
-    json.dumps({"ips": [{"address": "10.244.1.91/24"}]}).encode(),
+    b"", b'{"ip4": "10.244.1.9/24"}', b'{"ips": [{}]}', b'{"ips": [{"address": "127.0.0.1/8"}]}',
+    b'{"ip4": {"ip": "10.244.1.90/24"}}', b'{"ips": [{"address": "10.244.1.9/24"}, {"address": "10.244.1.300/24"}]}',
+    b"{", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b"{}", b" " * 300_000,
+    b'{"ips": [{"address": "10.244.1.91/24"}]}',
+    json.dumps({"kind": "cniCacheV1", "containerId": GONE[:12], "networkName": "kubenet", "ifName": "eth0"}).encode(),
     json.dumps({"kind": "cniCacheV1", "containerId": WEB_ID, "networkName": "kubenet", "ifName": "eth0"}).encode(),
     json.dumps({"kind": "cniCacheV1", "containerId": GONE, "networkName": "other", "ifName": "eth0"}).encode(),
     json.dumps({"kind": "cniCacheV1", "containerId": GONE, "networkName": "kubenet", "ifName": "eth1"}).encode(),
 )  # fmt: skip
 
 
-def test_what_has_only_the_name_of_a_result_is_kept(store: Store) -> None:
+def test_what_has_only_the_name_of_a_result_and_that_of_an_empty_file_is_kept(store: Store) -> None:
+    result = store.keep_result("")
+    assert store.release(store.reserve(content=b"")).verdict is Verdict.RELEASED
+    assert result.exists()
+    assert store.entry().name.endswith(f"-kubenet-{IP}")
     file = store.keep_result()
     for content in ODD_RESULTS:
         file.write_bytes(content)
@@ -451,30 +407,17 @@ def test_what_has_only_the_name_of_a_result_is_kept(store: Store) -> None:
         assert os.path.lexists(file)
 
 
-def test_releasing_an_empty_file_removes_nothing_from_the_cache(store: Store) -> None:
-    result = store.keep_result("")
-    assert store.release(store.reserve(content=b"")).verdict is Verdict.RELEASED
-    assert result.exists()
-    assert store.entry().name.endswith(f"-kubenet-{IP}")
-
-
 def test_a_bare_result_is_of_the_sandbox_whose_address_it_has(store: Store) -> None:
     file, loopback = store.keep_result(), store.keep_result(network="kubenet-loopback", ifname="lo")
     loopback.write_text('{"cniVersion": "0.2.0"}')
-    for ip, tree, removed in (
-        (IP, {"ip4": {"ip": f"{IP}/24"}}, True),
-        (IP6, {"ip6": {"ip": f"{IP6}/64"}}, True),
-        (IP6, {"ips": [{"address": f"{IP}/24"}, {"address": f"{IP6}/64"}]}, True),
-        (IP, {"ip4": {"ip": f"{IP}0/24"}}, False),
-        (IP, {"ip4": f"{IP}/24"}, False),
-        (IP, {"ips": [{"address": f"{IP}/24"}, {"address": "10.244.1.300/24"}]}, False),
-        (IP, {"ips": [{"address": "127.0.0.1/8"}]}, False),
-        (IP, {"ips": [{}]}, False),
-        (IP, {"kind": "cniCacheV1", "containerId": GONE[:12], "networkName": "kubenet", "ifName": "eth0"}, False),
+    for ip, tree in (
+        (IP, {"ip4": {"ip": f"{IP}/24"}}),
+        (IP6, {"ip6": {"ip": f"{IP6}/64"}}),
+        (IP6, {"ips": [{"address": f"{IP}/24"}, {"address": f"{IP6}/64"}]}),
     ):
         file.write_text(json.dumps(tree))
         assert store.release(store.reserve(ip)).verdict is Verdict.RELEASED
-        assert file.exists() is not removed, tree
+        assert not file.exists(), tree
     assert loopback.exists(), "without an address it says nothing of whose it is"
 
 
@@ -482,22 +425,11 @@ def test_a_cached_result_that_changed_or_cannot_be_removed_stays(store: Store) -
     result = store.keep_result()
     outcome = store.release_with(at("journaled", lambda: store.keep_result(netns="/proc/7/ns/net")), store.reserve())
     assert (outcome.verdict, result.exists()) == (Verdict.RELEASED, True)
-    with immutable(result):
+    with stores.immutable(result):
         outcome = store.release(store.reserve())
     assert (outcome.verdict, result.exists()) == (Verdict.RELEASED, True)
     assert outcome.why == f"left in libcni's cache: {result.name}: operation not permitted"
     assert outcome.why in {entry.why for entry in store.journal().entries}
-
-
-def test_a_symlinked_cache_is_used(store: Store, tmp_path: Path) -> None:
-    result = store.keep_result()
-    (tmp_path / "link").symlink_to(store.caches[0])
-    file_ops = NodeFiles(store.networks, (tmp_path / "link",), 0.1, time.perf_counter)
-    assert store.release(store.reserve(), file_ops=file_ops).verdict is Verdict.RELEASED
-    assert not result.exists()
-
-
-# The link back.
 
 
 def test_leftovers_of_a_killed_agent_are_never_written_to(store: Store) -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests.exporters.built import write_journal
+from tests.exporters.served import Server, serving
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -25,6 +28,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{path.name}: if it is right so, run pytest tests/exporters --renew"
 
     return check
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The daemon's server on a node with a journal."""
+    state = tmp_path_factory.mktemp("state")
+    write_journal(state)
+    with serving(state) as served:
+        yield served
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Syncs of a daemon, with the metrics and the log lines that its exporters make of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -81,19 +81,11 @@ class Daemon:
     def events(self) -> list[str]:
         return [line["event"] for line in self.lines]
 
-    def logs(self, snapshots: Sequence[Snapshot]) -> list[list[str]]:
-        """Return the events that each sync logs."""
-        return [self.sync(snapshot).events for snapshot in snapshots]
-
     def scrape(self) -> str:
         return generate_latest(self.registry).decode()
 
     def get(self, sample: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"nodeleak_{sample}", labels)
-
-    def total(self, name: str) -> float:
-        families = (family.samples for family in self.registry.collect())
-        return sum(one.value for samples in families for one in samples if one.name == f"nodeleak_{name}")
 
     def labels(self, name: str) -> list[dict[str, str]]:
         name = f"nodeleak_{name}"

@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,13 @@ from tests.builders import node, scanned
 from tests.cli.commands import nodeleak
 from tests.exporters.built import CLEANINGS, LOST, NODES, RECORDINGS, RELEASED, recording_of, reports_of, write_journal
 from tests.exporters.daemon import Daemon
-from tests.exporters.served import Server, serving, status
+from tests.exporters.served import Server, status
 from tests.exporters.test_metrics import everything
 
 Golden = Callable[[str, str], None]
 PAGES = ("incident", "dual-stack", "docker-silent", "devices-storm", "every-state", "foreign-names", "dark", "range-v6")
 """The nodes with a golden page, and all metrics: they are large."""
 SCANS = (("scan",), ("scan", "-v"), ("scan", "-o", "wide"), ("scan", "-o", "name"), ("scan", "--map"))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    state = tmp_path_factory.mktemp("state")
-    write_journal(state)
-    with serving(state) as served:
-        yield served
 
 
 def sections(parts: Mapping[str, str]) -> str:
@@ -97,12 +89,9 @@ def shown(server: Server, report: Report) -> str:
     return re.sub(r"\S*/torn.json", "torn.json", text)
 
 
-def test_all_metrics_look_as_they_did(golden: Golden) -> None:
+def test_cleanups_and_all_metrics_look_as_they_did(golden: Golden, server: Server) -> None:
+    """Cleanups as text, as a document, on the page and in the log."""
     golden("metrics.txt", metrics(everything(), whole=True))
-
-
-def test_cleanups_look_as_they_did(golden: Golden, server: Server) -> None:
-    """As text, as a document, on the page and in the log."""
     texts, documents = {}, []
     for head, cleaning in CLEANINGS.items():
         report = replace(scanned(node(LOST)), cleaning=cleaning)

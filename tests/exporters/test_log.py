@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 
-from agent.checks import engine
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Severity, SkippedCheck
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
@@ -14,7 +13,7 @@ from agent.model.report import Report
 from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Snapshot, Unavailable
 from agent.model.watches import Evidence
 from tests import builders as b
-from tests.builders import node, without
+from tests.builders import node, scanned, without
 from tests.exporters import cleanings as c
 from tests.exporters.built import LOST
 from tests.exporters.cleanings import cleaning, refused, released
@@ -131,7 +130,7 @@ def test_a_life_is_logged_as_it_was(golden: Golden) -> None:
     for life, steps in LIVES.items():
         daemon = Daemon()
         texts += [written(f"{life}: {what}", daemon.sync(snapshot)) for what, snapshot in steps]
-    daemon, report = Daemon(), leaking()
+    daemon, report = Daemon(), scanned(node(LOST))
     texts.append(written("cleanup: a leak is found", daemon.export(report)))
     texts += [written(f"cleanup: {what}", daemon.export(replace(report, cleaning=done))) for what, done in CLEANUPS]
     daemon = Daemon()
@@ -143,12 +142,6 @@ def written(head: str, daemon: Daemon) -> str:
     lines = "".join(f"{json.dumps(line)}\n" for line in daemon.lines)
     assert bool(lines) is not head.endswith("nothing"), head
     return f"===== {head}\n{lines}"
-
-
-def leaking() -> Report:
-    _, memory = engine.run(node(LOST), None, grace=b.GRACE, confirm_after=timedelta(0))
-    report, _ = engine.run(node(LOST), memory, grace=b.GRACE, confirm_after=timedelta(0))
-    return report
 
 
 def test_a_finding_that_becomes_worse_is_logged_again() -> None:

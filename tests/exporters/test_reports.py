@@ -46,27 +46,20 @@ HALTED = cleaning(halted="released container 950b reappeared")
 FAILED = replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "KeyError", broken=True),))
 
 
-def first_sync() -> Report:
-    """A full range that only one snapshot has shown."""
-    full = node(*(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 255)))
-    return engine.run(full, None, grace=GRACE, confirm_after=timedelta(0))[0]
-
-
-def registered(severity: Severity) -> Report:
-    return report_with(Finding("unregistered_node", "n", "m", severity))
-
-
 def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_not_read() -> None:
     leak_of_one = "Warning: 1 leaked pod address on worker-1"
     halted = f"Critical: cleanup halted: {HALTED.halted}"
     volume = Finding("detached_volume", "v", "m", Severity.CRITICAL)
     full = "Critical: only 251 free pod addresses left (0 of 253 leaked)"
+    taken = node(*(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 255)))
+    first_sync, _ = engine.run(taken, None, grace=GRACE, confirm_after=timedelta(0))
+    registered = {one: report_with(Finding("unregistered_node", "n", "m", one)) for one in Severity}
     unregistered = "this node is not registered correctly"
     deleted = f"Critical: {unregistered}: the cluster-autoscaler may delete the instance"
     for report, state, headline in (
         (scanned(node()), "ok", "OK: no findings"),
         (scanned(node(LOST)), "findings", leak_of_one),
-        (first_sync(), "ok", "Unconfirmed: no free pod addresses (0 of 253 leaked)"),
+        (first_sync, "ok", "Unconfirmed: no free pod addresses (0 of 253 leaked)"),
         (scanned(dark_node()), "incomplete", "Incomplete: 16 of 16 checks could not run: it gave no word"),
         (scanned(without(node(), "node")), "incomplete", "Incomplete: 5 of 16 checks could not run: it gave no word"),
         (FAILED, "incomplete", "Incomplete: 1 of 16 checks could not run: shared_ip: KeyError"),
@@ -77,9 +70,9 @@ def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_n
         # The severity comes before the kind, and the kind before the number.
         (report_with(SHARED, volume), "findings", "Critical: 1 volume missing from the node's volumesAttached"),
         (report_with(leak(1), leak(2), SHARED), "findings", "Warning: 1 pod address in use by two pods"),
-        (registered(Severity.INFO), "ok", "OK: 1 informational finding"),
-        (registered(Severity.WARNING), "findings", f"Warning: {unregistered}"),
-        (registered(Severity.CRITICAL), "findings", deleted),
+        (registered[Severity.INFO], "ok", "OK: 1 informational finding"),
+        (registered[Severity.WARNING], "findings", f"Warning: {unregistered}"),
+        (registered[Severity.CRITICAL], "findings", deleted),
     ):  # fmt: skip
         tree = json.loads(json.dumps(status(report), allow_nan=False))
         assert (tree["state"], tree["headline"]) == (state, headline)
@@ -87,16 +80,6 @@ def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_n
         assert status(report, alive=False)["state"] == "stalled"
     stalled = "Incomplete: the nodeleak agent is up but has stopped scanning"
     assert status(scanned(node()), alive=False)["headline"] == stalled
-
-
-def test_without_data_nothing_is_zero() -> None:
-    tree = document(dark_node())
-    (network,) = tree["networks"]
-    assert {value for key, value in network.items() if key != "name"} == {None}
-    assert (tree["reservations"], tree["device_plugins"]) == ([], None)
-    assert status(scanned(dark_node()))["networks"] == [
-        {"name": "kubenet", "usable": None, "free": None, "leaked": None, "unknown": None}
-    ]
 
 
 def test_only_the_commands_that_work_here_are_printed() -> None:
@@ -111,8 +94,6 @@ def test_only_the_commands_that_work_here_are_printed() -> None:
         text = nodeleak("scan", "--recording=-", given=recording, **environment).out
         assert [line.strip() for line in text.splitlines() if "--apply" in line] == [command]
 
-
-# More leaks than have a finding each
 
 MANY = [reservation(f"10.245.{number >> 8}.{number & 255}", f"{number:064x}") for number in range(550)]
 MOST, EVERY = 512, len(MANY)
@@ -155,9 +136,7 @@ def test_the_log_opens_what_is_listed_and_closes_only_what_is_gone() -> None:
     found = {"detector": "leaked_reservation", "severity": "warning", "phase": "confirmed"}
     assert daemon.get("findings", **found) == daemon.get("reservations", network="kubenet", state="leaked") == EVERY - 2
     assert daemon.get("leaks_confirmed_total", network="kubenet", cause="kubelet_restart") == EVERY
-
-
-def test_the_log_does_not_close_what_still_leaks() -> None:
+    # Nor does it close what still leaks.
     daemon, empty = Daemon(), [empty_file(f"10.244.9.{number}") for number in range(5)]
     for _ in range(3):
         events_of(daemon, leaking(*MANY, *empty))

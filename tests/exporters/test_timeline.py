@@ -32,13 +32,9 @@ def rejected(at: datetime | None, *, by_api: bool = False) -> Pod:
     return replace(pod, rejection=replace(pod.rejection, at=at, by_api=by_api))
 
 
-def test_a_rejection_without_a_time_is_only_counted() -> None:
-    timeline = timeline_of(node(rejected(None)))
-    assert timeline["undated_rejections"] == 1
-    assert "rejected" not in {event["what"] for event in timeline["events"]}
-
-
-def test_only_times_of_the_api_server_are_converted_to_the_nodes_clock() -> None:
+def test_only_times_of_the_api_server_are_converted_to_the_nodes_clock_and_without_one_a_rejection_is_counted() -> None:
+    assert timeline_of(node(rejected(None)))["undated_rejections"] == 1
+    assert events(node(rejected(None)), "rejected") == []
     for pod, expected in (
         (rejected(NOW - HOUR, by_api=True), "2026-03-26T18:59:00.000Z"),
         (rejected(NOW - HOUR), "2026-03-26T19:00:00.000Z"),

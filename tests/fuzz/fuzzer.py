@@ -11,7 +11,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -72,12 +72,13 @@ class Fuzzer:
     def check_cost(self, parse: Parse, content: bytes) -> None:
         """Check the time and the memory that a content takes as well."""
         for each in expanded(content, in_thread=self.in_thread):
-            spent = _timed(lambda each=each: self._read(parse, each))  # type: ignore[misc]
+            read = partial(self._read, parse, each)
+            spent = _timed(read)
             if spent > _MOST_TIME * _reference():  # perhaps the garbage collector, or the machine
-                spent = min(spent, *(_timed(lambda each=each: self._read(parse, each)) for _ in range(2)))  # type: ignore[misc]
+                spent = min(spent, *(_timed(read) for _ in range(2)))
             assert spent <= _MOST_TIME * _reference(), f"{spent:.2f} s for {len(each)} bytes"
             if crc32(each) % _MEASURED == 0:
-                peak = _peak(lambda each=each: self._read(parse, each))  # type: ignore[misc]
+                peak = _peak(read)
                 assert peak <= _MOST_BYTES + _BYTES_PER_BYTE * len(each), f"{peak} bytes for {len(each)}"
 
     def _read(self, parse: Parse, content: bytes) -> None:

@@ -9,6 +9,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import getitem
 from typing import Any, Final
 
 from hypothesis import strategies as st
@@ -72,9 +74,6 @@ def _deepest() -> int:
     return low
 
 
-# JSON: values replaced, removed, and repeated.
-
-
 @st.composite
 def _json_mutated(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
     tree = json.loads(draw(st.sampled_from(seeds)))
@@ -84,7 +83,7 @@ def _json_mutated(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
         path = draw(st.sampled_from(paths))
         key = f"\u241f{number}\u241f"
         raw[json.dumps(key)] = draw(st.sampled_from(_VALUES))
-        tree = _changed(tree, path, draw(st.sampled_from(_CHANGES)), key)
+        tree = _changed(tree, path, draw(st.sampled_from(("replace", "replace", "replace", "remove", "repeat"))), key)
     text = json.dumps(tree, separators=draw(st.sampled_from([(",", ":"), (", ", ": ")])))
     for placeholder, value in raw.items():
         text = text.replace(placeholder, value)
@@ -98,36 +97,21 @@ def _paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from _paths(part, (*path, key))
 
 
-def _changed(tree: Any, path: tuple[Any, ...], change: Callable[[Any, Any, str], None], key: str) -> Any:
+def _changed(tree: Any, path: tuple[Any, ...], change: str, key: str) -> Any:
+    """Change a value; to repeat: a list gets its item once more, an object the same value under another name."""
     if not path:
         return key
-    above = tree
-    for one in path[:-1]:
-        above = above[one]
-    change(above, path[-1], key)
-    return tree
-
-
-def _replace(above: Any, at: Any, key: str) -> None:
-    above[at] = key
-
-
-def _remove(above: Any, at: Any, _key: str) -> None:
-    del above[at]
-
-
-def _repeat(above: Any, at: Any, key: str) -> None:
-    """A list gets its item once more, an object the same value under another name."""
-    if isinstance(above, list):
+    *way, at = path
+    above = reduce(getitem, way, tree)
+    if change == "remove":
+        del above[at]
+    elif change == "replace":
+        above[at] = key
+    elif isinstance(above, list):
         above.insert(at, above[at])
     else:
         above[key] = above[at]
-
-
-_CHANGES: Final = (_replace, _replace, _replace, _remove, _repeat)
-
-
-# Bytes: whatever they mean.
+    return tree
 
 
 @st.composite

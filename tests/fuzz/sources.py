@@ -77,9 +77,6 @@ def _read(sources: Sources, *names: str) -> None:
     assert loads(dumps(recording)) == recording
 
 
-# Files
-
-
 def _file(
     name: str,
     path: str,
@@ -172,9 +169,6 @@ _FILES: Final = (
 )
 
 
-# The container runtime
-
-
 def _docker(fuzzed: str, answer: Callable[[bytes], bytes] = http) -> Opening:
     """Return the opening of a docker whose answer to a path has the content. `answer`: makes the response of it."""
 
@@ -215,8 +209,7 @@ def _containerd(method: str, answer: Callable[[Call, bytes], None] = Call.answer
 
 
 def _with_networks(call: Call, content: bytes) -> None:
-    status = cri.PROTO["Status"](info={"cniconfig": content.decode(errors="replace")})
-    call.answer(status.SerializeToString())
+    call.answer(cri.PROTO["Status"](info={"cniconfig": content.decode(errors="replace")}).SerializeToString())
 
 
 def _with_plugin(call: Call, content: bytes) -> None:
@@ -249,8 +242,6 @@ _RUNTIMES: Final = (
     Fuzzer("containerd-namespaces", _containerd("/containerd.services.namespaces.v1.Namespaces/List"), as_json=False),
 )
 
-
-# The API server
 
 _NODES: Final = '{"items":[{"metadata":{"name":"worker-2"},"spec":{"providerID":"fake:///worker-2"}}]}'
 _NOTHING: Final = '{"metadata":{"resourceVersion":"5"},"items":[]}'
@@ -315,10 +306,6 @@ def _at(path: str) -> _Response:
     return answer
 
 
-def _as_response(_: Request, content: _Content) -> bytes:
-    return content()
-
-
 def _as_object(request: Request, content: _Content) -> bytes:
     """The content has the objects by their paths."""
     try:
@@ -350,8 +337,8 @@ _API: Final = (
     Fuzzer("autoscaler-status", _api(_as_status, "autoscaler"), as_json=False),
     Fuzzer("server-version", _api(_at("/version"), "pods")),
     Fuzzer("server-date", _api(_as_date, "pods"), as_json=False),
-    Fuzzer("api-answer", _api(_as_response, "pods"), as_json=False),
-    Fuzzer("api-watch", _watch("pods", _as_response), as_json=False),
+    Fuzzer("api-answer", _api(lambda _, content: content(), "pods"), as_json=False),
+    Fuzzer("api-watch", _watch("pods", lambda _, content: content()), as_json=False),
 )
 
 

@@ -44,28 +44,21 @@ def adding(world: World, index: int) -> Iterator[Move]:
     """host-local's part of ADD: one address of each family, each under its lock."""
     sandbox = world.sandboxes[index]
     if sandbox.setup == "started" and not world.lock:
-        yield _add(world, index, sandbox)
+        family = (sandbox.families or world.families)[len(sandbox.ips)]
+        if free := [ip for ip in family if world.file(ip, sandbox.network) is None]:
+            locked = made(world, free[0], "", sandbox.network)._replace(lock=sandbox.id)
+            writing = changed(locked, index, setup="writing", ips=(*sandbox.ips, free[0]))
+            yield f"{sandbox.pod}: ADD locks and creates {free[0]}", writing
+        else:
+            failed = changed(without_sandbox(world, sandbox.id), index, setup="failed", ips=())
+            yield f"{sandbox.pod}: ADD fails, the range is full", failed
     elif sandbox.setup == "writing":
         more = len(sandbox.ips) < len(sandbox.families or world.families)
-        written = changed(_write(world, sandbox), index, setup="started" if more else "reserved")
-        yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", written._replace(lock="")
-
-
-def _add(world: World, index: int, sandbox: Sandbox) -> Move:
-    family = (sandbox.families or world.families)[len(sandbox.ips)]
-    free = [ip for ip in family if world.file(ip, sandbox.network) is None]
-    if not free:
-        failed = changed(without_sandbox(world, sandbox.id), index, setup="failed", ips=())
-        return f"{sandbox.pod}: ADD fails, the range is full", failed
-    locked = made(world, free[0], "", sandbox.network)._replace(lock=sandbox.id)
-    writing = changed(locked, index, setup="writing", ips=(*sandbox.ips, free[0]))
-    return f"{sandbox.pod}: ADD locks and creates {free[0]}", writing
-
-
-def _write(world: World, sandbox: Sandbox) -> World:
-    created = world.file(sandbox.ips[-1], sandbox.network)
-    files = (file._replace(content=sandbox.id) if file == created else file for file in world.files)
-    return world._replace(files=tuple(sorted(files)))
+        created = world.file(sandbox.ips[-1], sandbox.network)
+        files = (file._replace(content=sandbox.id) if file == created else file for file in world.files)
+        written = world._replace(files=tuple(sorted(files)), lock="")
+        after = changed(written, index, setup="started" if more else "reserved")
+        yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", after
 
 
 def host_local_dies(world: World) -> Iterator[Move]:
@@ -82,7 +75,9 @@ def tearing_down(world: World) -> Iterator[Move]:
         if not sandbox.known or not (sandbox.orphaned or sandbox.setup in {"ready", "failed", "killed"}):
             continue
         match sandbox.teardown:
-            case "" if _to_be_torn_down(sandbox):
+            case "" if (
+                sandbox.leaves or sandbox.setup != "ready" or not sandbox.listed or sandbox.container == "exited"
+            ):
                 if not world.ready:
                     untorn = changed(world, index, teardown="untorn")
                     yield f"{sandbox.pod}: no DEL, the kubelet has no pod CIDR", untorn
@@ -112,10 +107,6 @@ def other_runtime(world: World) -> Iterator[Move]:
             yield f"{sandbox.pod}: DEL by containerd, and its end", ended
     if world.may(MIGRATION):
         yield MIGRATION, spent(world, MIGRATION)._replace(runtime=OTHER, kubelet_started=world.clock)
-
-
-def _to_be_torn_down(sandbox: Sandbox) -> bool:
-    return sandbox.leaves or sandbox.setup != "ready" or not sandbox.listed or sandbox.container == "exited"
 
 
 def _stop(world: World, index: int, sandbox: Sandbox) -> Move:
@@ -228,19 +219,6 @@ def time_passes(world: World) -> Iterator[Move]:
             yield rare, spent(world, rare)._replace(clock=world.clock + clock, jumped=world.jumped + jumped)
 
 
-ALL_ACTORS: tuple[Actor, ...] = (
-    setting_up,
-    tearing_down,
-    other_runtime,
-    host_local_dies,
-    kubelet_restarts,
-    operator_removes,
-    runtime_is_wiped,
-    namespaces_are_unmounted,
-    late_del,
-    docker_forgets,
-    time_passes,
-)
 RARE: Final[dict[Actor, frozenset[str]]] = {
     host_local_dies: frozenset({"host-local dies"}),
     kubelet_restarts: frozenset({"kubelet restarts"}),
@@ -252,6 +230,7 @@ RARE: Final[dict[Actor, frozenset[str]]] = {
     time_passes: frozenset({"ten minutes pass", "the wall clock is set forward", "the wall clock is set back"}),
 }
 """Actors that do nothing unless one of these events may still happen."""
+ALL_ACTORS: Final[tuple[Actor, ...]] = (setting_up, tearing_down, other_runtime, *RARE)
 
 
 def moving(actors: tuple[Actor, ...], start: World) -> tuple[Actor, ...]:

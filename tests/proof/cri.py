@@ -9,17 +9,8 @@ from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import Final
 
-from tests.proof.actors import (
-    KILL,
-    RARE,
-    Actor,
-    Move,
-    adding,
-    host_local_dies,
-    namespaces_are_unmounted,
-    runtime_is_wiped,
-    time_passes,
-)
+from tests.proof import actors
+from tests.proof.actors import KILL, RARE, Actor, Move, adding
 from tests.proof.world import Pinned, Sandbox, World, changed, spent, without
 
 DEADLINE: Final = "the deadline of ADD passes"
@@ -36,7 +27,10 @@ def setting_up(world: World) -> Iterator[Move]:
             case "started" | "writing":
                 yield from adding(world, index)
             case "reserved" if sandbox.orphaned:
-                yield _configured_late(world, index, sandbox)
+                # Nobody waits for it: its address stays in the namespace if that stays mounted.
+                ended = changed(world, index, setup="killed" if sandbox.mounted else "failed")
+                held = map(Pinned, sandbox.ips if sandbox.mounted else ())
+                yield f"{sandbox.pod}: ADD ends, and nobody waits", ended._replace(pinned=(*world.pinned, *held))
             case "reserved":
                 configured = changed(world, index, setup="configured", configured=sandbox.ips)
                 yield f"{sandbox.pod}: ADD configures {', '.join(sandbox.ips)}", configured
@@ -47,14 +41,6 @@ def setting_up(world: World) -> Iterator[Move]:
                 pass
 
 
-def _configured_late(world: World, index: int, sandbox: Sandbox) -> Move:
-    """An ADD that nobody waits for: its address stays in the namespace if that stays mounted."""
-    ended = changed(world, index, setup="killed" if sandbox.mounted else "failed")
-    if sandbox.mounted:
-        ended = ended._replace(pinned=(*world.pinned, *map(Pinned, sandbox.ips)))
-    return f"{sandbox.pod}: ADD ends, and nobody waits for it", ended
-
-
 def tearing_down(world: World) -> Iterator[Move]:
     """StopPodSandbox and RemovePodSandbox, and the same after an ADD that failed."""
     for index, sandbox in enumerate(world.sandboxes):
@@ -63,31 +49,22 @@ def tearing_down(world: World) -> Iterator[Move]:
                 stopped = changed(world, index, teardown="stopped", container="exited", configured=())
                 yield f"{sandbox.pod}: its processes are stopped", stopped
                 yield from _del(world, index, sandbox)
-            case "" if _without_pause(sandbox):
-                if _without_result(sandbox):
-                    yield f"{sandbox.pod}: no DEL, and its record is removed", _forgotten(world, index)
+            case "" if (killed := sandbox.orphaned or sandbox.setup == "killed") or sandbox.setup == "failed":
+                # Killed during ADD, it has no result of it, and many versions skip DEL then: this is a leak.
+                if killed and sandbox.mounted:
+                    yield (
+                        f"{sandbox.pod}: no DEL, and its record is removed",
+                        changed(world, index, teardown="gone", record=False),
+                    )
                 yield from _del(world, index, sandbox)
             case "stopped":
                 yield from _del(world, index, sandbox)
             case "torn" if sandbox.container:
                 yield f"{sandbox.pod}: it leaves the list", changed(world, index, container="")
             case "torn":
-                yield f"{sandbox.pod}: its record is removed", _forgotten(world, index)
+                yield f"{sandbox.pod}: its record is removed", changed(world, index, teardown="gone", record=False)
             case _:
                 pass
-
-
-def _without_pause(sandbox: Sandbox) -> bool:
-    return sandbox.orphaned or sandbox.setup in {"failed", "killed"}
-
-
-def _without_result(sandbox: Sandbox) -> bool:
-    """A runtime that was killed during ADD has no result of it, and many versions skip DEL then. This is a leak."""
-    return sandbox.mounted and (sandbox.orphaned or sandbox.setup == "killed")
-
-
-def _forgotten(world: World, index: int) -> World:
-    return changed(world, index, teardown="gone", record=False)
 
 
 def _del(world: World, index: int, sandbox: Sandbox) -> Iterator[Move]:
@@ -122,18 +99,13 @@ def runtime_is_killed(world: World) -> Iterator[Move]:
     for index, sandbox in enumerate(world.sandboxes):
         if sandbox.setup in {"started", "writing", "reserved", "configured"} and not sandbox.orphaned:
             after = _killed(after, index, sandbox)
-    for not_loaded in _some_of(after):
+    there = [index for index, sandbox in enumerate(after.sandboxes) if sandbox.setup == "ready" and sandbox.listed]
+    for not_loaded in chain.from_iterable(combinations(there, many) for many in range(len(there) + 1)):
         loaded = after
         for index in not_loaded:
             loaded = changed(loaded, index, hidden=True)
         names = ", ".join(world.sandboxes[index].pod for index in not_loaded)
         yield f"{KILL} and starts again{f', without {names}' if names else ''}", loaded
-
-
-def _some_of(world: World) -> Iterator[tuple[int, ...]]:
-    """All, some or none of the sandboxes that run."""
-    there = [index for index, sandbox in enumerate(world.sandboxes) if sandbox.setup == "ready" and sandbox.listed]
-    return chain.from_iterable(combinations(there, many) for many in range(len(there) + 1))
 
 
 def _killed(world: World, index: int, sandbox: Sandbox) -> World:
@@ -152,9 +124,9 @@ CRI_ACTORS: Final[tuple[Actor, ...]] = (
     tearing_down,
     deadline_passes,
     runtime_is_killed,
-    host_local_dies,
-    runtime_is_wiped,
-    namespaces_are_unmounted,
-    time_passes,
+    actors.host_local_dies,
+    actors.runtime_is_wiped,
+    actors.namespaces_are_unmounted,
+    actors.time_passes,
 )
 RARE.update({deadline_passes: frozenset({DEADLINE}), runtime_is_killed: frozenset({KILL})})

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.proof.actors import ALL_ACTORS, Actor, moving
 from tests.proof.laws import LAWS, Law, clean, whole
@@ -98,7 +99,11 @@ class Explorer:
 
     def explore(self) -> Explored:
         """Visit every state. Raises Counterexample."""
-        start = self._start()
+        node, positions = self._node(self._scenario.start), (0,) * self._scenario.cleaners
+        for _ in range(self._scenario.begun):
+            ((_, node, position),) = self._operations(node, 0, positions[0])
+            positions = _placed(positions, 0, position)
+        start = node, positions
         reached_from: dict[State, tuple[State | None, Label]] = {start: (None, "")}
         frontier, moves = [start], 0
         while frontier:
@@ -115,14 +120,8 @@ class Explorer:
                         raise Counterexample(wrong, _steps(reached_from, after))
                     following.append(after)
             frontier = following
-        return Explored(
-            len(reached_from),
-            moves,
-            sum(map(len, {*self._trees})),
-            self._removals,
-            len(self._recovered),
-            self._tree.halted,
-        )
+        read, recoveries = sum(map(len, {*self._trees})), len(self._recovered)
+        return Explored(len(reached_from), moves, read, self._removals, recoveries, self._tree.halted)
 
     def moves(self, state: State) -> Iterator[tuple[Label, State]]:
         node, positions = state
@@ -135,8 +134,11 @@ class Explorer:
                 self._removals += label[1][0] == "remove"
                 yield label, (moved, _placed(positions, index, after))
             if position > 0 and node.world.may("the cleaner is killed"):
-                killed = self._node(_killed(node.world, _who(index)))
-                yield f"{_who(index)} is killed", (killed, _placed(positions, index, 0))
+                # The kernel releases its locks, and the next cleaner starts from the beginning.
+                who = _who(index)
+                held: dict[str, Any] = {name: "" for name in ("lock", "exclusive") if getattr(node.world, name) == who}
+                killed = self._node(spent(node.world, "the cleaner is killed")._replace(**held))
+                yield f"{who} is killed", (killed, _placed(positions, index, 0))
 
     def _node(self, world: World) -> Node:
         if world not in self._nodes:
@@ -166,38 +168,23 @@ class Explorer:
             position = tree.after(position, answer)
         return world, position
 
-    def _start(self) -> State:
-        node, positions = self._node(self._scenario.start), (0,) * self._scenario.cleaners
-        for _ in range(self._scenario.begun):
-            ((_, node, position),) = self._operations(node, 0, positions[0])
-            positions = _placed(positions, 0, position)
-        return node, positions
-
     def _wrong(self, world: World) -> str:
         return next(filter(None, (law(world) for law in self._scenario.laws)), "")
 
     def _check_recovery(self, state: State) -> str:
         """Stop everything else, run one cleaner to its end, and check the result."""
         node, positions = state
-        if (
-            not self._scenario.check_recovery
-            or node.world.lock
-            or node.world.exclusive
-            or any(position > 0 for position in positions)
-        ):
+        busy = node.world.lock or node.world.exclusive or any(position > 0 for position in positions)
+        if busy or not self._scenario.check_recovery:
             return ""
         before = node.world._replace(left=())
         if before not in self._recovered:
-            after = self._run_to_end(before)
+            after, position = before, 0
+            while (question := self._tree.question(position)) is not None:
+                answer, after = next(perform(question, after, _who(0)))
+                position = self._tree.after(position, answer)
             self._recovered[before] = whole(after) or clean(before, after) or self._wrong(after)
         return self._recovered[before]
-
-    def _run_to_end(self, world: World) -> World:
-        position = 0
-        while (question := self._tree.question(position)) is not None:
-            answer, world = next(perform(question, world, _who(0)))
-            position = self._tree.after(position, answer)
-        return world
 
 
 def _who(index: int) -> str:
@@ -206,14 +193,6 @@ def _who(index: int) -> str:
 
 def _placed(positions: tuple[int, ...], index: int, position: int) -> tuple[int, ...]:
     return (*positions[:index], position, *positions[index + 1 :])
-
-
-def _killed(world: World, who: str) -> World:
-    """The kernel releases its locks. The next cleaner starts from the beginning."""
-    world = world._replace(
-        lock="" if world.lock == who else world.lock, exclusive="" if world.exclusive == who else world.exclusive
-    )
-    return spent(world, "the cleaner is killed")
 
 
 def _describe(label: Label) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 
-from agent.cleanup.journal import Entry
 from agent.model.release import Verdict
 from tests.proof.world import Sandbox, World, unowned
 
@@ -85,19 +84,10 @@ def whole(world: World) -> str:
     for entry in world.journal:
         if entry.unfinished:
             return f"entry {entry.name} is unfinished"
-        if wrong := _partly_released(world, entry):
-            return wrong
+        mine = {file.ip for file in world.files if entry.container_id and file.content == entry.container_id}
+        if mine and any(world.file(image.name) is None for image in entry.reservations if image.name not in mine):
+            return f"the sandbox {entry.container_id[:2]} is partly released"
     return ""
-
-
-def _partly_released(world: World, entry: Entry) -> str:
-    mine = {file.ip for file in world.files if entry.container_id and file.content == entry.container_id}
-    names = {image.name for image in entry.reservations}
-    if not mine or names <= mine:
-        return ""
-    if all(world.file(name) is not None for name in names - mine):
-        return ""
-    return f"the sandbox {entry.container_id[:2]} is partly released"
 
 
 def clean(before: World, after: World) -> str:

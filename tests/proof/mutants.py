@@ -4,7 +4,7 @@ Guards are removed from `guards.GUARDS` itself, for the duration of a test. Othe
 that answers instead of the node in memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -12,11 +12,7 @@ from typing import Any
 
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry, FileImage, Journal
-from agent.model.snapshot import (
-    Address,
-    Known,
-    Unavailable,
-)
+from agent.model.snapshot import Address, Known, Unavailable
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
 
 
@@ -65,19 +61,34 @@ MOUNTS_NOT_LISTED = always(mounted_namespaces=())
 WITHOUT_LOCK = always(lock=True, unlock=None)
 
 
-class RuntimeIgnored(InMemory):
-    """Does not see what the kubelet names as its runtime."""
-
-    def processes(self) -> Any:
-        return replace(super().processes(), runtime=None)
+class Unnoticed(Journal):
+    def active_since(self, before: Journal) -> frozenset[str]:  # noqa: ARG002 (that is what is wrong with it)
+        return frozenset()
 
 
-class DirectoryIgnored(InMemory):
-    """Reads a missing checkpoint directory as an empty one."""
+def changing(of: type[Any], name: str, change: Callable[[Any], Any]) -> type[Any]:
+    """Return a node or a journal one of whose answers is changed."""
+    return type("Changing", (of,), {name: lambda self: change(getattr(of, name)(self))})
 
-    def checkpoints(self) -> Any:
-        found = super().checkpoints()
-        return () if isinstance(found, Unavailable) else found
+
+RUNTIME_IGNORED = changing(InMemory, "processes", lambda found: replace(found, runtime=None))
+"""Does not see what the kubelet names as its runtime."""
+DIRECTORY_IGNORED = changing(InMemory, "checkpoints", lambda found: () if isinstance(found, Unavailable) else found)
+"""Reads a missing checkpoint directory as an empty one."""
+PODS_IGNORED = changing(
+    InMemory,
+    "pods",
+    lambda found: Known(tuple(replace(pod, ips=()) for pod in found.value)) if isinstance(found, Known) else found,
+)
+NOT_RECOVERED = changing(
+    InMemoryJournal, "read", lambda journal: Journal(tuple(entry for entry in journal.entries if not entry.unfinished))
+)
+"""Does not see unfinished entries."""
+ACTIVITY_IGNORED = changing(InMemoryJournal, "read", lambda journal: Unnoticed(journal.entries))
+"""Does not see what others have done since the snapshot."""
+NOT_JOURNALED = type("NotJournaled", (InMemoryJournal,), dict.fromkeys(("begin", "update"), lambda *_: None))
+FORGETFUL = type("Forgetful", (InMemoryJournal,), {"begin": lambda self, entry, _: self._ask("begin_anyway", entry)})
+"""Drops the oldest entry for another one."""
 
 
 class NamespacesSharedByReleases(InMemory):
@@ -89,12 +100,6 @@ class NamespacesSharedByReleases(InMemory):
         if self._ips is None:
             self._ips = frozenset(address.ip for address in self._ask("addresses"))
         return "process 7 (pause)" if self._ips.intersection(ips) else ""
-
-
-class PodsIgnored(InMemory):
-    def pods(self) -> Any:
-        pods = super().pods()
-        return Known(tuple(replace(pod, ips=()) for pod in pods.value)) if isinstance(pods, Known) else pods
 
 
 class ReadOnce(InMemory):
@@ -110,13 +115,6 @@ class ReadOnce(InMemory):
         return self._first[name]
 
 
-class NotJournaled(InMemoryJournal):
-    """Writes no journal."""
-
-    def begin(self, entry: Entry, evidence: Sequence[str]) -> None: ...
-    def update(self, entry: Entry, at: datetime) -> None: ...
-
-
 class RestoredAtOnce(InMemoryJournal):
     """Records a restoration when it begins, and not when it ends."""
 
@@ -127,37 +125,10 @@ class RestoredAtOnce(InMemoryJournal):
             super().update(entry, at)
 
 
-class Forgetful(InMemoryJournal):
-    """Drops the oldest entry for another one."""
-
-    def begin(self, entry: Entry, _evidence: Sequence[str]) -> None:
-        self._ask("begin_anyway", entry)
-
-
-class Unnoticed(Journal):
-    def active_since(self, before: Journal) -> frozenset[str]:  # noqa: ARG002 (that is what is wrong with it)
-        return frozenset()
-
-
-class ActivityIgnored(InMemoryJournal):
-    """Does not see what others have done since the snapshot."""
-
-    def read(self) -> Journal:
-        return Unnoticed(super().read().entries)
-
-
 class NotExclusive(InMemoryJournal):
     @contextmanager
     def exclusive(self, _seconds: float) -> Iterator[None]:
         yield
-
-
-class NotRecovered(InMemoryJournal):
-    """Does not see unfinished entries."""
-
-    def read(self) -> Journal:
-        journal = super().read()
-        return replace(journal, entries=tuple(entry for entry in journal.entries if not entry.unfinished))
 
 
 def made_of(*changes: type[InMemory | InMemoryJournal]) -> Assembly:

@@ -1,7 +1,4 @@
-"""The operations of a cleaner on the node: one function each, which yields an answer and the world after it.
-
-An operation with several possible results, such as taking a lock, yields several answers.
-"""
+"""The operations of a cleaner on the node: each has an answer and a world after it, and may fail as well."""
 
 from collections.abc import Callable, Hashable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -30,8 +27,7 @@ UPTIME: Final = timedelta(days=30)
 Question = tuple[Any, ...]
 """The name of the operation and its arguments."""
 Answer = Hashable
-Answers = Iterator[tuple[Answer, World]]
-
+Done = tuple[Answer, World]
 
 MISSING: Final = FileNotFoundError(2, "No such file or directory")
 TAKEN: Final = FileExistsError(17, "File exists")
@@ -44,45 +40,34 @@ UNAVAILABILITY: Final = "a source is unavailable"
 FAILURE: Final = "the disk fails"
 
 
-def perform(question: Question, world: World, who: str) -> Answers:
+def perform(question: Question, world: World, who: str) -> Iterator[Done]:
     """Do one operation."""
     name, *of = question
-    yield from _OPERATIONS[name](world, who, *of)
+    done = (_READINGS[name](world, *of), world) if name in _READINGS else _CHANGES[name](world, who, *of)
+    yield done
     if name in _MAY_BE_UNAVAILABLE and world.may(UNAVAILABILITY):
         yield UNANSWERED, spent(world, UNAVAILABILITY)
     if name in _MAY_FAIL and world.may(FAILURE):
         yield BROKEN, spent(world, FAILURE)
         if name in _MAY_BE_LATE:
-            yield from ((BROKEN, spent(after, FAILURE)) for _, after in _OPERATIONS[name](world, who, *of))
+            yield BROKEN, spent(done[1], FAILURE)
 
 
 _MAY_FAIL: Final = {"begin", "update", "remove", "put_back"}
 _MAY_BE_LATE: Final = {"begin", "update"}
 """A disk that hangs: the write counts as failed, and is done."""
-_MAY_BE_UNAVAILABLE: Final = {
-    "checkpoints",
-    "containers",
-    "records",
-    "named_namespaces",
-    "processes",
-    "addresses",
-    *("has_container", "has_record", "has_checkpoint", "holder_of", "is_mounted", "probe"),
-}
+_RECHECK: Final = {"has_container", "has_record", "has_checkpoint", "holder_of", "is_mounted", "probe"}
+_MAY_BE_UNAVAILABLE: Final = _RECHECK | {
+    "checkpoints", "containers", "records", "named_namespaces", "processes", "addresses",
+}  # fmt: skip
 
 
-def moment(world: World, _who: str) -> Answers:
-    yield Moment(START + timedelta(seconds=world.clock + world.jumped), UPTIME + timedelta(seconds=world.clock)), world
+# What the readings return. Equal parts of worlds have one and the same answer.
 
 
-def wait(world: World, _who: str, seconds: float) -> Answers:
-    yield None, world._replace(clock=world.clock + int(seconds))
-
-
-# What a snapshot reads.
-
-
-def reservations(world: World, _who: str, networks: tuple[str, ...]) -> Answers:
-    yield _stores(world.files, networks), world
+@cache
+def _moment(clock: int, jumped: int) -> Moment:
+    return Moment(START + timedelta(seconds=clock + jumped), UPTIME + timedelta(seconds=clock))
 
 
 @cache
@@ -99,9 +84,8 @@ def _reservation(file: File) -> Reservation:
 
 @cache
 def image(file: File) -> FileImage:
-    return FileImage(
-        RESERVATION, file.network, file.ip, _bytes(file.content), 0o600, 0, 0, file.inode, _nanoseconds(file.mtime)
-    )  # fmt: skip
+    content, mtime_ns = _bytes(file.content), _nanoseconds(file.mtime)
+    return FileImage(RESERVATION, file.network, file.ip, content, 0o600, 0, 0, file.inode, mtime_ns)
 
 
 def _bytes(content: str) -> bytes:
@@ -112,19 +96,9 @@ def _nanoseconds(seconds: int) -> int:
     return (int(START.timestamp()) + seconds) * 10**9
 
 
-def checkpoints(world: World, _who: str) -> Answers:
-    found = tuple((sandbox.id, sandbox.pod) for sandbox in world.sandboxes if sandbox.checkpoint)
-    yield (_checkpoints(found) if world.directory else NO_DIRECTORY), world
-
-
 @cache
 def _checkpoints(some: tuple[tuple[str, str], ...]) -> tuple[Checkpoint, ...]:
     return tuple(Checkpoint(*checkpoint) for checkpoint in some)
-
-
-def containers(world: World, _who: str) -> Answers:
-    listed = tuple((sandbox.id, sandbox.container, sandbox.pod) for sandbox in world.sandboxes if sandbox.listed)
-    yield _containers(listed), world
 
 
 @cache
@@ -132,32 +106,13 @@ def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]
     return tuple(Container(id_, state, 0, pod, f"uid of {pod}", sandbox=True) for id_, state, pod in some)
 
 
-def records(world: World, _who: str, container_ids: tuple[str, ...]) -> Answers:
-    """What the runtime's own records have of these sandboxes: more than its list."""
-    recorded = (box for box in world.sandboxes if box.asked and box.record and box.id in container_ids)
-    yield _containers(tuple((sandbox.id, "being created", sandbox.pod) for sandbox in recorded)), world
-
-
-def named_namespaces(world: World, _who: str) -> Answers:
-    """The sandboxes of which libcni's cache names the network namespace."""
-    yield tuple(sorted({namespace.named for namespace in world.pinned if namespace.named})), world
-
-
-def processes(world: World, _who: str) -> Answers:
-    kubelet, runtime = world.kubelet_started + world.jumped, world.runtime_started + world.jumped
-    yield _start_times(kubelet, runtime, world.jumped, world.runtime), world
-
-
 @cache
 def _start_times(kubelet: int, runtime: int, jumped: int, named: str | None) -> ProcessStartTimes:
     """The kernel records start times by the boot clock: when the wall clock is set, they move with it."""
-    booted = START - UPTIME + timedelta(seconds=jumped)
-    kubelets, runtimes = START + timedelta(seconds=kubelet), START + timedelta(seconds=runtime)
-    return ProcessStartTimes(booted, "boot", kubelets, runtimes, runtime=named, containerd=runtimes, crio=runtimes)
-
-
-def addresses(world: World, _who: str) -> Answers:
-    yield _addresses(tuple(ip for sandbox in world.sandboxes for ip in sandbox.active)), world
+    booted, kubelets, runtimes = (START + timedelta(seconds=jumped + at) for at in (0, kubelet, runtime))
+    return ProcessStartTimes(
+        booted - UPTIME, "boot", kubelets, runtimes, runtime=named, containerd=runtimes, crio=runtimes
+    )
 
 
 @cache
@@ -165,135 +120,90 @@ def _addresses(ips: tuple[str, ...]) -> tuple[Address, ...]:
     return (Address("10.244.1.1", 1, "systemd"), *(Address(ip, 7, "pause") for ip in ips))
 
 
-def pods(world: World, _who: str) -> Answers:
-    yield _pods(tuple((sandbox.pod, sandbox.status) for sandbox in world.sandboxes if sandbox.status)), world
-
-
 @cache
 def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[tuple[Pod, ...]]:
     return Known(tuple(Pod(name, name, "Running", host_network=False, deleting=False, ips=ips) for name, ips in some))
 
 
-# The recheck.
+_READINGS: Final[dict[str, Callable[..., Answer]]] = {
+    # A snapshot. `records`: what the runtime's own records have of these sandboxes, more than its list.
+    # `named_namespaces`: the sandboxes of which libcni's cache names the network namespace.
+    "moment": lambda world: _moment(world.clock, world.jumped),
+    "reservations": lambda world, networks: _stores(world.files, networks),
+    "checkpoints": lambda world: (
+        _checkpoints(tuple((sandbox.id, sandbox.pod) for sandbox in world.sandboxes if sandbox.checkpoint))
+        if world.directory
+        else NO_DIRECTORY
+    ),
+    "containers": lambda world: _containers(
+        tuple((sandbox.id, sandbox.container, sandbox.pod) for sandbox in world.sandboxes if sandbox.listed)
+    ),
+    "records": lambda world, ids: _containers(
+        tuple((sandbox.id, "being created", sandbox.pod) for sandbox in world.sandboxes if sandbox.recorded(ids))
+    ),
+    "named_namespaces": lambda world: tuple(sorted({pinned.named for pinned in world.pinned if pinned.named})),
+    "processes": lambda world: _start_times(world.kubelet_started, world.runtime_started, world.jumped, world.runtime),
+    "addresses": lambda world: _addresses(tuple(ip for sandbox in world.sandboxes for ip in sandbox.active)),
+    "pods": lambda world: _pods(tuple((box.pod, box.status) for box in world.sandboxes if box.status)),
+    # The recheck.
+    "has_container": lambda world, id_: any(sandbox.id == id_ and sandbox.listed for sandbox in world.sandboxes),
+    "has_record": lambda world, id_: any(sandbox.recorded((id_,)) for sandbox in world.sandboxes),
+    "has_checkpoint": lambda world, id_: any(sandbox.id == id_ and sandbox.checkpoint for sandbox in world.sandboxes),
+    "holder_of": lambda world, ips: any(set(ips).intersection(sandbox.active) for sandbox in world.sandboxes),
+    "probe": lambda world, ips: tuple(ip for ip in ips if any(pinned.ip == ip for pinned in world.pinned)),
+    "is_mounted": lambda world, id_: id_ != "" and any(pinned.named == id_ for pinned in world.pinned),
+    # Files and the journal. `number`: entries are named by time, and no two begin in the same microsecond.
+    "read": lambda world, network, ip: (file := world.file(ip, network)) and image(file),
+    "addresses_of": lambda world, id_, network: tuple(
+        file.ip for file in world.files if (file.content, file.network) == (id_, network)
+    ),
+    "journal": lambda world: Journal(world.journal),
+    "number": lambda world: len(world.journal),
+}
 
 
-def has_container(world: World, _who: str, container_id: str) -> Answers:
-    yield any(sandbox.id == container_id and sandbox.listed for sandbox in world.sandboxes), world
-
-
-def has_record(world: World, _who: str, container_id: str) -> Answers:
-    yield any(sandbox.id == container_id and sandbox.asked and sandbox.record for sandbox in world.sandboxes), world
-
-
-def has_checkpoint(world: World, _who: str, container_id: str) -> Answers:
-    yield any(sandbox.id == container_id and sandbox.checkpoint for sandbox in world.sandboxes), world
-
-
-def holder_of(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
-    yield any(set(ips).intersection(sandbox.active) for sandbox in world.sandboxes), world
-
-
-def probe(world: World, _who: str, ips: tuple[str, ...]) -> Answers:
-    yield tuple(ip for ip in ips if any(namespace.ip == ip for namespace in world.pinned)), world
-
-
-def is_mounted(world: World, _who: str, container_id: str) -> Answers:
-    yield container_id != "" and any(namespace.named == container_id for namespace in world.pinned), world
-
-
-# File operations.
-
-
-def read(world: World, _who: str, network: str, ip: str) -> Answers:
-    file = world.file(ip, network)
-    yield (None if file is None else image(file)), world
-
-
-def lock(world: World, who: str) -> Answers:
-    """If another process holds the lock, the wait may end at any time."""
-    if world.lock:
-        yield False, world
-    else:
-        yield True, world._replace(lock=who)
-
-
-def unlock(world: World, _who: str) -> Answers:
-    yield None, world._replace(lock="")
-
-
-def remove(world: World, _who: str, network: str, name: str) -> Answers:
+def remove(world: World, _who: str, network: str, name: str) -> Done:
     file = world.file(name, network)
     if file is None:
-        yield MISSING, world
-        return
+        return MISSING, world
     found = (file.network, file.ip, _bytes(file.content))
     noted = any((image.network, image.name, image.content) == found for entry in world.journal for image in entry.files)
     lost = world.lost if noted else f"{file.ip} of {file.content[:2] or 'nobody'}"
-    yield None, without(world, [file])._replace(lost=lost)
+    return None, without(world, [file])._replace(lost=lost)
 
 
-def put_back(world: World, _who: str, what: FileImage) -> Answers:
+def put_back(world: World, _who: str, what: FileImage) -> Done:
     if world.file(what.name, what.network) is not None:
-        yield TAKEN, world
-        return
+        return TAKEN, world
     content = what.content.decode().partition("\r\n")[0]
     mtime = what.mtime_ns // 10**9 - int(START.timestamp())
-    yield None, made(world, what.name, content, what.network, mtime)
+    return None, made(world, what.name, content, what.network, mtime)
 
 
-def addresses_of(world: World, _who: str, container_id: str, network: str) -> Answers:
-    yield tuple(file.ip for file in world.files if (file.content, file.network) == (container_id, network)), world
-
-
-# The journal and the cleaner's lock.
-
-
-def journal(world: World, _who: str) -> Answers:
-    yield Journal(world.journal), world
-
-
-def number(world: World, _who: str) -> Answers:
-    """Entries are named by time, and no two begin in the same microsecond."""
-    yield len(world.journal), world
-
-
-def exclusive(world: World, who: str) -> Answers:
-    if world.exclusive:
-        yield False, world
-    else:
-        yield True, world._replace(exclusive=who)
-
-
-def leave(world: World, _who: str) -> Answers:
-    yield None, world._replace(exclusive="")
-
-
-def begin(world: World, _who: str, entry: Entry) -> Answers:
+def begin(world: World, _who: str, entry: Entry) -> Done:
     if world.room:
-        yield None, world._replace(journal=(*world.journal, entry), room=world.room - 1)
-    else:
-        yield BROKEN, world
+        return None, world._replace(journal=(*world.journal, entry), room=world.room - 1)
+    return BROKEN, world
 
 
-def begin_anyway(world: World, _who: str, entry: Entry) -> Answers:
+def begin_anyway(world: World, who: str, entry: Entry) -> Done:
     """Drop the oldest entry for it, if there is no room. Only a mutation does that."""
     oldest, *others = (*world.journal, entry)
-    if world.room:
-        yield from begin(world, _who, entry)
-    else:
-        yield None, world._replace(journal=tuple(others), dropped=oldest.name)
-
-
-def update(world: World, _who: str, entry: Entry) -> Answers:
-    yield None, world._replace(journal=tuple(entry if known.name == entry.name else known for known in world.journal))
-
-
-_OPERATIONS: Final[dict[str, Callable[..., Answers]]] = {
-    operation.__name__: operation
-    for operation in (
-        moment, wait, reservations, checkpoints, containers, records, named_namespaces, processes, addresses, pods,
-        has_container, has_record, has_checkpoint, holder_of, is_mounted, probe,
-        read, lock, unlock, remove, put_back, addresses_of,
-        journal, number, exclusive, leave, begin, begin_anyway, update,
+    return (
+        begin(world, who, entry) if world.room else (None, world._replace(journal=tuple(others), dropped=oldest.name))
     )
-}  # fmt: skip
+
+
+_CHANGES: Final[dict[str, Callable[..., Done]]] = {
+    # If another process holds the lock, the wait may end at any time.
+    "lock": lambda world, who: (False, world) if world.lock else (True, world._replace(lock=who)),
+    "exclusive": lambda world, who: (False, world) if world.exclusive else (True, world._replace(exclusive=who)),
+    "update": lambda world, _, entry: (
+        None,
+        world._replace(journal=tuple(entry if known.name == entry.name else known for known in world.journal)),
+    ),
+    "wait": lambda world, _, seconds: (None, world._replace(clock=world.clock + int(seconds))),
+    "unlock": lambda world, _: (None, world._replace(lock="")),
+    "leave": lambda world, _: (None, world._replace(exclusive="")),
+    **{one.__name__: one for one in (remove, put_back, begin, begin_anyway)},
+}

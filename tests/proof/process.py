@@ -26,14 +26,7 @@ from agent.model.ranges import subnet_range
 from agent.model.release import Limits, ProbeResult, Reason
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime
-from agent.model.snapshot import (
-    CniResult,
-    Known,
-    Node,
-    NotRequested,
-    Reservation,
-    Snapshot,
-)
+from agent.model.snapshot import CniResult, Known, Node, NotRequested, Reservation, Snapshot
 from agent.sources.collector import Moment, Sources, take_snapshot
 from tests.cleanup.recheck import recheck
 from tests.proof.operations import START, UPTIME, Answer, Question
@@ -115,6 +108,11 @@ class Setup:
     """0: `nodeleak clean`; otherwise the number of syncs of `nodeleak run`."""
 
 
+def _asks(name: str) -> Callable[..., Any]:
+    """Return a method that only asks."""
+    return lambda self, *of: self._ask(name, *of)
+
+
 class InMemory:
     """The operations of a cleaner on the node in memory. A mutation replaces some of them."""
 
@@ -122,15 +120,13 @@ class InMemory:
         self._ask, self._setup = ask, setup
         self._reserved: set[str] = set()
 
-    # Sources
-
     def sources(self) -> Sources:
         """Return the readers of what has a say in addresses; the model has nothing else."""
         names = (
-            "reservations", "checkpoints", "containers", "runtimes", "cni_results", "processes", "addresses",
-            "mounted_namespaces", "pods", "node",
+            "reservations", "checkpoints", "containers", "cni_results", "processes", "addresses", "mounted_namespaces",
+            "pods", "node",
         )  # fmt: skip
-        return Sources({name: self._reader(name) for name in names})
+        return Sources({name: self._reader(name) for name in names} | {"runtimes": lambda _: (self._setup.runtime,)})
 
     def _reader(self, name: str) -> Callable[[Snapshot], Any]:
         return lambda _: getattr(self, name)()  # at each call: a mutation replaces the method
@@ -147,17 +143,13 @@ class InMemory:
         """Ask containerd and CRI-O for records too, of the sandboxes that their list lacks."""
         listed = self._ask("containers")
         missing = self._reserved.difference({""}, (container.id for container in listed))
-        return (*listed, *self.records(sorted(missing))) if self._asks_cri and missing else listed
+        return (*listed, *self.records(tuple(sorted(missing)))) if self._asks_cri and missing else listed
+
+    records = _asks("records")
 
     @property
     def _asks_cri(self) -> bool:
         return self._setup.runtime.name != DOCKER
-
-    def records(self, container_ids: Sequence[str]) -> Any:
-        return self._ask("records", tuple(container_ids))
-
-    def runtimes(self) -> Any:
-        return (self._setup.runtime,)
 
     def cni_results(self) -> Any:
         named = self._ask("named_namespaces") if self._setup.cached else ()
@@ -166,11 +158,7 @@ class InMemory:
     def mounted_namespaces(self) -> Any:
         return tuple(map(_place, self._ask("named_namespaces")))
 
-    def processes(self) -> Any:
-        return self._ask("processes")
-
-    def addresses(self) -> Any:
-        return self._ask("addresses")
+    processes, addresses = _asks("processes"), _asks("addresses")
 
     def pods(self) -> Any:
         return self._ask("pods") if self._setup.api else NotRequested("pods", "--api=off")
@@ -178,13 +166,10 @@ class InMemory:
     def node(self) -> Any:
         return Known(Node("worker-1", (), 110)) if self._setup.api else NotRequested("node", "--api=off")
 
-    # Recheck
-
     def has_container(self, container_id: str) -> Any:
         return self._ask("has_container", container_id) or (self._asks_cri and self.has_record(container_id))
 
-    def has_record(self, container_id: str) -> Any:
-        return self._ask("has_record", container_id)
+    has_record, is_mounted = _asks("has_record"), _asks("is_mounted")
 
     def has_checkpoint(self, container_id: str) -> Any:
         return not self._asks_cri and self._ask("has_checkpoint", container_id)
@@ -201,22 +186,10 @@ class InMemory:
             return "process 7 (pause)"
         return "its network namespace" if self._setup.cached and self.is_mounted(container_id) else ""
 
-    def is_mounted(self, container_id: str) -> Any:
-        return self._ask("is_mounted", container_id)
-
     def recheck(self) -> Recheck:
         return recheck(self.has_container, self.has_checkpoint, self.holder_of, self.probe)
 
-    # Files
-
-    def read(self, network: str, name: str) -> Any:
-        return self._ask("read", network, name)
-
-    def lock(self) -> Any:
-        return self._ask("lock")
-
-    def unlock(self) -> None:
-        self._ask("unlock")
+    read, lock, unlock = _asks("read"), _asks("lock"), _asks("unlock")
 
     def files(self) -> NodeFiles:
         return InMemoryFiles(self, self._ask)

@@ -6,6 +6,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 from agent.cleanup.journal import Entry
 from agent.cleanup.run import Budget
@@ -16,14 +18,15 @@ from tests.proof.actors import ALL_ACTORS, KILL, MIGRATION, OTHER, WIPE, Move, d
 from tests.proof.cri import CRI_ACTORS, DEADLINE, SURVIVE
 from tests.proof.explorer import Scenario
 from tests.proof.laws import IN_USE, answering, at_most, journaled, kept, owned_once, reserved, untouched
-from tests.proof.operations import START, UNAVAILABILITY, image
+from tests.proof.operations import FAILURE, START, UNAVAILABILITY, image
 from tests.proof.process import Setup
 from tests.proof.world import LONG_AGO, File, Sandbox, World
 
 ONE, TWO = "1" * 64, "2" * 64
 GONE = "9" * 64
 DEFAULTS = Setup(grace=timedelta(minutes=5), confirm=timedelta(seconds=3), settle=timedelta(minutes=5), clock=True)
-V4, V6 = ("10.244.1.2",), ("fd00::2",)
+V4 = (("10.244.1.2",),)
+DUAL_STACK = (*V4, ("fd00::2",))
 
 
 def sandbox(container_id: str, **more: object) -> Sandbox:
@@ -35,26 +38,21 @@ def running(container_id: str, *ips: str, **more: object) -> Sandbox:
     return sandbox(container_id, **(usual | more))
 
 
-def noted(container_id: str, **more: object) -> Sandbox:
-    """Return a sandbox that has its checkpoint and was not started yet."""
-    return sandbox(container_id, setup="noted", container="created", checkpoint=True, **more)
-
-
-def started(container_id: str, **more: object) -> Sandbox:
-    """Return a sandbox right before its ADD."""
-    return sandbox(container_id, setup="started", container="running", checkpoint=True, **more)
-
-
-def unseen(container_id: str, ip: str, **more: object) -> Sandbox:
-    """Return a running sandbox without any evidence of it. No assumption allows for that."""
-    return running(container_id, ip, **({"checkpoint": False, "hidden": True, "configured": ()} | more))
+noted = partial(sandbox, setup="noted", container="created", checkpoint=True)
+"""A sandbox that has its checkpoint and was not started yet."""
+started = partial(sandbox, setup="started", container="running", checkpoint=True)
+"""A sandbox right before its ADD."""
+unseen = partial(running, checkpoint=False, hidden=True, configured=())
+"""A running sandbox without any evidence of it. No assumption allows for that."""
+ADDING, NOTED = started(ONE, leaves=False), noted(ONE, leaves=False)
 
 
 def leak(ip: str, container_id: str = GONE, inode: int = 99) -> File:
     return File(ip, container_id, inode, LONG_AGO)
 
 
-DUAL_LEAK = leak("10.244.1.2"), leak("fd00::2", inode=98)
+LEAK_2, LEAK_4 = (leak("10.244.1.2"),), (leak("10.244.1.4"),)
+DUAL_LEAK = (*LEAK_2, leak("fd00::2", inode=98))
 THREE_LEAKS = tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) for last in (2, 3, 4))
 
 
@@ -69,27 +67,31 @@ def rarely(*what: str) -> tuple[tuple[str, int], ...]:
     return tuple((event, what.count(event)) for event in dict.fromkeys(what))
 
 
+KILLED_CLEANER = "the cleaner is killed"
+KILLED_ONCE, BAD_DISK = rarely(KILLED_CLEANER), rarely(FAILURE, FAILURE, KILLED_CLEANER)
+UNRELEASED: dict[str, Any] = {"check_recovery": False, "releases": False}
+"""Nothing is released in any order, also not when a cleaner runs alone."""
+
 CHURN = Scenario(
-    name="pods come and go beside a leak",
-    start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.4"),)),
+    name="pods come and go beside a leak", start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=LEAK_4)
 )
-SMALL = Scenario(name="one pod comes and goes beside a leak", start=node(sandbox(ONE), leaks=(leak("10.244.1.4"),)))
+SMALL = Scenario(name="one pod comes and goes beside a leak", start=node(sandbox(ONE), leaks=LEAK_4))
 FULL = Scenario(
     name="a leak on a full range, a late DEL of it, and its address reused at once",
-    start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
+    start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=LEAK_2, left=rarely("late DEL")),
 )
 RESTART = Scenario(
     name="the known leak: docker rm -f, a kubelet without pod CIDR, and reuse",
     start=node(
         running(ONE, "10.244.1.2"),
         sandbox(TWO, leaves=False),
-        families=(V4,),
+        families=V4,
         left=rarely("docker rm -f", "kubelet restarts"),
     ),
 )
 DYING = Scenario(
     name="the kubelet restarts in the middle of anything",
-    start=node(sandbox(ONE), started(TWO, leaves=False), families=(V4,), left=rarely("kubelet restarts")),
+    start=node(sandbox(ONE), started(TWO, leaves=False), families=V4, left=rarely("kubelet restarts")),
 )
 EMPTY = Scenario(
     name="host-local dies between creating a file and writing it",
@@ -97,40 +99,33 @@ EMPTY = Scenario(
 )
 TWO_CLEANERS = Scenario(
     name="two cleaners, one leak, and its address reused at once",
-    start=node(sandbox(ONE), leaks=(leak("10.244.1.2"),), families=(V4,)),
+    start=node(sandbox(ONE), leaks=LEAK_2, families=V4),
     cleaners=2,
 )
 KILLED = Scenario(
     name="two cleaners, one of them killed at any time and started again",
-    start=node(
-        started(ONE, leaves=False), leaks=(leak("10.244.1.2"),), families=(V4,), left=rarely("the cleaner is killed")
-    ),
+    start=node(ADDING, leaks=LEAK_2, families=V4, left=KILLED_ONCE),
     cleaners=2,
 )
 DUAL = Scenario(
     name="dual stack: the two files of a leak, and the cleaner is killed at any time",
-    start=node(sandbox(ONE), leaks=DUAL_LEAK, families=(V4, V6), left=rarely("the cleaner is killed", "late DEL")),
+    start=node(sandbox(ONE), leaks=DUAL_LEAK, families=DUAL_STACK, left=rarely(KILLED_CLEANER, "late DEL")),
 )
 UNAVAILABLE = Scenario(
     name="one source is unavailable, once, at any time",
-    start=node(noted(ONE), leaks=(leak("10.244.1.4"),), left=rarely("a source is unavailable")),
+    start=node(noted(ONE), leaks=LEAK_4, left=rarely(UNAVAILABILITY)),
 )
 DISK = Scenario(
     name="dual stack: the disk fails twice, and the cleaner is killed, at any time",
-    start=node(
-        started(ONE),
-        leaks=DUAL_LEAK,
-        families=(V4, V6),
-        left=rarely("the disk fails", "the disk fails", "the cleaner is killed"),
-    ),
+    start=node(started(ONE), leaks=DUAL_LEAK, families=DUAL_STACK, left=BAD_DISK),
 )
 API = Scenario(
     name="with the API server, which lags",
     start=node(
-        noted(ONE, leaves=False),
+        NOTED,
         running(TWO, "10.244.1.2", status=("10.244.1.2",)),
         leaks=(leak("10.244.1.3"),),
-        families=(V4,),
+        families=V4,
         left=rarely("docker rm -f"),
     ),
     setup=Setup(api=True),
@@ -144,7 +139,7 @@ DOCKER = Scenario(
 )
 HANDOVER = Scenario(
     name="a leak is released, then the address of an ADD is rechecked; docker and the kubelet restart",
-    start=node(started(ONE, leaves=False), leaks=(leak("10.244.1.4"),), left=LYING),
+    start=node(ADDING, leaks=LEAK_4, left=LYING),
     laws=IN_USE,
     check_recovery=False,
 )
@@ -168,9 +163,9 @@ PINNED = Scenario(
 CLOCK = Scenario(
     name="the default settings, while the clock is set and time passes",
     start=node(
-        noted(ONE, leaves=False),
-        leaks=(leak("10.244.1.2"),),
-        families=(V4,),
+        NOTED,
+        leaks=LEAK_2,
+        families=V4,
         left=rarely("late DEL", "ten minutes pass", "the wall clock is set forward", "the wall clock is set back"),
     ),
     setup=DEFAULTS,
@@ -188,33 +183,26 @@ SETTLED = Scenario(
 )
 SYNCS = Scenario(
     name="three syncs of the daemon beside a leak on a full range",
-    start=node(noted(ONE), leaks=(leak("10.244.1.2"),), families=(V4,), left=rarely("late DEL")),
+    start=node(noted(ONE), leaks=LEAK_2, families=V4, left=rarely("late DEL")),
     setup=Setup(syncs=3),
 )
 BOTH = tuple(map(image, DUAL_LEAK))
 RELEASED_BEFORE = Entry("1", START, "clean", GONE, "", BOTH, Verdict.RELEASED)
 RESTORING = Scenario(
     name="dual stack: a restoration is killed at any time, and started again or not, beside a cleaner and a pod",
-    start=node(
-        started(ONE, leaves=False), families=(V4, V6), journal=(RELEASED_BEFORE,), left=rarely("the cleaner is killed")
-    ),
+    start=node(ADDING, families=DUAL_STACK, journal=(RELEASED_BEFORE,), left=KILLED_ONCE),
     cleaners=2,
     restores="1",
 )
 RESTORING_DISK = Scenario(
     name="dual stack: a restoration while the disk fails twice, and it is killed, at any time",
-    start=node(
-        noted(ONE, leaves=False),
-        families=(V4, V6),
-        journal=(RELEASED_BEFORE,),
-        left=rarely("the disk fails", "the disk fails", "the cleaner is killed"),
-    ),
+    start=node(NOTED, families=DUAL_STACK, journal=(RELEASED_BEFORE,), left=BAD_DISK),
     restores="1",
     releases=False,
 )
 NEARLY_FULL = Scenario(
     name="two cleaners, one of them killed; three leaks, and the journal has room for two",
-    start=node(leaks=THREE_LEAKS, room=2, left=rarely("the cleaner is killed")),
+    start=node(leaks=THREE_LEAKS, room=2, left=KILLED_ONCE),
     cleaners=2,
 )
 
@@ -223,7 +211,7 @@ UNRECOGNIZED = Scenario(
     start=node(
         sandbox(ONE, asked=False, setup="started", container="running", network="storage"),
         sandbox(TWO, asked=False, setup="started", container="running", families=(("10.99.0.2",),)),
-        leaks=(leak("10.244.1.2"),),
+        leaks=LEAK_2,
     ),
     setup=Setup(networks=("kubenet", "storage")),
 )
@@ -232,12 +220,11 @@ OTHER_RUNTIME = Scenario(
     start=node(
         sandbox(ONE, asked=False, shown=False),
         running(TWO, "10.244.1.3", asked=False, shown=False, checkpoint=False),
-        leaks=(leak("10.244.1.4"),),
+        leaks=LEAK_4,
         runtime=OTHER,
     ),
     cleaners=2,
-    releases=False,
-    check_recovery=False,
+    **UNRELEASED,
 )
 SILENT = replace(
     OTHER_RUNTIME, name="the same, and the kubelet names no runtime", start=OTHER_RUNTIME.start._replace(runtime="")
@@ -252,7 +239,7 @@ MIGRATED = Scenario(
     start=node(
         running(TWO, "10.244.1.3"),
         sandbox(ONE, asked=False, shown=False),
-        leaks=(leak("10.244.1.2"),),
+        leaks=LEAK_2,
         left=rarely(MIGRATION, "docker rm -f"),
         runtime=DOCKERS,
     ),
@@ -263,16 +250,14 @@ BY_NAME = Scenario(
     start=node(leaks=DUAL_LEAK),
     setup=Setup(only=frozenset({"10.244.1.2"})),
     laws=(untouched("fd00::2"),),
-    check_recovery=False,
-    releases=False,
+    **UNRELEASED,
 )
 CANDIDATE = Scenario(
     name="a file without an owner is younger than --grace",
     start=node(leaks=(leak("10.244.1.2")._replace(mtime=0),)),
     setup=replace(DEFAULTS, settle=timedelta(0)),
     laws=(untouched("10.244.1.2"),),
-    check_recovery=False,
-    releases=False,
+    **UNRELEASED,
 )
 BUDGETED = Scenario(
     name="three leaks, and two may be released",
@@ -290,8 +275,7 @@ FAULTY_READING = Scenario(
     name="eight running sandboxes, and no evidence of any",
     start=node(*(unseen(f"{last:x}" * 64, f"10.244.1.{last}") for last in range(2, 10))),
     setup=Setup(max_share=0.5, subnet="10.244.1.0/28"),
-    check_recovery=False,
-    releases=False,
+    **UNRELEASED,
 )
 
 
@@ -311,16 +295,14 @@ LOSING = Scenario(
     setup=replace(DEFAULTS, syncs=3, grace=timedelta(0), confirm=timedelta(0)),
     actors=(docker_loses_three,),
     begun=len(("journal", "moment", "reservations", "checkpoints", "containers", "processes")),
-    check_recovery=False,
-    releases=False,
+    **UNRELEASED,
 )
 CLAIMED = Scenario(
     name="a running sandbox that only the API server knows",
     start=node(unseen(ONE, "10.244.1.2", status=("10.244.1.2",)), running(TWO, "10.244.1.3", status=("10.244.1.3",))),
     setup=Setup(api=True),
     actors=(),
-    check_recovery=False,
-    releases=False,
+    **UNRELEASED,
 )
 RETURNED = Scenario(
     name="a released sandbox reappears, and there is no evidence of another running one",
@@ -330,8 +312,7 @@ RETURNED = Scenario(
         journal=(Entry("1", START, "clean", ONE, "", (image(leak("10.244.1.2", ONE)),), Verdict.RELEASED),),
     ),
     actors=(),
-    check_recovery=False,
-    releases=False,
+    **UNRELEASED,
 )
 
 SOCKET = OTHER.removeprefix("unix://")
@@ -340,54 +321,41 @@ LISTS_ONLY = Setup(runtime=ContainerRuntime(CONTAINERD, "1.6.8", SOCKET))
 CRIO = "/run/crio/crio.sock"
 
 
-def cri_running(container_id: str, ip: str, **more: object) -> Sandbox:
-    return running(container_id, ip, **({"checkpoint": False, "record": True} | more))
+cri_running = partial(running, checkpoint=False, record=True)
+cri_adding = partial(sandbox, setup="started", record=True, mounted=True)
+cri_node = partial(node, runtime=OTHER)
 
 
-def cri_adding(container_id: str, **more: object) -> Sandbox:
-    return sandbox(container_id, **({"setup": "started", "record": True, "mounted": True} | more))
+def cri(name: str, start: World, setup: Setup = RECORDS_FIRST, **more: Any) -> Scenario:
+    return Scenario(name=name, start=start, setup=setup, actors=CRI_ACTORS, **more)
 
 
-def cri_node(*sandboxes: Sandbox, **more: object) -> World:
-    return node(*sandboxes, **({"runtime": OTHER} | more))  # type: ignore[arg-type]
-
-
-CRI_CHURN = Scenario(
-    name="containerd: pods come and go beside a leak",
-    start=cri_node(sandbox(ONE), cri_running(TWO, "10.244.1.3"), leaks=(leak("10.244.1.4"),)),
-    setup=RECORDS_FIRST,
-    actors=CRI_ACTORS,
+CRI_CHURN = cri(
+    "containerd: pods come and go beside a leak", cri_node(sandbox(ONE), cri_running(TWO, "10.244.1.3"), leaks=LEAK_4)
 )
 CRI_SMALL = replace(
-    CRI_CHURN,
-    name="containerd: one pod comes and goes beside a leak",
-    start=cri_node(sandbox(ONE), leaks=(leak("10.244.1.4"),)),
+    CRI_CHURN, name="containerd: one pod comes and goes beside a leak", start=cri_node(sandbox(ONE), leaks=LEAK_4)
 )
-CRI_DEADLINE = Scenario(
-    name="containerd: the deadline of ADD passes, and host-local reserves afterwards",
-    start=cri_node(sandbox(ONE), sandbox(TWO), families=(V4,), left=rarely(DEADLINE)),
-    setup=RECORDS_FIRST,
-    actors=CRI_ACTORS,
+CRI_DEADLINE = cri(
+    "containerd: the deadline of ADD passes, and host-local reserves afterwards",
+    cri_node(sandbox(ONE), sandbox(TWO), families=V4, left=rarely(DEADLINE)),
 )
 CRI_DEADLINE_DUAL = replace(
     CRI_DEADLINE,
     name="containerd, dual stack: the deadline of ADD has passed, and host-local reserves afterwards",
-    start=cri_node(cri_adding(ONE, orphaned=True, mounted=False), families=(V4, V6)),
+    start=cri_node(cri_adding(ONE, orphaned=True, mounted=False), families=DUAL_STACK),
     cleaners=2,
     laws=(reserved, owned_once, answering, journaled, kept),
     check_recovery=False,
 )
-CRI_KILLED = Scenario(
-    name="containerd is killed during ADD, does not load every sandbox, and a network namespace stays mounted",
-    start=cri_node(sandbox(ONE), cri_running(TWO, "10.244.1.3"), left=rarely(KILL)),
+CRI_KILLED = cri(
+    "containerd is killed during ADD, does not load every sandbox, and a network namespace stays mounted",
+    cri_node(sandbox(ONE), cri_running(TWO, "10.244.1.3"), left=rarely(KILL)),
     setup=replace(RECORDS_FIRST, pinning=True),
-    actors=CRI_ACTORS,
 )
-CRI_SURVIVED = Scenario(
-    name="CRI-O is killed, its ADD continues; --settle is the default",
-    start=cri_node(
-        cri_adding(ONE), families=(V4,), left=rarely(KILL, SURVIVE, "ten minutes pass"), runtime=f"unix://{CRIO}"
-    ),
+CRI_SURVIVED = cri(
+    "CRI-O is killed, its ADD continues; --settle is the default",
+    cri_node(cri_adding(ONE), families=V4, left=rarely(KILL, SURVIVE, "ten minutes pass"), runtime=f"unix://{CRIO}"),
     setup=replace(
         DEFAULTS,
         runtime=ContainerRuntime(CRI_O, "1.35.6", CRIO),
@@ -395,54 +363,45 @@ CRI_SURVIVED = Scenario(
         grace=timedelta(0),
         confirm=timedelta(0),
     ),
-    actors=CRI_ACTORS,
     check_recovery=False,
 )
-CRI_UNAVAILABLE = Scenario(
-    name="containerd: one source is unavailable, once, at any time",
-    start=cri_node(cri_adding(ONE), leaks=(leak("10.244.1.4"),), left=rarely(UNAVAILABILITY)),
-    setup=RECORDS_FIRST,
-    actors=CRI_ACTORS,
+CRI_UNAVAILABLE = cri(
+    "containerd: one source is unavailable, once, at any time",
+    cri_node(cri_adding(ONE), leaks=LEAK_4, left=rarely(UNAVAILABILITY)),
 )
-CRI_MOUNTED = Scenario(
-    name="containerd's records are wiped, libcni's cache names a network namespace that stays mounted; --probe=off",
-    start=cri_node(cri_running(ONE, "10.244.1.2", leaves=False), sandbox(TWO), left=rarely(WIPE)),
+CRI_MOUNTED = cri(
+    "containerd's records are wiped, libcni's cache names a network namespace that stays mounted; --probe=off",
+    cri_node(cri_running(ONE, "10.244.1.2", leaves=False), sandbox(TWO), left=rarely(WIPE)),
     setup=replace(RECORDS_FIRST, cached=True, probe=False),
-    actors=CRI_ACTORS,
 )
-LISTED_LAST = Scenario(
-    name="an old containerd records a sandbox after its address, and the wall clock is set forward",
-    start=cri_node(
-        sandbox(ONE), leaks=(leak("10.244.1.4"),), record_first=False, left=rarely("the wall clock is set forward")
-    ),
+LISTED_LAST = cri(
+    "an old containerd records a sandbox after its address, and the wall clock is set forward",
+    cri_node(sandbox(ONE), leaks=LEAK_4, record_first=False, left=rarely("the wall clock is set forward")),
     setup=replace(LISTS_ONLY, clock=True),
-    actors=CRI_ACTORS,
-    check_recovery=False,
-    releases=False,
+    **UNRELEASED,
 )
 
 PROOF = (
     CHURN, FULL, RESTART, DYING, EMPTY, TWO_CLEANERS, KILLED, DUAL, UNAVAILABLE, API, DOCKER, PARTLY, PINNED, CLOCK,
-    SETTLED,
-    SYNCS, UNRECOGNIZED, DISK, OTHER_RUNTIME, SILENT, NO_DIRECTORY, MIGRATED, RESTORING, RESTORING_DISK, NEARLY_FULL,
-    CRI_CHURN, CRI_DEADLINE, CRI_KILLED, CRI_SURVIVED, CRI_UNAVAILABLE, CRI_MOUNTED, LISTED_LAST,
+    SETTLED, SYNCS, UNRECOGNIZED, DISK, OTHER_RUNTIME, SILENT, NO_DIRECTORY, MIGRATED, RESTORING, RESTORING_DISK,
+    NEARLY_FULL, CRI_CHURN, CRI_DEADLINE, CRI_KILLED, CRI_SURVIVED, CRI_UNAVAILABLE, CRI_MOUNTED, LISTED_LAST,
 )  # fmt: skip
 DEEP = (
     FORGETFUL,
     replace(
         FULL,
         name="two new pods, a leak, and a full range of two",
-        start=node(sandbox(ONE), sandbox(TWO), leaks=(leak("10.244.1.2"),), left=rarely("late DEL")),
+        start=node(sandbox(ONE), sandbox(TWO), leaks=LEAK_2, left=rarely("late DEL")),
     ),
     replace(
         DYING,
         name="the kubelet restarts, host-local dies",
-        start=node(sandbox(ONE), sandbox(TWO), families=(V4,), left=rarely("kubelet restarts", "host-local dies")),
+        start=node(sandbox(ONE), sandbox(TWO), families=V4, left=rarely("kubelet restarts", "host-local dies")),
     ),
     replace(
         DUAL,
         name="dual stack: the cleaner is killed twice, at any time, also during recovery",
-        start=DUAL.start._replace(left=(("the cleaner is killed", 2), ("late DEL", 1))),
+        start=DUAL.start._replace(left=((KILLED_CLEANER, 2), ("late DEL", 1))),
     ),
     replace(
         CRI_DEADLINE,
@@ -453,7 +412,7 @@ DEEP = (
     replace(
         CRI_KILLED,
         name="containerd is killed, and the deadline of ADD passes, while two pods come and go beside a leak",
-        start=cri_node(sandbox(ONE), sandbox(TWO), leaks=(leak("10.244.1.4"),), left=rarely(KILL, DEADLINE)),
+        start=cri_node(sandbox(ONE), sandbox(TWO), leaks=LEAK_4, left=rarely(KILL, DEADLINE)),
     ),
 )
 POLICY = (BY_NAME, CANDIDATE, BUDGETED)

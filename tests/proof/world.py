@@ -59,6 +59,10 @@ class Sandbox(NamedTuple):
     def listed(self) -> bool:
         return self.asked and bool(self.container) and not self.hidden
 
+    def recorded(self, ids: Iterable[str]) -> bool:
+        """Whether its runtime has a record of it, and it is one of these."""
+        return self.asked and self.record and self.id in ids
+
     @property
     def active(self) -> tuple[str, ...]:
         """The addresses that one of its processes has configured."""
@@ -163,14 +167,14 @@ def without_sandbox(world: World, container_id: str) -> World:
 
 def unowned(world: World) -> tuple[File, ...]:
     """Return the true leaks: no container, no record, no checkpoint, no process, no claim, no ADD in progress."""
-    return tuple(file for file in world.files if not _owned(world, file))
 
+    def owned(file: File) -> bool:
+        return any(
+            (file.content == sandbox.id and (sandbox.container or sandbox.checkpoint or sandbox.record))
+            or file.ip in sandbox.active
+            or file.ip in sandbox.status
+            or (file.ip in sandbox.ips and sandbox.setup == "writing")
+            for sandbox in world.sandboxes
+        )
 
-def _owned(world: World, file: File) -> bool:
-    return any(
-        (file.content == sandbox.id and (sandbox.container or sandbox.checkpoint or sandbox.record))
-        or file.ip in sandbox.active
-        or file.ip in sandbox.status
-        or (file.ip in sandbox.ips and sandbox.setup == "writing")
-        for sandbox in world.sandboxes
-    )
+    return tuple(file for file in world.files if not owned(file))

@@ -3,10 +3,8 @@
 import re
 import shutil
 from base64 import b64encode
-from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
-from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,14 +21,6 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    state = tmp_path_factory.mktemp("state")
-    write_journal(state)
-    with serving(state) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
 def pages(server: Server) -> list[tuple[Report, str]]:
     cleaned = cleaning(released(), refused(UNMANAGED), halted=EVIL)
     reports = [
@@ -39,10 +29,6 @@ def pages(server: Server) -> list[tuple[Report, str]]:
         scanned(replace(NODES["foreign-names"], node_name="worker\udcff\x1b[31m")),
     ]
     return [(report, server.page(report)) for report in reports]
-
-
-def marks(page: str) -> set[str]:
-    return set(re.findall(r'<g class="m-(\w+)"><title>', page))
 
 
 def test_every_page_is_valid_and_loads_nothing(pages: list[tuple[Report, str]]) -> None:
@@ -67,11 +53,6 @@ def test_every_page_is_valid_and_loads_nothing(pages: list[tuple[Report, str]]) 
         assert "\x1b" not in page
 
 
-def test_foreign_names_are_only_text(server: Server) -> None:
-    page = server.page(scanned(NODES["foreign-names"]))
-    assert unescape(page).count("<script>alert('x')</script>&\"<b onclick=x>\\x1b[2J") >= 4
-
-
 def test_a_page_is_green_only_if_everything_was_read_and_nothing_found(
     server: Server, pages: list[tuple[Report, str]]
 ) -> None:
@@ -92,7 +73,8 @@ def test_without_data_no_address_is_free(server: Server) -> None:
         (without(node(LOST), "containers"), {"unknown", "gateway", "free"}),
         (dark_node(), set()),
     ):
-        assert marks(server.page(scanned(snapshot))) == expected
+        marks = re.findall(r'<g class="m-(\w+)"><title>', server.page(scanned(snapshot)))
+        assert set(marks) == expected
 
 
 def test_a_stalled_agent_says_that_its_data_is_old(tmp_path: Path) -> None:
@@ -118,17 +100,7 @@ def test_the_page_is_bounded(tmp_path: Path) -> None:
     assert "older: <code>nodeleak timeline</code>" in page
 
 
-def test_the_policy_allows_the_style_and_nothing_else(server: Server) -> None:
-    server.export(scanned(node()), 0.1)
-    answer = server.ask("/")
-    (style,) = re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL)
-    assert answer.headers["Content-Security-Policy"] == (
-        f"default-src 'none'; style-src 'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-def test_it_refreshes_until_paused_and_soon_before_the_first_sync(tmp_path: Path) -> None:
+def test_it_refreshes_until_paused_and_its_policy_allows_the_style_and_nothing_else(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         first = server.ask("/")
         server.export(scanned(node()), 0.1)
@@ -137,3 +109,8 @@ def test_it_refreshes_until_paused_and_soon_before_the_first_sync(tmp_path: Path
     assert "Waiting for the first snapshot" in first.text
     assert 'href="/?refresh=off">Pause' in running.text
     assert 'href="/">Refresh every 30 s' in paused.text
+    (style,) = re.findall(r"<style>(.*?)</style>", running.text, re.DOTALL)
+    assert running.headers["Content-Security-Policy"] == (
+        f"default-src 'none'; style-src 'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
