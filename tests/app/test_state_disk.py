@@ -2,19 +2,13 @@
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
-from tests.cli.commands import SmallNode, engine, running, served
+from tests.cli.commands import SmallNode, engine, running, served, syncs
 from tests.wire import FakeServer, needs, until
 
 FULL = 'mount -t tmpfs -o size=64k state "$0" && { cat /dev/zero >"$0/filled" 2>&-; exec "$@"; }'
-
-
-def syncs(port: int) -> float:
-    found = re.search(r"^nodeleak_sync_seconds_count (\S+)$", served(port, "/metrics")[1], re.MULTILINE)
-    return float(found[1]) if found else 0
 
 
 def unavailable(port: int) -> dict[str, str]:

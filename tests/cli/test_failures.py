@@ -71,7 +71,17 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert len(lines) == 8
 
 
-def test_missing_credentials_are_reported_with_the_remedy() -> None:
+def test_what_cannot_be_used_is_reported_with_the_remedy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = nodeleak("run", "--api", "off", "--listen", where)
+    assert done.code == 2
+    assert done.err == f"nodeleak: --listen (NODELEAK_LISTEN): cannot listen on {where}: Address already in use\n"
+    done = nodeleak("scan", "--api", "off", DOCKER_HOST="nonsense://x")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(
+        "nodeleak: --docker-host (NODELEAK_DOCKER_HOST, DOCKER_HOST): invalid docker host: Invalid bind"
+    )
     done = nodeleak("scan", "--node", "worker-1")
     assert done.code == 2
     assert "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
@@ -89,57 +99,28 @@ def test_of_several_kubeconfigs_the_invalid_one_is_named(tmp_path: Path) -> None
     assert f'cannot read {both}: while parsing a flow sequence in "{second}", line 1' in done.err
 
 
-def test_an_invalid_docker_host_is_reported() -> None:
-    done = nodeleak("scan", "--api", "off", DOCKER_HOST="nonsense://x")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(
-        "nodeleak: --docker-host (NODELEAK_DOCKER_HOST, DOCKER_HOST): invalid docker host: Invalid bind"
-    )
-
-
-def test_a_port_in_use_is_reported() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = nodeleak("run", "--api", "off", "--listen", where)
-    assert done.code == 2
-    assert done.err == f"nodeleak: --listen (NODELEAK_LISTEN): cannot listen on {where}: Address already in use\n"
-
-
 # Sources that do not respond
 
 
-def test_an_unknown_network_is_reported_with_the_existing_ones(node: SmallNode) -> None:
+def test_an_unknown_name_and_a_refusal_are_reported_and_pods_are_unavailable(node: SmallNode) -> None:
     done = nodeleak("scan", "--api", "off", "--network", "kubnet", *node.options)
     assert done.code == 3
     assert "kubnet does not exist" in done.out
     assert "(networks found: cbr0, kubenet)" in done.out
-
-
-def test_a_wrong_node_name_is_reported_and_its_pods_are_unavailable(node: SmallNode) -> None:
+    with api_server(node.home, lambda _: [http(HTML, "403 Forbidden", "text/html")]) as api:
+        done = nodeleak("scan", *api, *node.options)
+    assert (done.code, "  pods, node: API server: 403 Forbidden\n" in done.out) == (3, True)
     with api_server(node.home, no_objects) as api:
         done = nodeleak("scan", "-o", "json", *api, *node.options)
     assert done.code == 3
     document = json.loads(done.out)
-    assert {"source": "pods", "why": "the API server has no Node named worker-1: check --node"} in document[
-        "unavailable"
-    ]
-    assert {one["ip"]: one["state"] for one in document["reservations"]} == {
-        "10.244.1.2": "in_use",
-        "10.244.1.9": "unknown",
-    }
-    assert document["findings"] == []
+    why = "the API server has no Node named worker-1: check --node"
+    assert {"source": "pods", "why": why} in document["unavailable"]
+    states = {one["ip"]: one["state"] for one in document["reservations"]}
+    assert (states, document["findings"]) == ({"10.244.1.2": "in_use", "10.244.1.9": "unknown"}, [])
 
 
-def test_a_docker_that_hangs_is_reported_after_its_timeout(node: SmallNode) -> None:
-    node.docker.answers = lambda _: hang(node.docker)
-    done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
-    assert done.code == 3
-    # A slow machine gets as far as the limit of the whole response.
-    assert "timed out" in done.out or "no complete response within 0.3 s" in done.out, done.out
-    assert "2 unknown" in done.out
-
-
-def test_a_docker_that_lists_nothing_while_pods_run_is_unavailable(node: SmallNode) -> None:
+def test_a_docker_that_hangs_or_lists_nothing_while_pods_run_is_unavailable(node: SmallNode) -> None:
     pod = {
         "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "resourceVersion": "4"},
         "status": {"phase": "Running", "podIP": "10.244.1.2"},
@@ -159,13 +140,11 @@ def test_a_docker_that_lists_nothing_while_pods_run_is_unavailable(node: SmallNo
         document = json.loads(done.out)
         assert "containers" in [one["source"] for one in document["unavailable"]]
         assert {one["state"] for one in document["reservations"]} == {"unknown"}
-
-
-def test_an_api_server_that_refuses_is_reported(node: SmallNode) -> None:
-    with api_server(node.home, lambda _: [http(HTML, "403 Forbidden", "text/html")]) as api:
-        done = nodeleak("scan", *api, *node.options)
-    assert done.code == 3
-    assert "  pods, node: API server: 403 Forbidden\n" in done.out
+    node.docker.answers = lambda _: hang(node.docker)
+    done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
+    assert (done.code, "2 unknown" in done.out) == (3, True)
+    # A slow machine gets as far as the limit of the whole response.
+    assert "timed out" in done.out or "no complete response within 0.3 s" in done.out, done.out
 
 
 def test_an_api_server_that_is_away_is_named_once_for_all_its_sources(node: SmallNode) -> None:
@@ -220,18 +199,17 @@ def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_pat
 # Standard output
 
 
-@pytest.mark.parametrize(
-    ("command", "code"), [(["scan", "--interval"], 2), (["scan", "-o", "name"], 3), (["clean", "-o", "name"], 3)]
-)
-def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode, command: list[str], code: int) -> None:
+def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    options = [*command, *node.options, f"--docker-host=unix://{node.home}/missing.sock"]
-    done = subprocess.run(  # noqa: S603 (ours)
-        [*AGENT, *options], stdout=subprocess.PIPE, stderr=writer, check=False, env=environment({"NODELEAK_API": "off"})
-    )
+    options = [*node.options, f"--docker-host=unix://{node.home}/missing.sock"]
+    for command, code in ((["scan", "--interval"], 2), (["scan", "-o", "name"], 3), (["clean", "-o", "name"], 3)):
+        done = subprocess.run(  # noqa: S603 (ours)
+            [*AGENT, *command, *options], stdout=subprocess.PIPE, stderr=writer, check=False,
+            env=environment({"NODELEAK_API": "off"}),
+        )  # fmt: skip
+        assert done.returncode == code
     os.close(writer)
-    assert done.returncode == code
 
 
 def test_the_daemon_does_not_need_a_reader_of_its_log(node: SmallNode) -> None:
@@ -279,28 +257,22 @@ def test_a_signal_ends_the_daemon(quick: list[str]) -> None:
     assert not [line for line in agent.lines if "\x1b" in line]
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3])
-def test_sigterm_during_the_start_ends_the_daemon(node: SmallNode, quick: list[str], delay: float) -> None:
-    with hanging_api(node.home) as api, running(*api, *quick, "--api-timeout=10m") as agent:
-        until(agent.handles_sigterm, "Python has begun")
-        threading.Event().wait(delay)
-        assert agent.end() == 0
+def test_sigterm_during_the_start_ends_the_daemon(node: SmallNode, quick: list[str]) -> None:
+    for delay in (0.0, 0.1, 0.3):
+        with hanging_api(node.home) as api, running(*api, *quick, "--api-timeout=10m") as agent:
+            until(agent.handles_sigterm, "Python has begun")
+            threading.Event().wait(delay)
+            assert agent.end() == 0
 
 
-def test_sigterm_ends_the_daemon_while_docker_hangs(node: SmallNode, quick: list[str]) -> None:
+def test_health_is_served_while_all_sources_hang_and_sigterm_ends_it(node: SmallNode, quick: list[str]) -> None:
     node.docker.answers = lambda _: hang(node.docker)
-    with running("--api", "off", *quick, "--docker-timeout=10m") as agent:
-        until(lambda: node.docker.requests, "docker was asked", 20)
-        assert agent.end() == 0
-
-
-def test_health_is_served_while_all_sources_hang(node: SmallNode, quick: list[str]) -> None:
-    node.docker.answers = lambda _: hang(node.docker)
-    with hanging_api(node.home) as api, running(*api, *quick) as agent:
+    with hanging_api(node.home) as api, running(*api, *quick, "--docker-timeout=10m") as agent:
         port = agent.log_event("agent.started")["port"]
         assert served(port, "/healthz") == (200, "ok\n")
         assert served(port, "/readyz")[0] == 503
         assert served(port, "/metrics")[0] == 200
+        until(lambda: node.docker.requests, "docker was asked", 20)
         assert agent.end() == 0
 
 
@@ -357,7 +329,7 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
 # A file system that is read-only everywhere
 
 
-def test_a_scan_writes_nowhere(node: SmallNode, read_only: tuple[str, ...]) -> None:
+def test_a_scan_and_the_daemon_write_nowhere(node: SmallNode, quick: list[str], read_only: tuple[str, ...]) -> None:
     done = nodeleak("scan", "--api", "off", "--exit-code", *node.options, prefix=read_only)
     assert done.code == 1, done
     assert "leaked_reservation" in done.out
@@ -365,9 +337,6 @@ def test_a_scan_writes_nowhere(node: SmallNode, read_only: tuple[str, ...]) -> N
         done = nodeleak("scan", *api, *node.options, prefix=read_only)
     assert done.code == 3, done
     assert "the API server has no Node named worker-1" in done.out
-
-
-def test_the_daemon_writes_nowhere(quick: list[str], read_only: tuple[str, ...]) -> None:
     with running("--api", "off", *quick, prefix=read_only) as agent:
         assert agent.log_event("finding.opened")["detector"] == "leaked_reservation"
         assert agent.end() == 0
@@ -391,15 +360,14 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_daemon_that_can_start_no_thread_ends_and_says_why(node: SmallNode) -> None:
-    """It would serve no probe and no metric, and nobody would know."""
-    command = [sys.executable, "-c", WITHOUT_THREADS, "run", *node.options, "--api=off", "--listen=127.0.0.1:0"]
-    done = subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (BUG, "RuntimeError: can't start new thread")
+def test_what_can_start_no_thread_says_so(node: SmallNode) -> None:
+    """A daemon would serve no probe and no metric, and nobody would know: it ends."""
 
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", WITHOUT_THREADS, *words, *node.options, "--api=off"]
+        return subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
 
-def test_a_command_that_can_start_no_thread_names_what_it_could_not_read(node: SmallNode) -> None:
-    command = [sys.executable, "-c", WITHOUT_THREADS, "scan", *node.options, "--api=off"]
-    done = subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
-    assert done.returncode == UNAVAILABLE
-    assert "cannot start a thread (can't start new thread): no memory is left, or no process (pids.max)" in done.stdout
+    daemon, scan = run("run", "--listen=127.0.0.1:0"), run("scan")
+    assert (daemon.returncode, daemon.stderr.splitlines()[-1]) == (BUG, "RuntimeError: can't start new thread")
+    why = "cannot start a thread (can't start new thread): no memory is left, or no process (pids.max)"
+    assert (scan.returncode, why in scan.stdout) == (UNAVAILABLE, True)

@@ -3,17 +3,13 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.commands import CONTAINER, DONE, LEAKED, SmallNode, engine, nodeleak, running
-from tests.cli.test_clean import Incident
-from tests.fakes.engine import engine as full_engine
-from tests.fakes.host import build
-from tests.fakes.nodes import the_incident
+from tests.cli.test_clean import Incident, simulated
 from tests.wire import ID, Answer, FakeServer, Request, http, until
 
 CART = {
@@ -46,10 +42,14 @@ def remembering(node: SmallNode) -> Iterator[str]:
         agent.end()
 
 
-def scan(node: SmallNode, listen: str) -> Any:
-    done = nodeleak("scan", "-o", "json", "--api=off", *node.options, NODELEAK_LISTEN=listen)
+def document(node: SmallNode, listen: str, *command: str) -> Any:
+    done = nodeleak(*command, "-o", "json", "--api=off", *node.options, NODELEAK_LISTEN=listen)
     assert (done.code, done.err) == (DONE, ""), done
     return json.loads(done.out)
+
+
+def scan(node: SmallNode, listen: str) -> Any:
+    return document(node, listen, "scan")
 
 
 def owners(tree: Any) -> dict[str, str | None]:
@@ -58,19 +58,13 @@ def owners(tree: Any) -> dict[str, str | None]:
 
 def test_the_pod_of_a_leak_is_known_while_the_daemon_runs(node: SmallNode) -> None:
     with remembering(node) as listen:
-        named, cleaned = scan(node, listen), clean(node, listen)
+        named, cleaned = scan(node, listen), document(node, listen, "clean", "--cleanup-network=auto")
     unnamed = scan(node, listen)
     assert owners(named) == {"10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"}
     assert owners(unnamed) == {"10.244.1.2": "shop/web-0", "10.244.1.9": None}
     assert [one["pod"] for one in cleaned["addresses"]] == ["shop/cart-0"]
     assert [one["state"] for one in named["reservations"]] == [one["state"] for one in unnamed["reservations"]]
     assert "of pod shop/cart-0" in named["findings"][0]["message"]
-
-
-def clean(node: SmallNode, listen: str) -> Any:
-    done = nodeleak("clean", "-o", "json", "--api=off", "--cleanup-network=auto", *node.options, NODELEAK_LISTEN=listen)
-    assert (done.code, done.err) == (DONE, ""), done
-    return json.loads(done.out)
 
 
 # Any process can hold the port of the daemon.
@@ -83,26 +77,21 @@ def lying(*reservations: Any, **more: Any) -> Iterator[str]:
         yield server.url.removeprefix("http://")
 
 
-def test_an_answer_changes_no_state(node: SmallNode) -> None:
-    node.docker.answers = engine
+def test_an_answer_changes_no_state_and_nobody_is_asked_about_a_healthy_node(node: SmallNode) -> None:
     claims = [
         {"container_id": LEAKED, "pod": "kube-system/etcd", "state": "in_use", "ip": "10.244.1.9"},
         {"container_id": ID, "pod": "kube-system/etcd", "state": "leaked", "ip": "10.244.1.2"},
     ]
+    with FakeServer(lambda _: [http("{}")]) as server:
+        healthy = owners(scan(node, server.url.removeprefix("http://")))
+    assert (healthy, server.requests) == ({"10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"}, [])
+    node.docker.answers = engine
     with lying(*claims, unavailable=[{"source": "containers", "why": "no"}]) as listen:
         tree = scan(node, listen)
     assert [(one["ip"], one["state"], one["pod"]) for one in tree["reservations"]] == [
         ("10.244.1.2", "in_use", "shop/web-0"), ("10.244.1.9", "leaked", "kube-system/etcd")
     ]  # fmt: skip
     assert tree["unavailable"] == []
-
-
-def test_a_healthy_node_is_not_asked_about(node: SmallNode) -> None:
-    with FakeServer(lambda _: [http("{}")]) as server:
-        assert owners(scan(node, server.url.removeprefix("http://"))) == {
-            "10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"
-        }  # fmt: skip
-    assert server.requests == []
 
 
 def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
@@ -121,13 +110,11 @@ def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
 @pytest.fixture
 def incident(tmp_path: Path) -> Iterator[Incident]:
     """A node on which nothing names the pods of the leaks, as with kubenet."""
-    node = the_incident(datetime.now(UTC))  # noqa: TID251 (a stand-in's files are as old as a real one's)
-    host = build(tmp_path / "node", node)
-    for sandbox in node.leaked:
-        for result in host.cache.glob(f"*{sandbox.id}*"):
-            result.unlink()
-    with full_engine(host.docker_socket, node):
-        yield Incident(node, host)
+    with simulated(tmp_path) as incident:
+        for sandbox in incident.node.leaked:
+            for result in incident.host.cache.glob(f"*{sandbox.id}*"):
+                result.unlink()
+        yield incident
 
 
 def test_a_release_is_the_same_whatever_is_answered(incident: Incident) -> None:

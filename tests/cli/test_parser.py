@@ -102,6 +102,12 @@ def test_wrong_usage_is_one_line_and_a_hint() -> None:
         line, hint = error(*arguments.split())
         assert line.startswith(f"nodeleak: {message}")
         assert hint == f"run '{command} --help' for usage"
+    assert error("restore") == [
+        "nodeleak: no release given: expected an address, an entry of the journal, or --last",
+        "run 'nodeleak journal' for a list of releases",
+    ]
+    for words in (["\x1b[2J"], ["scan", "--\x1b[2J"], ["scan", "\x1b[2J"], ["explain", "\x1b[2J"]):
+        assert "\x1b" not in "".join(error(*words))
 
 
 def test_options_of_a_table_exclude_others() -> None:
@@ -112,15 +118,3 @@ def test_options_of_a_table_exclude_others() -> None:
     for command in ("scan", "clean"):
         (line,) = error(command, "-o", "json", "--sort-by", "age", "--api=off")
         assert line == "nodeleak: --sort-by and -o json cannot be combined: remove one of them"
-
-
-def test_restore_needs_to_know_what() -> None:
-    assert error("restore") == [
-        "nodeleak: no release given: expected an address, an entry of the journal, or --last",
-        "run 'nodeleak journal' for a list of releases",
-    ]
-
-
-def test_control_characters_are_escaped() -> None:
-    for arguments in (["\x1b[2J"], ["scan", "--\x1b[2J"], ["scan", "\x1b[2J"], ["explain", "\x1b[2J"]):
-        assert "\x1b" not in "".join(error(*arguments))

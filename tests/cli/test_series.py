@@ -1,13 +1,12 @@
 """What a node costs: the samples that a running daemon serves, because a fleet pays for each of them on every node."""
 
-import re
 import socket
 from pathlib import Path
 
 import pytest
 
 from tests.bench.surroundings import fake_node
-from tests.cli.commands import running, served
+from tests.cli.commands import running, served, syncs
 from tests.wire import until
 
 MOST_SERIES = 80
@@ -25,7 +24,7 @@ def test_a_healthy_node_has_few_series(runtime: str, tmp_path: Path) -> None:
         quick = ("--interval=100ms", "--confirm-after=100ms", f"--device-plugins-dir={tmp_path}")
         with running(*server, *options, *quick) as agent:
             port = agent.log_event("agent.started")["port"]
-            until(lambda: syncs(served(port, "/metrics")[1]) > 3, "it syncs", 20)
+            until(lambda: syncs(port) > 3, "it syncs", 20)
             text = served(port, "/metrics")[1]
     samples = [line for line in text.splitlines() if not line.startswith("#")]
     assert [line for line in samples if line.startswith(("nodeleak_source_up", "nodeleak_device_plugin_reg"))]
@@ -33,8 +32,3 @@ def test_a_healthy_node_has_few_series(runtime: str, tmp_path: Path) -> None:
     assert [line for line in samples if line.startswith("nodeleak_findings{") and not line.endswith(" 0.0")] == []
     assert len(samples) <= MOST_SERIES, text
     assert 'commit="unknown"' in text, "a checkout has no commit"
-
-
-def syncs(text: str) -> float:
-    counted = re.search(r"^nodeleak_sync_seconds_count (\S+)$", text, re.MULTILINE)
-    return float(counted[1]) if counted else 0

@@ -110,20 +110,17 @@ def test_the_other_values_change_the_agent_and_nothing_else() -> None:
     assert tagged["containers"][0]["image"] == "registry.invalid/nodeleak:9"
 
 
-def test_prometheus_finds_the_objects_by_their_labels() -> None:
-    for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule"):
-        value = kind[0].lower() + kind[1:]
-        plain, labeled = (by_name(template({value: ON | {"labels": labels}})) for labels in ({}, {"release": "stack"}))
-        plain[kind, "nodeleak"]["metadata"]["labels"]["release"] = "stack"
-        assert labeled == plain
-
-
-def test_a_data_directory_is_writable_only_with_cleanup() -> None:
+def test_a_data_directory_is_writable_only_with_cleanup_and_prometheus_finds_objects_by_labels() -> None:
     for cleanup, read_only in (("off", True), ("exec", False), ("auto", False)):
         objects = by_name(template({"cleanup": cleanup, "dataDir": "/data/cni"}))
         (agent,) = objects["DaemonSet", "nodeleak"]["spec"]["template"]["spec"]["containers"]
         mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]}
         assert (mounts["/var/lib/cni"], mounts["/data/cni"]) == (read_only, read_only)
+    for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule"):
+        value = kind[0].lower() + kind[1:]
+        plain, labeled = (by_name(template({value: ON | {"labels": labels}})) for labels in ({}, {"release": "stack"}))
+        plain[kind, "nodeleak"]["metadata"]["labels"]["release"] = "stack"
+        assert labeled == plain
 
 
 def test_values_that_mean_nothing_are_refused() -> None:

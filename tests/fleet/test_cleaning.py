@@ -126,8 +126,10 @@ def test_only_a_release_a_refusal_and_nothing_to_release_are_expected(kubectl: F
 # The question, and interruptions
 
 
-def test_it_asks_once_and_begins_after_yes(kubectl: FakeKubectl) -> None:
+def test_it_asks_once_and_begins_after_yes_and_needs_one_without_a_terminal(kubectl: FakeKubectl) -> None:
     add(kubectl, clean("released"))
+    done = kubectl.run("clean", "--all", "--apply")
+    assert (done.code, kubectl.asked(), "add --yes" in done.err) == (2, [], True)
     for line in (b"y\n", b"\n", b"\x04", b"yes\n"):
         assert kubectl.asked() == []
         ours, theirs = pty.openpty()
@@ -140,13 +142,6 @@ def test_it_asks_once_and_begins_after_yes(kubectl: FakeKubectl) -> None:
             os.close(theirs)
         assert (child.returncode, bool(out)) == ((0, True) if line == b"yes\n" else (2, False))
     assert kubectl.asked() == ["worker-1"]
-
-
-def test_without_a_terminal_it_needs_a_yes(kubectl: FakeKubectl) -> None:
-    add(kubectl, clean("released"))
-    done = kubectl.run("clean", "--all", "--apply")
-    assert (done.code, kubectl.asked()) == (2, [])
-    assert "add --yes" in done.err
 
 
 def test_ctrl_c_waits_for_the_wave_and_begins_no_other(kubectl: FakeKubectl) -> None:

@@ -117,17 +117,12 @@ def test_a_status_through_the_api_server_needs_one_list_and_six_queries(served: 
     assert all(path.startswith("/api/v1/query?query=") for path in asked)
 
 
-def test_the_exit_code_and_the_errors_of_a_command_are_those_of_the_node(served: FakeCluster, tmp_path: Path) -> None:
+def test_what_a_command_prints_and_its_exit_code_are_those_of_the_node(served: FakeCluster, tmp_path: Path) -> None:
     done = run(served, tmp_path, "scan", "worker-1", "worker-2", "--", "--verbose")
-    assert done.code == 3
+    assert (done.code, done.err) == (3, "worker-2: nodeleak: a warning\n")
     assert sorted(done.out.splitlines()) == ["worker-1: nodeleak scan --verbose", "worker-2: Incomplete"]
-    assert done.err == "worker-2: nodeleak: a warning\n"
-
-
-def test_a_long_document_arrives_whole(served: FakeCluster, tmp_path: Path) -> None:
-    done = run(served, tmp_path, "journal", "worker-1", "-o", "json")
-    (node,) = json.loads(done.out)["nodes"]
-    assert node["document"]["padding"] == "é" * 200_000
+    (node,) = json.loads(run(served, tmp_path, "journal", "worker-1", "-o", "json").out)["nodes"]
+    assert node["document"]["padding"] == "é" * 200_000, "a long document arrives whole"
 
 
 def test_a_connection_that_breaks_is_no_success(served: FakeCluster, tmp_path: Path) -> None:
