@@ -48,7 +48,7 @@ def test_the_settings_say_the_mode_and_the_networks_of_which_one_is_enough(home:
         assert "".join(status.why_not).startswith(why_not or "")
 
 
-def test_one_network_that_can_be_changed_is_enough(home: Path) -> None:
+def test_obstacles_are_listed_and_a_halt_comes_first_but_one_network_that_can_be_changed_is_enough(home: Path) -> None:
     given: dict[str, Any] = {"cleanup_network": "cbr0,kubenet", "network": "cbr0,kubenet"}
     (home / "networks/cbr0").write_text("")
     assert status_of(home, **given).release_possible is True
@@ -58,9 +58,8 @@ def test_one_network_that_can_be_changed_is_enough(home: Path) -> None:
     (home / "networks/kubenet").write_text("")
     (why,) = status_of(home).why_not
     assert why.startswith(f"cannot change {home}/networks/kubenet: ")
-
-
-def test_obstacles_are_listed_and_a_halt_comes_first(home: Path) -> None:
+    (home / "networks/kubenet").unlink()
+    (home / "networks/kubenet").mkdir()
     status = status_of(home, without(node(), "containers", "pods"))
     assert (status.release_possible, status.why_not) == (False, ("unavailable sources: containers, pods",))
     assert status_of(home, without(node(), "device_plugins")).release_possible is True
@@ -69,6 +68,5 @@ def test_obstacles_are_listed_and_a_halt_comes_first(home: Path) -> None:
     for number in range(2000):
         (journal / f"{number:04}.json").touch()
     full = f"the journal is full until {journal}/0000.json is 24 hours old"
-    assert status_of(home, halted="container 950b reappeared").why_not == (
-        "cleanup halted: container 950b reappeared", full,
-    )  # fmt: skip
+    halted = "container 950b reappeared"
+    assert status_of(home, halted=halted).why_not == (f"cleanup halted: {halted}", full)

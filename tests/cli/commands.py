@@ -33,7 +33,15 @@ class Done:
     code: int
     out: str
     err: str
-    seconds: float
+    seconds: float = 0.0
+
+    def shows(self, code: int, *texts: str) -> None:
+        """Check the exit code, and that the output has these texts."""
+        assert (self.code, [text for text in texts if text not in self.out]) == (code, []), self
+
+    def fails(self, code: int, *texts: str) -> None:
+        """Check the exit code, and that the errors have these texts and there is no output."""
+        assert (self.code, self.out, [text for text in texts if text not in self.err]) == (code, "", []), self
 
 
 @dataclass
@@ -101,9 +109,20 @@ CONTAINER = {
 }
 
 
-def engine(request: Request) -> Answer:
-    """A fake docker with one sandbox."""
-    return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps([CONTAINER]))]
+def docker(listed: Sequence[Any]) -> Answers:
+    """A fake docker with these containers."""
+
+    def answers(request: Request) -> Answer:
+        asked = request.path.split("/")[-2]
+        if len(asked) == len(ID) and asked not in [one["Id"] for one in listed]:
+            return [http(json.dumps({"message": f"No such container: {asked}"}), "404 Not Found")]
+        return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps(listed))]
+
+    return answers
+
+
+engine = docker([CONTAINER])
+"""A fake docker with one sandbox."""
 
 
 @contextmanager

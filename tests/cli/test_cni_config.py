@@ -216,11 +216,8 @@ def test_the_directory_of_an_attachment_that_only_its_results_name_is_read(tmp_p
         assert subjects(stand.scan(where)) == ["leaked_reservation storage/10.99.0.4"]
         options = ("--settle=0s", "--ip=10.99.0.4", "--cleanup-network=storage", where)
         assert stand.cleaned(*options)["verdicts"]["would_release"] == 1
-
-
-def test_what_users_write_as_data_dir_is_no_path_before_it_is_checked(tmp_path: Path) -> None:
-    with standing(tmp_path, on(CRI_O)) as stand:
-        for number, data_dir in enumerate(("/x\0", "/x\ud800", "x", "/none", 7, ["/x"])):
+        # What users write is no path before it is checked.
+        for number, data_dir in enumerate(("/x\0", "/x\ud800", "x", "/none", 7, ["/x"]), 5):
             ipam = {"type": "host-local", "dataDir": data_dir}
             reserve_further(stand, number, config={"plugins": [BRIDGE | {"ipam": ipam}]})
         assert judged(stand.scan()) == {"cbr0", "storage"}
@@ -292,13 +289,11 @@ def test_a_first_file_that_the_runtime_may_have_skipped_is_not_believed_while_a_
 def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, api: str) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
         reconfigure(stand, "renamed", BRIDGE)
-        for number in range(2):
+        for _ in range(2):
             found = [one for one in subjects(stand.scan(api=api)) if not one.startswith("unreserved_pod_ip renamed/")]
             assert found == ["overlapping_ranges cbr0 and renamed"]
             (stand.host.networks / "renamed").mkdir(exist_ok=True)
-            assert number < 2
-        unreserved = [one for one in subjects(stand.scan()) if one.startswith("unreserved_pod_ip renamed/")]
-        assert len(unreserved) == 5
+        assert len([one for one in subjects(stand.scan()) if one.startswith("unreserved_pod_ip renamed/")]) == 5
 
 
 @pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])

@@ -3,17 +3,18 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.commands import Done, SmallNode, nodeleak
+from tests.cli.commands import CONTAINER, Done, SmallNode, api_server, docker, nodeleak
 from tests.cli.test_clean import simulated
 from tests.fakes.nodes import FakeNode
-from tests.wire import Answer, FakeServer, Request, http, kubeconfig
+from tests.wire import Answer, FakeServer, Request, http
 
 CI = {"Id": "c" * 64, "State": "running", "Created": 1_700_000_000, "Labels": {"ci": "job 7"}}
 SOCKET = "/run/containerd/containerd.sock"
@@ -25,16 +26,6 @@ NETWORK = '{"name": "kubenet", "type": "bridge", "ipam": {"type": "host-local", 
 RESERVED = {f"10.244.1.{last}": f"{last}" * 64 for last in range(2, 9)}
 SEEN = "10.244.1.2"
 """The one address that a process has on an interface."""
-
-
-def labelled(container_id: str, pod: str, state: str = "running") -> dict[str, Any]:
-    labels = {"pod.name": pod, "pod.namespace": "shop", "docker.type": "podsandbox"}
-    return {
-        "Id": container_id,
-        "State": state,
-        "Created": 1_700_000_000,
-        "Labels": {f"io.kubernetes.{name}": value for name, value in labels.items()},
-    }
 
 
 @dataclass
@@ -53,7 +44,7 @@ class Node(SmallNode):
         (self.home / "net.d").mkdir()
         (self.home / "net.d/10-kubenet.conf").write_text(NETWORK)  # for a docker with CNI
         self.options += ["--device-plugins-dir=off", "--kubelet-dir=off", f"--cni-config-dir={self.home}/net.d"]
-        self.docker.answers = self.server
+        self.docker.answers = docker(self.listed)
 
     @property
     def checkpoints(self) -> Path:
@@ -66,15 +57,7 @@ class Node(SmallNode):
     def kubelet(self, *flags: str) -> None:
         self.process(8, "kubelet", "/usr/bin/kubelet", *flags)
 
-    def server(self, request: Request) -> Answer:
-        if request.path == "/version":
-            return [http('{"ApiVersion": "1.41"}')]
-        if request.path.endswith("/containers/json"):
-            return [http(json.dumps(self.listed))]
-        asked = request.path.split("/")[-2]
-        return [http(json.dumps({"message": f"No such container: {asked}"}), "404 Not Found")]
-
-    def clean(self, *arguments: str, api: tuple[str, ...] = ("--api=off",)) -> Done:
+    def clean(self, *arguments: str, api: Sequence[str] = ("--api=off",)) -> Done:
         return nodeleak(*CLEAN, *api, *self.options, *arguments)
 
     def scan(self, *api: str) -> Any:
@@ -87,7 +70,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield Node(tmp_path, docker)
 
 
-def api_server(node: Node, runtime: str) -> FakeServer:
+def naming(node: Node, runtime: str) -> AbstractContextManager[list[str]]:
+    """Run an API server whose Node names this runtime; yield the options for it."""
     worker = {
         "metadata": {"name": "worker-1", "uid": "n", "resourceVersion": "4"},
         "spec": {"podCIDR": "10.244.1.0/24", "providerID": "fake:///1"},
@@ -98,13 +82,7 @@ def api_server(node: Node, runtime: str) -> FakeServer:
         items = [] if "pods" in request.path else [worker]
         return [http(json.dumps({"metadata": {"resourceVersion": "5"}, "items": items}))]
 
-    server = FakeServer(answers)
-    kubeconfig(node.home / "kubeconfig", server.url)
-    return server
-
-
-def credentials(node: Node) -> tuple[str, str]:
-    return "--node=worker-1", f"--kubeconfig={node.home}/kubeconfig"
+    return api_server(node.home, answers)
 
 
 def assert_nothing_is_concluded(node: Node, *api: str) -> Any:
@@ -153,7 +131,7 @@ def test_a_kubelet_that_names_another_runtime(node: Node) -> None:
 
 def test_a_kubelet_that_names_no_runtime(node: Node) -> None:
     node.checkpoints.mkdir()  # left over
-    node.listed.append(labelled("e" * 64, "before-the-migration", "exited"))
+    node.listed.append({**CONTAINER, "Id": "e" * 64, "State": "exited"})
     for command, *words in (
         ("kubelet", "/usr/bin/kubelet", "--config=/var/missing.yaml"),
         ("k3s-server", "/usr/local/bin/k3s", "server"),
@@ -167,8 +145,8 @@ def test_a_kubelet_that_names_no_runtime(node: Node) -> None:
 def test_without_checkpoint_directory_and_sandboxes_the_node_object_does_not_help(node: Node) -> None:
     assert_nothing_is_concluded(node)
     for runtime in ("docker://20.10.24", "containerd://1.7.24"):
-        with api_server(node, runtime):
-            assert_nothing_is_concluded(node, *credentials(node))
+        with naming(node, runtime) as api:
+            assert_nothing_is_concluded(node, *api)
 
 
 def test_a_node_object_that_contradicts_the_kubelet(node: Node) -> None:
@@ -178,8 +156,8 @@ def test_a_node_object_that_contradicts_the_kubelet(node: Node) -> None:
         (KUBENET, "containerd://1.7.24"),
     ):
         node.kubelet(flag)
-        with api_server(node, earlier):
-            unavailable = assert_nothing_is_concluded(node, *credentials(node))["unavailable"]
+        with naming(node, earlier) as api:
+            unavailable = assert_nothing_is_concluded(node, *api)["unavailable"]
         why = {one["source"]: one["why"] for one in unavailable}
         assert "it is unknown whose pods run here" in why["containers"]
 
@@ -225,6 +203,8 @@ def test_a_node_on_which_every_reservation_leaked_is_diagnosed_and_cleaned(
     done = node.clean()
     assert "7 released" in done.out, done.out
     assert node.left == set()
+    drained = node.scan()
+    assert (drained["unavailable"], drained["findings"], drained["reservations"]) == ([], [], [])
 
 
 @pytest.mark.parametrize("shown_by", ["a sandbox of the node's network that runs", "the Node"])
@@ -232,10 +212,10 @@ def test_where_the_kubelet_names_no_runtime_docker_is_it_if_another_word_shows_t
     node.checkpoints.mkdir()
     node.process(8, "k3s-server", "/usr/local/bin/k3s", "server")
     if shown_by == "the Node":
-        with api_server(node, "docker://20.10.24"):
-            assert "7 released" in node.clean(api=credentials(node)).out
+        with naming(node, "docker://20.10.24") as api:
+            assert "7 released" in node.clean(api=api).out
     else:
-        node.listed.append(labelled("a" * 64, "kube-proxy"))
+        node.listed.append({**CONTAINER, "Id": "a" * 64})
         (node.checkpoints / ("a" * 64)).write_text("{}")
         assert "7 released" in node.clean().out
 
@@ -248,16 +228,9 @@ def test_where_the_kubelet_cannot_be_asked_its_checkpoint_directory_counts(node:
     if stopped:
         (node.proc / "8/stat").unlink()
     node.process(90, "pause", "/pause", ip=SEEN)
-    assert "6 released" in node.clean("--settle=0s").out
-    assert node.left == {SEEN}
-
-
-def test_a_drained_node_has_nothing_to_report(node: Node) -> None:
-    for path in (node.home / "networks/kubenet").iterdir():
-        path.unlink()
-    node.kubelet(KUBENET)
-    document = node.scan()
-    assert (document["unavailable"], document["findings"], document["reservations"]) == ([], [], [])
+    with FakeServer(docker(node.listed)) as local:
+        done = node.clean("--settle=0s", f"--docker-host={local.url.replace('http', 'tcp')}")
+    assert ("6 released" in done.out, node.left, node.docker.requests) == (True, {SEEN}, [])
 
 
 def drained(incident: FakeNode) -> FakeNode:
@@ -320,7 +293,7 @@ def test_a_stopped_docker_is_not_asked_here_or_on_another_machine(node: Node, th
     (node.home / "proc/7/stat").unlink()
     node.kubelet(KUBENET)
     node.process(9, there, f"/usr/bin/{there}")
-    with FakeServer(node.server) as remote:
+    with FakeServer(docker(node.listed)) as remote:
         for url in (node.docker.url, remote.url.replace("http", "tcp")):
             done = nodeleak(command, "--api=off", *node.options, f"--docker-host={url}")
             assert done.code == 3
@@ -331,28 +304,16 @@ def test_a_stopped_docker_is_not_asked_here_or_on_another_machine(node: Node, th
 
 def test_without_the_nodes_processes_docker_is_not_asked(node: Node) -> None:
     (node.home / "proc/7/stat").unlink()
-    with FakeServer(node.server) as remote:
+    with FakeServer(docker(node.listed)) as remote:
         for where in (node.docker.url, remote.url.replace("http", "tcp")):
             done = nodeleak("scan", "--api=off", *node.options, f"--docker-host={where}")
             assert (done.code, remote.requests, node.docker.requests) == (3, [], [])
             assert "no container runtime was asked, because it is unknown which one runs: no kubelet and" in done.out
             assert "set hostPID: true" in done.out
-
-
-def test_off_a_node_the_headline_names_the_cause_and_no_directory(tmp_path: Path) -> None:
     away = {"cni-networks-dir", "checkpoint-dir", "cni-config-dir", "cni-cache-dir", "device-plugins-dir", "run-dir"}
-    (tmp_path / "proc").mkdir()
-    done = nodeleak("scan", "--api=off", f"--proc={tmp_path}/proc", *(f"--{name}={tmp_path}/{name}" for name in away))
-    assert done.code == 3
+    nowhere = node.home / "nowhere"
+    (nowhere / "proc").mkdir(parents=True)
+    done = nodeleak("scan", "--api=off", f"--proc={nowhere}/proc", *(f"--{name}={nowhere}/{name}" for name in away))
     headline = done.out.splitlines()[1]
-    assert f"no kubelet and no container runtime in {tmp_path}/proc" in headline
-    assert "set hostPID: true" in headline
-
-
-def test_a_running_docker_is_asked_over_tcp(node: Node) -> None:
-    node.checkpoints.mkdir()
-    node.kubelet(KUBENET)
-    with FakeServer(node.server) as local:
-        done = node.clean(f"--docker-host={local.url.replace('http', 'tcp')}")
-    assert "7 released" in done.out
-    assert node.docker.requests == []
+    assert (done.code, f"no kubelet and no container runtime in {nowhere}/proc" in headline) == (3, True)
+    assert "set hostPID: true" in headline, "it names the cause and no directory"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import CONTAINER, DONE, LEAKED, SmallNode, engine, nodeleak, running
+from tests.cli.commands import CONTAINER, DONE, LEAKED, SmallNode, docker, engine, nodeleak, running
 from tests.cli.test_clean import Incident, simulated
-from tests.wire import ID, Answer, FakeServer, Request, http, until
+from tests.wire import ID, FakeServer, http, until
 
 CART = {
     **CONTAINER,
@@ -19,20 +19,10 @@ CART = {
 }
 
 
-def with_cart(request: Request) -> Answer:
-    """A fake docker in which the sandbox still runs whose address will leak."""
-    return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps([CONTAINER, CART]))]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[SmallNode]:
-    with FakeServer(with_cart, at=tmp_path / "docker.sock") as docker:
-        yield SmallNode(tmp_path, docker)
-
-
 @contextmanager
 def remembering(node: SmallNode) -> Iterator[str]:
     """Run a daemon that saw the pod before its address leaked; yield where it listens."""
+    node.docker.answers = docker([CONTAINER, CART])
     with running("--api=off", "--listen=127.0.0.1:0", "--interval=100ms", *node.options) as agent:
         listen = f"127.0.0.1:{agent.log_event('agent.started')['port']}"
         until(lambda: "Node " in nodeleak("status", "--listen", listen).out, "the first sync")
@@ -82,6 +72,7 @@ def test_an_answer_changes_no_state_and_nobody_is_asked_about_a_healthy_node(nod
         {"container_id": LEAKED, "pod": "kube-system/etcd", "state": "in_use", "ip": "10.244.1.9"},
         {"container_id": ID, "pod": "kube-system/etcd", "state": "leaked", "ip": "10.244.1.2"},
     ]
+    node.docker.answers = docker([CONTAINER, CART])
     with FakeServer(lambda _: [http("{}")]) as server:
         healthy = owners(scan(node, server.url.removeprefix("http://")))
     assert (healthy, server.requests) == ({"10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"}, [])
@@ -95,7 +86,6 @@ def test_an_answer_changes_no_state_and_nobody_is_asked_about_a_healthy_node(nod
 
 
 def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
-    node.docker.answers = engine
     names = (None, "\x1b[2J/x", "a/b\n", "a", f"a/{'b' * 300}")
     entries: list[Any] = [None, 7, "x", [], {}, {"container_id": [LEAKED], "pod": "a/b"}]
     entries += ({"container_id": LEAKED, "pod": name} for name in names)

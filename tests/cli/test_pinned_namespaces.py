@@ -16,18 +16,11 @@ from tests.cli.commands import DONE, LEAKED, UNAVAILABLE, Done, SmallNode, engin
 from tests.cli.test_networks import OF_A_POD, cache_result
 from tests.deploy.monitoring import RUNBOOKS
 from tests.network import Network, network, sniffer
-from tests.wire import ID, Answer, FakeServer, Request, http, run
+from tests.wire import ID, FakeServer, run
 
 IP = "10.244.1.9"
 ON = {"NODELEAK_PROBE": ""}
 """The default, which the other tests of commands replace."""
-
-
-def docker(request: Request) -> Answer:
-    asked = request.path.split("/")[-2]
-    if len(asked) != len(ID) or asked == ID:
-        return engine(request)
-    return [http(json.dumps({"message": f"No such container: {asked}"}), "404 Not Found")]
 
 
 @dataclass
@@ -48,6 +41,12 @@ class Pinned:
         (release,) = json.loads(done.out)["addresses"]
         refusals = [f"{one['reason']}: {one['why']}" for one in release["refusals"]]
         return release["verdict"], refusals[0] if refusals else release["why"], done.seconds
+
+    def refused(self, *arguments: str, **more: str) -> str:
+        """Return why nothing is released."""
+        verdict, why, _ = self.clean("--apply", *arguments, **more)
+        assert (verdict, self.reserved) == ("refused", True)
+        return why
 
     def named_by_cache(self, namespace: str, container_id: str = LEAKED) -> None:
         """Let libcni's cache name the namespace of the leaked sandbox, or of another one."""
@@ -72,7 +71,7 @@ class Pinned:
 
 @pytest.fixture
 def pinned(tmp_path: Path) -> Iterator[Pinned]:
-    with FakeServer(docker, at=tmp_path / "docker.sock") as server, network() as net:
+    with FakeServer(engine, at=tmp_path / "docker.sock") as server, network() as net:
         node = SmallNode(tmp_path, server)
         (node.proc / "1/mountinfo").unlink()
         (node.proc / "1/mountinfo").symlink_to(f"/proc/{net.pid}/mountinfo")
@@ -85,11 +84,10 @@ def test_an_address_that_answers_to_a_release_is_released_only_when_nobody_has_i
     assert pinned.run("scan").code == DONE
     assert pinned.clean()[0] == "would_release"
     assert pinned.net.udp_received("cni-9") == 0, "only a release sends a probe"
-    verdict, why, _ = pinned.clean("--apply")
-    assert (verdict, why) == ("refused", f"address_in_use: probe: {IP} answers on cbr0 (connection refused)")
-    assert (pinned.net.udp_received("cni-9"), pinned.reserved) == (1, True)
+    assert pinned.refused() == f"address_in_use: probe: {IP} answers on cbr0 (connection refused)"
+    assert pinned.net.udp_received("cni-9") == 1
     pinned.net.ip("netns delete cni-9", f"neigh flush to {IP}")
-    verdict, why, seconds = pinned.clean("--apply")
+    verdict, _, seconds = pinned.clean("--apply")
     assert (verdict, pinned.reserved) == ("released", False)
     assert seconds > 3
     assert pinned.evidence[-1] == f"nobody on cbr0 has {IP}: host unreachable"
@@ -97,15 +95,11 @@ def test_an_address_that_answers_to_a_release_is_released_only_when_nobody_has_i
 
 def test_an_address_with_a_route_of_its_own_or_without_an_answer_is_not_released(pinned: Pinned) -> None:
     pinned.net.ip("netns delete cni-9", f"route add {IP}/32 dev h-cni-2")
-    verdict, why, _ = pinned.clean("--apply")
-    assert (verdict, pinned.reserved) == ("refused", True)
-    assert why == f"address_in_use: probe: a route to {IP} alone leads to interface h-cni-2"
+    assert pinned.refused() == f"address_in_use: probe: a route to {IP} alone leads to interface h-cni-2"
     pinned.net.ip(
         f"route del {IP}/32 dev h-cni-2", f"neigh replace {IP} lladdr 02:00:00:00:00:09 dev cbr0 nud permanent"
     )
-    verdict, why, _ = pinned.clean("--apply")
-    assert (verdict, pinned.reserved) == ("refused", True)
-    assert why.startswith(f"probe_unanswered: probe: {IP} on cbr0: no answer within 14 s")
+    assert pinned.refused().startswith(f"probe_unanswered: probe: {IP} on cbr0: no answer within 14 s")
 
 
 def test_without_the_probe_nothing_is_sent_and_a_namespace_of_nobody_keeps_the_address(pinned: Pinned) -> None:
@@ -125,11 +119,10 @@ def test_another_network_leaves_the_probe_as_it_is_but_silence_of_pods_out_of_re
     for number, subnet in enumerate(("10.0.0.3/8", "10.244.1.3/24", "10.244.1.9/28")):
         pinned.cached("lan", "macvlan", f"{number:064x}", subnet)
     assert pinned.clean()[0] == "would_release"
-    verdict, why, _ = pinned.clean("--apply")
-    assert (verdict, why) == ("refused", f"address_in_use: probe: {IP} answers on cbr0 (connection refused)")
+    assert pinned.refused() == f"address_in_use: probe: {IP} answers on cbr0 (connection refused)"
     for path in (pinned.node.home / "cache").glob("lan-*"):
         path.unlink()
-    pinned.net.ip("netns delete cni-9")
+    pinned.net.ip("netns delete cni-9", f"neigh flush to {IP}")
     pinned.cached("kubenet", "acme", "1" * 64, f"{IP}/24")
     (dry, unsure, _), (verdict, why, _) = pinned.clean(), pinned.clean("--apply")
     doubt = "the node may not reach pods of acme, bridge, and a network namespace is mounted whose sandbox is not known"
@@ -192,13 +185,9 @@ def test_a_namespace_mounted_only_for_the_runtime_is_never_released_nor_without_
     pinned.named_by_cache("/var/run/netns/cni-9")
     (pinned.node.proc / "1/mountinfo").rename(pinned.node.proc / "7/mountinfo")
     (pinned.node.proc / "1/mountinfo").touch()
-    verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
-    assert (verdict, pinned.reserved) == ("refused", True)
-    assert why.startswith("address_in_use: ")
+    assert pinned.refused(NODELEAK_PROBE="off").startswith("address_in_use: ")
     for pid in (7, 1):
         (pinned.node.proc / f"{pid}/mountinfo").rename(pinned.node.home / "table")
         assert "mounted_namespaces: cannot read" in pinned.run("scan").out
-        verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
-        assert (verdict, pinned.reserved) == ("refused", True)
-        assert why.startswith("source_unavailable: ")
+        assert pinned.refused(NODELEAK_PROBE="off").startswith("source_unavailable: ")
         (pinned.node.home / "table").rename(pinned.node.proc / f"{pid}/mountinfo")

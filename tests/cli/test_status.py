@@ -21,6 +21,7 @@ from tests.cli.commands import (
     environment,
     nodeleak,
     running,
+    served,
 )
 from tests.model.test_status import GOOD
 from tests.wire import FakeServer, http, refusing_port, until
@@ -34,7 +35,7 @@ def daemon(node: SmallNode, *options: str, prefix: tuple[str, ...] = ()) -> Iter
         listen = f"--listen=127.0.0.1:{agent.log_event('agent.started')['port']}"
         agent.log_event("finding.opened")
         yield agent, listen
-        agent.end()
+        assert agent.end() == 0
 
 
 def document(*arguments: str, code: int = DONE) -> Any:
@@ -103,12 +104,15 @@ def test_what_is_unavailable_is_incomplete_and_blocks_releases(node: SmallNode) 
     assert "containers" in why
 
 
-def test_a_daemon_that_hangs_is_stalled(node: SmallNode) -> None:
-    with daemon(node, "--docker-timeout=200ms", "--lock-timeout=50ms") as (_, listen):
+def test_a_daemon_that_hangs_is_stalled_and_unhealthy(node: SmallNode) -> None:
+    # Three intervals, four times docker's timeout and twice that of a lock are the longest sync.
+    with daemon(node, "--docker-timeout=100ms", "--lock-timeout=100ms") as (_, listen):
         os.mkfifo(node.home / "nobody-writes")
         (node.home / "nobody-writes").rename(node.proc / "stat")  # reading it takes forever
         until(lambda: "\nStalled: " in nodeleak("status", listen).out, "it is noticed")
-        tree = document(listen, code=UNAVAILABLE)
+        tree, port = document(listen, code=UNAVAILABLE), int(listen.rpartition(":")[2])
+        until(lambda: served(port, "/healthz") == (503, "no sync for too long\n"), "the heart has stopped")
+        assert served(port, "/metrics")[0] == 200
     assert (tree["state"], tree["findings"][0]["detector"]) == ("stalled", "leaked_reservation")
     assert tree["report"]["age_seconds"] > 0.5
 

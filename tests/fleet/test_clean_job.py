@@ -10,9 +10,10 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.cli.commands import Done
 from tests.deploy.manifests import AGENTS, of_kind
 from tests.deploy.test_manifests import VERSIONS
-from tests.fleet.kubectl import Done, FakeKubectl
+from tests.fleet.kubectl import FakeKubectl
 
 MAX = ("--", "--max", "3")
 

@@ -27,7 +27,9 @@ exec "$0-before" "$@"
 """
 
 
-def test_a_list_that_does_not_come_is_an_error(tmp_path: Path) -> None:
+def test_a_list_that_does_not_come_is_an_error_also_if_it_waits_for_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cases: list[tuple[str, tuple[str, ...]]] = [(script, ("status",)) for script in HUNG]
     cases += [(HUNG[0], ("scan", "worker-1")), (HUNG[0], ("clean", "--all", "--apply", "--yes"))]
     children = []
@@ -36,10 +38,16 @@ def test_a_list_that_does_not_come_is_an_error(tmp_path: Path) -> None:
         kubectl = FakeKubectl(tmp_path / str(number))
         kubectl.replace(script)
         children.append(kubectl.start(*arguments, "--timeout=1s"))
+    why = "nodeleak: cannot list nodes: kubectl did not end within {} s\n"
     for child in children:
         out, err = child.communicate(timeout=60)
-        why = "cannot list nodes: kubectl did not end within 3 s"
-        assert (child.returncode, out, err) == (3, "", f"nodeleak: {why}\n")
+        assert (child.returncode, out, err) == (3, "", why.format(3))
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    monkeypatch.setattr("agent.fleet.kubectl.LOGIN_SECONDS", 4)
+    for number in range(len(HUNG)):
+        monkeypatch.setenv("PATH", f"{tmp_path / str(number)}{os.pathsep}{os.environ['PATH']}")
+        done = kubectl.run("status", "--timeout=1s")
+        assert (done.code, done.err) == (3, why.format(4))
 
 
 def test_a_plugin_that_hangs_ends_with_its_list(kubectl: FakeKubectl) -> None:
@@ -60,16 +68,6 @@ def test_a_plugin_that_hangs_ends_with_its_list(kubectl: FakeKubectl) -> None:
         until(ended, "the plugin has ended")
     finally:
         os.close(held)
-
-
-def test_a_login_has_an_end_too(tmp_path: Path, kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "isatty", lambda _: True)
-    monkeypatch.setattr("agent.fleet.kubectl.LOGIN_SECONDS", 4)
-    kubectl.replace(f'. "{tmp_path}/script"')
-    for script in HUNG:
-        (tmp_path / "script").write_text(script)
-        done = kubectl.run("status", "--timeout=1s")
-        assert (done.code, done.err) == (3, "nodeleak: cannot list nodes: kubectl did not end within 4 s\n")
 
 
 def test_somebody_who_logs_in_on_the_terminal_has_time(kubectl: FakeKubectl) -> None:

@@ -9,10 +9,11 @@ from urllib.parse import SplitResult, unquote_plus
 import pytest
 
 from tests.builders import GONE, node, reservation, without
+from tests.cli.commands import Done
 from tests.e2e.prometheus import running_prometheus
 from tests.exporters.daemon import Daemon
 from tests.fakes.serving import Handler, Threads, serving
-from tests.fleet.kubectl import Done, FakeKubectl, finding, query_of, status
+from tests.fleet.kubectl import FakeKubectl, finding, query_of, status
 from tests.wire import FakeServer, Request, hang, http, refusing_port, until
 
 LEAKED = [reservation(f"10.244.1.{n}", f"{n}{GONE[2:]}") for n in range(30, 33)]
@@ -195,9 +196,9 @@ def test_the_state_of_a_node(kubectl: FakeKubectl) -> None:
 def test_an_answer_that_hides_or_lacks_something_is_an_error(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1")
     for name in ("stage", "source", "severity", "network", "version"):
-        done = asked(kubectl, of_agents(agent(**{name: "prod", f"exported_{name}": "own"})))
-        assert (done.code, done.out) == (3, "")
-        assert f"gives the agents the label {name}, which hides" in done.err
+        asked(kubectl, of_agents(agent(**{name: "prod", f"exported_{name}": "own"}))).fails(
+            3, f"gives the agents the label {name}, which hides"
+        )
     for partial, why in (({"warnings": ["a store is down"]}, "a store is down"), ({"isPartial": True}, "partial")):
         done = asked(kubectl, of_agents(agent()), **partial)
         assert (done.code, done.out) == (3, "")
@@ -230,6 +231,4 @@ def test_the_prometheus_of_another_cluster_is_not_believed(kubectl: FakeKubectl)
             assert asked(kubectl, samples).out.startswith("2 nodes: ")
             continue
         for chosen in ((), ("worker-1",), ("-l", "zone=a")) if ours == 2 else ((),):
-            done = asked(kubectl, samples, *chosen)
-            assert (done.code, done.out) == (3, "")
-            assert f"the status is unknown: {others} of {ours + others} agents" in done.err
+            asked(kubectl, samples, *chosen).fails(3, f"the status is unknown: {others} of {ours + others} agents")

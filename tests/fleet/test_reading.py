@@ -54,9 +54,7 @@ def test_without_kubectl_or_with_an_error_of_it_nothing_is_known(
     kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (kubectl.home / "fails").touch()
-    done = kubectl.run("status")
-    assert (done.code, done.out) == (3, "")
-    assert "cannot list nodes: kubectl ended with exit code 1, see above" in done.err
+    kubectl.run("status").fails(3, "cannot list nodes: kubectl ended with exit code 1, see above")
     (kubectl.home / "kubectl").unlink()
     monkeypatch.setenv("PATH", str(kubectl.home))
     done = kubectl.run("status")
@@ -105,7 +103,7 @@ def test_no_or_an_unknown_node_and_agents_in_several_namespaces_are_a_mistake(ku
     assert kubectl.calls("exec") == []
 
 
-def test_documents_are_merged(kubectl: FakeKubectl) -> None:
+def test_documents_are_merged_and_one_agent_cannot_spoil_that_of_all(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-10", output=json.dumps(SCAN), code=3)
     kubectl.node("worker-2", output="not JSON", error="warning\nlast line\n", code=70)
     kubectl.node("worker-3", own_code=1, error="Error from server: no such pod\n")
@@ -122,17 +120,14 @@ def test_documents_are_merged(kubectl: FakeKubectl) -> None:
         {"node": "10.0.0.9", "exit_code": 0, "document": SCAN},
         {"node": "10.0.0.10", "exit_code": 0, "document": SCAN},
     ]
-
-
-def test_one_agent_cannot_spoil_the_document_of_all(kubectl: FakeKubectl) -> None:
-    """Python reads these parts of documents, and cannot write them again as JSON."""
+    # Python reads these parts of documents, and cannot write them again as JSON.
+    kubectl.clear()
     for number, change in enumerate((f'"x": {"[" * 970}{"]" * 970}', '"x": NaN', '"x": 1e999')):
         kubectl.node(f"worker-{number}", output=f"{json.dumps(status())[:-1]}, {change}}}")
     kubectl.node("worker-3", output=json.dumps(status()))
     for command in (["status"], ["scan", "--all"]):
         nodes = json.loads(kubectl.run(*command, "-o", "json").out, parse_constant=pytest.fail)["nodes"]
-        assert {node["node"] for node in nodes if "document" in node} == {"worker-3"}
-        assert len(nodes) == 4
+        assert ({node["node"] for node in nodes if "document" in node}, len(nodes)) == ({"worker-3"}, 4)
 
 
 def test_a_closed_pipe_is_no_error_and_hides_none(kubectl: FakeKubectl) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.commands import Done
 from tests.fakes.cluster import FakeCluster, Ran
-from tests.fleet.kubectl import ROOT, Done, finding, status
+from tests.fleet.kubectl import ROOT, finding, status
 from tests.processes import environment
 from tests.wire import needs, self_signed
 
@@ -129,17 +130,15 @@ def test_a_connection_that_breaks_is_no_success(served: FakeCluster, tmp_path: P
     """Some versions of kubectl end with exit code 0."""
     served.run = lambda _node, _command: Ran('{"schema": "nodeleak.clean/v1", "applied"', broken=True)
     done = run(served, tmp_path, "clean", "worker-1", "--apply", "--yes")
-    assert done.code == 4
-    assert "worker-1: UNEXPECTED: " in done.out
+    done.shows(4, "worker-1: UNEXPECTED: ")
     assert "release leaked addresses on 1 node of here (worker-1), in 1 wave" in done.err
     assert served.requests["exec pods"] == 1
 
 
 def test_a_context_is_used_and_its_failure_shown(served: FakeCluster, tmp_path: Path) -> None:
-    done = run(served, tmp_path, "status", "--context=elsewhere")
-    assert (done.code, done.out) == (3, "")
-    assert "127.0.0.1:9" in done.err
-    assert "nodeleak: cannot list nodes: kubectl ended with exit code 1, see above" in done.err
+    run(served, tmp_path, "status", "--context=elsewhere").fails(
+        3, "127.0.0.1:9", "nodeleak: cannot list nodes: kubectl ended with exit code 1, see above"
+    )
     assert served.requests == {}
 
 

@@ -4,7 +4,8 @@ import json
 import re
 from typing import Any
 
-from tests.fleet.kubectl import Done, FakeKubectl, agent_pod, finding, status
+from tests.cli.commands import Done
+from tests.fleet.kubectl import FakeKubectl, agent_pod, finding, status
 
 SCHEMA = "nodeleak.status/v1"
 CRITICAL, LEAKS = finding("critical", "exhausted_range"), finding("warning", "leaked_reservation", 7)
@@ -96,24 +97,22 @@ def test_a_node_without_a_usable_answer_is_unknown(kubectl: FakeKubectl) -> None
     assert (done.code, done.out.splitlines()[0]) == (3, "10 nodes: 10 unknown")
     for node, (_, agent, text) in answers.items():
         assert (rows(done)[node]["AGENT"], text in rows(done)[node]["FINDINGS"]) == (agent, True), node
-
-
-def test_an_agent_that_does_not_run_is_not_asked(kubectl: FakeKubectl) -> None:
-    cases = {
+    kubectl.clear()
+    pods = {
         "pending": (agent_pod("pending", phase="Pending", ready="", waiting="ImagePullBackOff"), "ImagePullBackOff"),
         "waiting": (agent_pod("waiting", waiting="CrashLoopBackOff", ready="False"), "CrashLoopBackOff"),
         "failed": (agent_pod("failed", phase="Failed", ready=""), "Failed"),
         "new": (agent_pod("new", phase="", ready=""), "no status yet"),
     }
-    for node, (pod, _) in cases.items():
+    for node, (pod, _) in pods.items():
         kubectl.node(node, pods=[pod])
     kubectl.node("worker-1", pods=[])
     found = rows(kubectl.run("status", "-o", "wide"))
     assert (found["worker-1"]["AGENT"], found["worker-1"]["FINDINGS"]) == ("missing", "no agent pod on this node")
-    for node, (_, why) in cases.items():
+    for node, (_, why) in pods.items():
         text = f"agent pod kube-system/nodeleak-{node} is not running: {why}"
         assert (found[node]["AGENT"], found[node]["FINDINGS"]) == ("not running", text)
-    assert kubectl.asked() == []
+    assert kubectl.asked() == [], "who does not run is not asked"
 
 
 def test_the_container_of_the_agent_that_runs_is_asked(kubectl: FakeKubectl) -> None:
