@@ -80,16 +80,13 @@ def test_nothing_is_released_by_default_and_each_command_confirms_in_its_time() 
         assert load(command, OFF, {}).confirm_after == timedelta(seconds=seconds)
 
 
-def test_options_override_the_environment_which_overrides_defaults() -> None:
+def test_options_override_the_environment_which_overrides_defaults_and_lists_have_no_duplicates() -> None:
     environment = {"NODELEAK_GRACE": "7m", "NODELEAK_API": "off"}
     assert load("scan", {"grace": None}, environment).grace == timedelta(minutes=7)
     assert load("scan", {"grace": "9m"}, environment).grace == timedelta(minutes=9)
     assert load("scan", {"grace": "0s"}, environment).grace == timedelta(0)
     assert load("scan", OFF, {"NODELEAK_GRACE": ""}).grace == timedelta(minutes=5), "empty is not set"
     assert load("scan", {"api": ["on", "off"]}, {}).api == "off", "the last of repeated options counts"
-
-
-def test_a_list_is_repeated_or_comma_separated_without_duplicates() -> None:
     given: tuple[Any, ...] = (
         ["kubenet", "storage"], ["kubenet,storage"], "kubenet, storage", ["kubenet", "storage,kubenet"],
     )  # fmt: skip
@@ -116,22 +113,20 @@ def test_a_cleanup_network_that_is_not_checked_is_a_mistake() -> None:
     assert load("scan", OFF, environment).network == ("kubenet",), "other commands do not care"
 
 
-def test_the_node_name_has_no_default_and_commands_that_use_the_api_server_need_it() -> None:
+def test_commands_and_settings_that_use_the_api_server_need_a_node_name() -> None:
     for command in ("run", "scan", "timeline", "record", "clean"):
         assert mistakes({}, command=command) == [MISSING_NODE]
     for command in ("restore", "resume", "journal", "status"):
         assert load(command, {}, {}).node == ""
     assert load("scan", {"node": "worker-1"}, {}).node == "worker-1"
     assert load("scan", {}, {"NODELEAK_NODE": "worker-1"}).node == "worker-1"
+    assert mistakes({**OFF, "node_condition": "on"}, command="run") == [
+        "--node-condition=on needs the API server: remove it, or remove --api=off"
+    ]
+    assert load("run", {"node": "n", "node_condition": "on"}, {}).node_condition == "on"
 
 
-def test_invalid_variables_of_other_commands_are_reported_too() -> None:
-    """A pod has one environment for all commands: a mistake must not stay hidden until the daemon starts."""
-    (mistake,) = mistakes({}, {"NODELEAK_MAX_SHARE": "50"}, command="journal")
-    assert mistake == 'NODELEAK_MAX_SHARE: invalid value "50": expected a percentage from 0% to 100%, such as 50%'
-
-
-def test_an_unknown_variable_is_a_mistake_unless_it_is_of_others_or_of_a_service_of_that_name() -> None:
+def test_a_mistaken_variable_of_any_command_is_reported_unless_it_is_of_others_or_of_a_service() -> None:
     for name in ("", "X", "GRACE_PERIOD", "PORT", "LISTEN_PORT"):
         (mistake,) = mistakes(OFF, {f"NODELEAK_{name}": "5m"})
         assert mistake.startswith(f'NODELEAK_{name}: unknown setting: did you mean "NODELEAK_')
@@ -143,10 +138,6 @@ def test_an_unknown_variable_is_a_mistake_unless_it_is_of_others_or_of_a_service
     of_services |= {"NODELEAK_PORT": "tcp://10.0.0.1:9747", "NODELEAK_METRICS_PORT": "tcp://10.0.0.1:9747"}
     for environment in ({"PATH": "/bin", "nodeleak_grace": "x", "MY_NODELEAK_GRACE": "x"}, of_services):
         assert load("scan", OFF, environment).grace == timedelta(minutes=5)
-
-
-def test_the_node_condition_needs_the_api_server() -> None:
-    assert mistakes({**OFF, "node_condition": "on"}, command="run") == [
-        "--node-condition=on needs the API server: remove it, or remove --api=off"
-    ]
-    assert load("run", {"node": "n", "node_condition": "on"}, {}).node_condition == "on"
+    # A pod has one environment for all commands: a mistake must not stay hidden until the daemon starts.
+    (mistake,) = mistakes({}, {"NODELEAK_MAX_SHARE": "50"}, command="journal")
+    assert mistake == 'NODELEAK_MAX_SHARE: invalid value "50": expected a percentage from 0% to 100%, such as 50%'

@@ -319,18 +319,6 @@ def test_restore_puts_back_every_byte(incident: Incident) -> None:
     incident.restore("--last").fails(2, "has no release that can be restored")
 
 
-def test_an_address_that_is_reserved_again_is_not_restored(incident: Incident) -> None:
-    incident.clean("--apply", "--max=1")
-    ip = incident.leaks[0]
-    (incident.host.store / ip).write_text("f" * 64 + "\r\neth0")
-    before = incident.files()
-    for arguments, verb in (([], "would not restore"), (["--apply"], "not restored")):
-        incident.restore(ip, *arguments).shows(
-            FAILED, f"{verb}: {ip} for container ", f"{ip} of network kubenet is reserved again"
-        )
-    assert incident.files() == before
-
-
 FULL_STORE = """
 copy=$(mktemp -d) && cp -a {store}/. $copy && mount -t tmpfs -o nr_inodes=$(($(ls $copy | wc -l) + 1)) none {store} &&
 cp -a $copy/. {store} && rm -r $copy && exec "$@"
@@ -339,14 +327,19 @@ cp -a $copy/. {store} && rm -r $copy && exec "$@"
 
 
 def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) -> None:
-    needs(os.geteuid() == 0, "root, to mount a full file system in a namespace of its own")
     ip = incident.leaks[0]
     kept = incident.file(ip)[0]
     assert incident.clean("--apply", "--max=1").code == 0
+    (incident.host.store / ip).write_text("f" * 64 + "\r\neth0")  # it is reserved again
+    before, why = incident.files(), f"{ip} of network kubenet is reserved again"
+    for arguments, verb in (([], "would not restore"), (["--apply"], "not restored")):
+        incident.restore(ip, *arguments).shows(FAILED, f"{verb}: {ip} for container ", why)
+    assert incident.files() == before
+    (incident.host.store / ip).unlink()
+    needs(os.geteuid() == 0, "root, to mount a full file system in a namespace of its own")
     script = FULL_STORE.format(store=incident.host.store)
-    incident.restore(ip, "--apply", prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh")).shows(
-        FAILED, "no space left on device"
-    )
+    prefix = ("unshare", "-m", "/bin/sh", "-c", script, "sh")
+    incident.restore(ip, "--apply", prefix=prefix).shows(FAILED, "no space left on device")
     (entry,) = incident.entries()
     assert (entry["outcome"], entry["restored"], entry["restoring"]) == ("released", None, None)
     assert entry["why"] == f"not restored: {ip}: no space left on device"

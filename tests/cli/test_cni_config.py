@@ -88,13 +88,10 @@ def test_leaks_are_found_without_cached_results_whether_pods_run_or_not(tmp_path
         assert verdicts(stand)["would_release"] == 32
 
 
-CNITOOL: Final = "cnitool-77383ca0a0715733ca6f"
-
-
 @pytest.mark.parametrize("network", ["kubenet", "cbr0", "cbr0, which was renamed"])
 @pytest.mark.parametrize(
     ("container_id", "cached"),
-    [(CNITOOL, True), ("e" * 64, True), (f"default-{'a' * 64}", False)],
+    [("cnitool-77383ca0a0715733ca6f", True), ("e" * 64, True), (f"default-{'a' * 64}", False)],
     ids=["cnitool", "an ID like a pod's", "nerdctl"],
 )
 def test_an_address_that_is_no_pods_leaves_the_network_of_the_pods_judged(

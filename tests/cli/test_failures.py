@@ -71,7 +71,15 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert len(lines) == 8
 
 
-def test_what_cannot_be_used_is_reported_with_the_remedy() -> None:
+def test_what_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    both = f"{first}:{second}"
+    missing = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
+    assert f": cannot read {both}: no such file or directory; use --api=off" in missing.err
+    second.write_text("not: [valid")
+    done = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert f'cannot read {both}: while parsing a flow sequence in "{second}", line 1' in done.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         done = nodeleak("run", "--api", "off", "--listen", where)
@@ -86,17 +94,6 @@ def test_what_cannot_be_used_is_reported_with_the_remedy() -> None:
     assert done.code == 2
     assert "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
     assert "use --api=off to run without the API server" in done.err
-
-
-def test_of_several_kubeconfigs_the_invalid_one_is_named(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    both = f"{first}:{second}"
-    missing = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
-    assert f": cannot read {both}: no such file or directory; use --api=off" in missing.err
-    second.write_text("not: [valid")
-    done = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
-    assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert f'cannot read {both}: while parsing a flow sequence in "{second}", line 1' in done.err
 
 
 # Sources that do not respond
@@ -192,7 +189,7 @@ def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_pat
 # Standard output
 
 
-def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode) -> None:
+def test_neither_the_exit_code_nor_the_daemon_needs_a_reader_of_the_errors(node: SmallNode) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     options = [*node.options, f"--docker-host=unix://{node.home}/missing.sock"]
@@ -203,9 +200,6 @@ def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode) -> 
         )  # fmt: skip
         assert done.returncode == code
     os.close(writer)
-
-
-def test_the_daemon_does_not_need_a_reader_of_its_log(node: SmallNode) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with refusing_port() as port:

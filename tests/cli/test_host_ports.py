@@ -5,8 +5,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from tests.cli.test_cni_config import CONTAINERD, CRI_O, on
 from tests.cli.test_networks import BRIDGE, NOW, OF_A_POD, Stand, cache_result, standing
 
@@ -43,8 +41,8 @@ def test_only_host_ports_in_the_cached_result_are_named(tmp_path: Path) -> None:
         assert warnings(stand) == [f"{rules}; {NEXT}"]
 
 
-@pytest.mark.parametrize(("runtime", "cached"), [(CRI_O, True), (CONTAINERD, False)])
-def test_host_ports_that_no_cached_result_has_are_not_known(tmp_path: Path, runtime: str, cached: bool) -> None:
-    with standing(tmp_path, on(runtime)) as stand:
-        leak(stand, cached=cached)
-        assert warnings(stand) == [f"rules that forward host ports to 1 address are not known: {SHOWN}; {NEXT}"]
+def test_host_ports_that_no_cached_result_has_are_not_known(tmp_path: Path) -> None:
+    for name, runtime, cached in (("a", CRI_O, True), ("b", CONTAINERD, False)):
+        with standing(tmp_path / name, on(runtime)) as stand:
+            leak(stand, cached=cached)
+            assert warnings(stand) == [f"rules that forward host ports to 1 address are not known: {SHOWN}; {NEXT}"]

@@ -288,9 +288,6 @@ def test_what_is_missing_although_pods_may_need_it_is_unavailable(tmp_path: Path
         assert {"reservations", "pods"} <= {*missing(stand, "--network=cbr0", "--node=another", api="on")}
 
 
-# A sandbox that is being made again
-
-
 def test_a_pod_without_a_reservation_is_reported_unless_its_sandbox_is_being_made_again(tmp_path: Path) -> None:
     """Its status has the old address, and the new sandbox runs but has no address yet."""
     node = a_node()
@@ -380,19 +377,17 @@ def test_a_network_that_containerd_does_not_name_is_not_cleaned_unless_named(tmp
         assert "10.244.1.99" in {path.name for path in (stand.host.networks / "cbr0").iterdir()}
 
 
-@pytest.mark.parametrize(("version", "left"), [("1.31.13", 0), ("1.35.6", 7)])
-def test_results_that_crio_deletes_when_it_starts_stay_and_nothing_is_said_of_them(
-    tmp_path: Path, version: str, left: int
-) -> None:
-    node = replace(the_incident(NOW), network="crio", runtime=f"cri-o://{version}")
-    with standing(tmp_path, node) as stand:
-        assert stand.cleaned("--apply", "--settle=0s")["verdicts"]["released"] == 7
-        results = {path.name.split("-")[1] for path in stand.host.cache.iterdir()}
-        assert len(results & {one.id for one in node.leaked}) == left
-        journal = "".join(path.read_text() for path in stand.host.root.rglob("journal/*.json"))
-        assert '"outcome": "released"' in journal
-        assert "checkpoint" not in journal, "CRI-O has none, and none was looked for"
-        assert not [one for one in subjects(stand.scan()) if one.startswith(("leaked", "unmanaged", "unreserved"))]
+def test_results_that_crio_deletes_when_it_starts_stay_and_nothing_is_said_of_them(tmp_path: Path) -> None:
+    for version, left in (("1.31.13", 0), ("1.35.6", 7)):
+        node = replace(the_incident(NOW), network="crio", runtime=f"cri-o://{version}")
+        with standing(tmp_path / version, node) as stand:
+            assert stand.cleaned("--apply", "--settle=0s")["verdicts"]["released"] == 7
+            results = {path.name.split("-")[1] for path in stand.host.cache.iterdir()}
+            assert len(results & {one.id for one in node.leaked}) == left
+            journal = "".join(path.read_text() for path in stand.host.root.rglob("journal/*.json"))
+            assert '"outcome": "released"' in journal
+            assert "checkpoint" not in journal, "CRI-O has none, and none was looked for"
+            assert not [one for one in subjects(stand.scan()) if one.startswith(("leaked", "unmanaged", "unreserved"))]
 
 
 @contextmanager

@@ -6,10 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cli.commands import CONTAINER, DONE, LEAKED, SmallNode, docker, engine, nodeleak, running
-from tests.cli.test_clean import Incident, simulated
+from tests.cli.test_clean import simulated
 from tests.wire import ID, FakeServer, http, until
 
 CART = {
@@ -97,20 +95,16 @@ def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
         assert len(server.requests) == 1
 
 
-@pytest.fixture
-def incident(tmp_path: Path) -> Iterator[Incident]:
-    """A node on which nothing names the pods of the leaks, as with kubenet."""
+def test_a_release_is_the_same_whatever_is_answered(tmp_path: Path) -> None:
     with simulated(tmp_path) as incident:
-        for sandbox in incident.node.leaked:
-            for result in incident.host.cache.glob(f"*{sandbox.id}*"):
+        claims = [
+            {"container_id": one.id, "pod": "kube-system/etcd", "state": "in_use"} for one in incident.node.leaked
+        ]
+        for one in incident.node.leaked:  # nothing names their pods, as with kubenet
+            for result in incident.host.cache.glob(f"*{one.id}*"):
                 result.unlink()
-        yield incident
-
-
-def test_a_release_is_the_same_whatever_is_answered(incident: Incident) -> None:
-    claims = [{"container_id": one.id, "pod": "kube-system/etcd", "state": "in_use"} for one in incident.node.leaked]
-    with lying(*claims) as listen:
-        tree = incident.document("--apply", NODELEAK_LISTEN=listen)
+        with lying(*claims) as listen:
+            tree = incident.document("--apply", NODELEAK_LISTEN=listen)
     assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(incident.leaks, "released")
     assert {one["pod"] for one in tree["addresses"]} == {"kube-system/etcd"}, "the output names them"
     assert {one["pod"] for one in incident.entries()} == {None}, "the journal has only what the node itself knows"

@@ -37,12 +37,14 @@ def error(*arguments: str) -> list[str]:
 # Help
 
 
-def test_the_overview_lists_every_command() -> None:
+def test_the_overview_lists_every_command_and_the_version_is_that_of_the_package() -> None:
     for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
         page = output(*arguments)
         assert tuple(re.findall(r"^    ([a-z]+)\b", page, re.MULTILINE)) == COMMANDS
         assert "examples:\n  kubectl " in page
         assert len(page.splitlines()) <= SCREEN
+    for argument in ("version", "--version"):
+        assert output(argument) == f"nodeleak {version('nodeleak')}, commit unknown (not built as an image)\n"
 
 
 def test_the_help_of_a_command_fits_a_screen_and_the_full_one_has_every_setting() -> None:
@@ -60,11 +62,6 @@ def test_the_help_of_a_command_fits_a_screen_and_the_full_one_has_every_setting(
     assert len(settings) > 30
     for option, text in settings.items():
         assert f"[NODELEAK_{option[2:].replace('-', '_').upper()}" in text
-
-
-def test_version() -> None:
-    for argument in ("version", "--version"):
-        assert output(argument) == f"nodeleak {version('nodeleak')}, commit unknown (not built as an image)\n"
 
 
 # Wrong usage
@@ -108,9 +105,6 @@ def test_wrong_usage_is_one_line_and_a_hint() -> None:
     ]
     for words in (["\x1b[2J"], ["scan", "--\x1b[2J"], ["scan", "\x1b[2J"], ["explain", "\x1b[2J"]):
         assert "\x1b" not in "".join(error(*words))
-
-
-def test_options_of_a_table_exclude_others() -> None:
     others = {"-v": ["-v"], "-o wide": ["-o", "wide"], "-o json": ["-o", "json"], "--sort-by": ["--sort-by", "age"]}
     for other, options in others.items():
         (line,) = error("scan", "--map", *options)

@@ -137,7 +137,7 @@ def another_process(tree: Any) -> Iterator[str]:
         yield f"--listen={server.url.removeprefix('http://')}"
 
 
-def test_what_another_process_answers_is_no_report_and_harms_no_terminal() -> None:
+def test_what_is_answered_decides_the_exit_code_is_no_report_if_it_is_odd_and_harms_no_terminal() -> None:
     for answer in ("<html>", "{}", "null", {**GOOD, "headline": None}, {**GOOD, "state": "\x1b[2J"}):
         with another_process(answer) as listen:
             assert document(listen, code=NO_DAEMON)["why"].endswith(" is not the daemon of this version of nodeleak")
@@ -147,9 +147,6 @@ def test_what_another_process_answers_is_no_report_and_harms_no_terminal() -> No
     assert done.code == UNAVAILABLE
     assert all(line.isprintable() for line in done.out.splitlines())
     assert tree["headline"] == r"\x1b[2Jok"
-
-
-def test_exit_codes() -> None:
     for changed, arguments, code in (
         ({"state": "ok", "unavailable": []}, ["--exit-code"], DONE),
         ({"unavailable": []}, [], DONE),

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,10 +29,6 @@ def node(node: SmallNode) -> SmallNode:
     return node
 
 
-def state(node: SmallNode) -> Path:
-    return node.home / "state"
-
-
 def timeline(node: SmallNode, *arguments: str, api: tuple[str, ...] = ("--api=off",)) -> Done:
     return nodeleak("timeline", *api, *node.options, *arguments)
 
@@ -45,7 +40,7 @@ def document(node: SmallNode, *arguments: str, code: int = 0) -> Any:
 
 
 def write_journal(node: SmallNode) -> None:
-    journal_store, at = JournalStore(state(node)), datetime.fromtimestamp(BOOTED + 300, UTC)
+    journal_store, at = JournalStore(node.home / "state"), datetime.fromtimestamp(BOOTED + 300, UTC)
     entry = Entry("e-1", at, "run", "f" * 64, "shop/cart", (FILE,))
     journal_store.begin(entry, [])
     journal_store.update(entry.ended(Verdict.RELEASED, ""), at)
@@ -57,7 +52,7 @@ def test_the_daemon_names_the_pod_of_a_leak(node: SmallNode) -> None:
         done = nodeleak("timeline", "--api=off", *node.options, NODELEAK_LISTEN=daemon.url.removeprefix("http://"))
     assert "of pod shop/cart-0" in done.out
     assert "of pod" not in timeline(node).out
-    assert not state(node).exists(), "it writes nothing"
+    assert not (node.home / "state").exists(), "it writes nothing"
 
 
 def test_events_are_listed_in_order_and_since_limits_them(node: SmallNode) -> None:
@@ -78,20 +73,17 @@ def test_events_are_listed_in_order_and_since_limits_them(node: SmallNode) -> No
     assert document(node, "--since", "36500d")["events"] == tree["events"]
 
 
-def test_an_api_server_that_hangs_makes_it_incomplete(node: SmallNode) -> None:
+def test_what_hangs_or_is_unreadable_makes_it_incomplete_and_a_damaged_entry_is_a_warning(node: SmallNode) -> None:
+    write_journal(node)
+    (node.home / "state/journal/torn.json").write_text("{torn")
+    (warning,) = document(node)["warnings"]
+    assert "torn.json: no entry of this version" in warning
+    file = node.home / "state/journal/x.json"
+    file.mkdir()
+    assert document(node, code=3)["unavailable"] == [{"source": "journal", "why": f"{file}: not a regular file"}]
     with hanging_api(node.home) as api:
         done = timeline(node, "--api-timeout", "300ms", api=tuple(api))
     assert (done.code, done.err) == (3, "")
     assert "Unavailable (events of these sources are missing above):" in done.out
     assert "  pods: " in done.out
     assert "the node booted" in done.out
-
-
-def test_an_unreadable_journal_makes_it_incomplete_and_a_damaged_entry_is_a_warning(node: SmallNode) -> None:
-    write_journal(node)
-    (state(node) / "journal" / "torn.json").write_text("{torn")
-    (warning,) = document(node)["warnings"]
-    assert "torn.json: no entry of this version" in warning
-    file = state(node) / "journal" / "x.json"
-    file.mkdir()
-    assert document(node, code=3)["unavailable"] == [{"source": "journal", "why": f"{file}: not a regular file"}]

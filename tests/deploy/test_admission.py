@@ -77,33 +77,23 @@ def denials(evaluate: Evaluate, asked: Object, after: Object, before: Object | N
     return "\n".join(one["message"] for one in policy()["validations"] if not evaluate(one["expression"], values))
 
 
-def test_a_failed_expression_denies_and_the_policy_is_bound() -> None:
+def test_it_applies_to_the_agent_alone_is_bound_and_denies_if_an_expression_fails(evaluate: Evaluate) -> None:
+    (condition,) = policy()["matchConditions"]
+    account = "system:serviceaccount"
+    users = {AGENT: True, f"{account}:monitoring:nodeleak": True, f"{account}:nodeleak:default": False}
+    for username, applies in {**users, "system:node:worker-1": False, "nodeleak": False}.items():
+        assert bool(evaluate(condition["expression"], {"request": {"userInfo": {"username": username}}})) is applies
     assert policy()["failurePolicy"] == "Fail"
     (binding,) = of_kind(OVERLAY, "ValidatingAdmissionPolicyBinding")
     (defined,) = of_kind(OVERLAY, "ValidatingAdmissionPolicy")
     assert binding["spec"] == {"policyName": defined["metadata"]["name"], "validationActions": ["Deny"]}
 
 
-def test_it_applies_to_the_agent_alone(evaluate: Evaluate) -> None:
-    (condition,) = policy()["matchConditions"]
-    account = "system:serviceaccount"
-    users = {AGENT: True, f"{account}:monitoring:nodeleak": True, f"{account}:nodeleak:default": False}
-    for username, applies in {**users, "system:node:worker-1": False, "nodeleak": False}.items():
-        assert bool(evaluate(condition["expression"], {"request": {"userInfo": {"username": username}}})) is applies
-
-
-def test_the_agents_own_events_and_the_condition_of_its_node_are_admitted(evaluate: Evaluate) -> None:
-    assert denials(evaluate, request("nodes", "UPDATE"), NODE, NODE) == ""
-    for written in (OWN, OF_A_POD):
-        assert denials(evaluate, request("events"), written) == ""
-        assert denials(evaluate, request("events", "UPDATE"), written | {"count": 2}, written) == ""
-
-
 OTHER = event(of_node("worker-2"), "worker-2")
 OF_THE_KUBELET = OWN | {"source": {"component": "kubelet", "host": "worker-1"}}
 
 
-def test_anything_else_is_denied(evaluate: Evaluate) -> None:
+def test_only_the_agents_own_events_and_the_condition_of_its_node_are_admitted(evaluate: Evaluate) -> None:
     other_node = NODE | {"metadata": {"name": "worker-2"}}
     without_source = {key: OWN[key] for key in OWN if key != "source"}
     for asked, after, before, message in (
@@ -118,3 +108,7 @@ def test_anything_else_is_denied(evaluate: Evaluate) -> None:
         (request("events", node=None), OWN, None, "the token of the agent names no node"),
     ):
         assert message in denials(evaluate, asked, after, before)
+    assert denials(evaluate, request("nodes", "UPDATE"), NODE, NODE) == ""
+    for written in (OWN, OF_A_POD):
+        assert denials(evaluate, request("events"), written) == ""
+        assert denials(evaluate, request("events", "UPDATE"), written | {"count": 2}, written) == ""

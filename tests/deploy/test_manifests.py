@@ -177,7 +177,7 @@ def filled(name: str, pattern: str, **variables: str) -> Any:
     return yaml.safe_load(run("bash", "-euc", f"cd {ROOT}; {assigned}\n{command}"))
 
 
-def test_the_commands_of_the_job_fill_in_node_mode_and_image() -> None:
+def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_and_image() -> None:
     pattern = r"^JOB=\$\((sed .*) \|\n +kubectl create -f - -o name\)$"
     for mode in ("--dry-run", "--apply"):
         job = filled(JOB, pattern, NODE="worker-1", MODE=mode, IMAGE="your.registry/nodeleak:1")
@@ -186,9 +186,6 @@ def test_the_commands_of_the_job_fill_in_node_mode_and_image() -> None:
         assert job["spec"]["template"]["spec"]["nodeName"] == "worker-1"
         assert agent["image"] == "your.registry/nodeleak:1"
         assert parse_arguments(agent["args"]).apply == (mode == "--apply")
-
-
-def test_the_pod_of_one_node_is_one_of_the_daemonset_with_an_imported_image() -> None:
     pod = filled(ONE_NODE, r"^(sed .*) \| kubectl apply", NODE="worker-1", IMAGE="nodeleak:1")
     (daemonset,) = of_kind("base", "DaemonSet")
     template = daemonset["spec"]["template"]

@@ -189,6 +189,8 @@ def test_the_state_of_a_node(kubectl: FakeKubectl) -> None:
     assert table[0] == "9 nodes: 2 critical, 5 unknown, 1 info, 1 ok"
     assert [line.split()[0] for line in table[3:]] == list(cases)
     assert [text for line, (_, _, _, text) in zip(table[3:], cases.values(), strict=True) if text not in line] == []
+    gone: dict[str, list[Sample]] = {"finding": [(agent("healthy"), 1.0)]}
+    assert "healthy  no metrics" in asked(kubectl, gone, "healthy").out, "an agent that is gone has no findings"
     for entry in json.loads(asked(kubectl, samples, "-o", "json").out)["nodes"]:
         assert entry.get("document", {"state": ""})["state"] == cases[entry["node"]][2]
 
@@ -205,11 +207,6 @@ def test_an_answer_that_hides_or_lacks_something_is_an_error(kubectl: FakeKubect
         assert re.search(f"the answer is incomplete: .*{why}", done.err)
     done = asked(kubectl, of_agents(agent(cluster="a"), agent("worker-2", cluster="b")))
     assert (done.code, done.out, "--prometheus-cluster=NAME" in done.err) == (2, "", True), "agents of several clusters"
-
-
-def test_an_agent_that_is_gone_has_no_findings(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1")
-    assert "worker-1  no metrics" in asked(kubectl, {"finding": [(agent(), 1.0)]}).out
 
 
 def test_the_cluster_is_chosen_in_every_query(cluster: FakeKubectl) -> None:

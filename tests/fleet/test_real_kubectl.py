@@ -126,16 +126,14 @@ def test_what_a_command_prints_and_its_exit_code_are_those_of_the_node(served: F
     assert node["document"]["padding"] == "é" * 200_000, "a long document arrives whole"
 
 
-def test_a_connection_that_breaks_is_no_success(served: FakeCluster, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_is_no_success_and_a_context_is_used(served: FakeCluster, tmp_path: Path) -> None:
     """Some versions of kubectl end with exit code 0."""
     served.run = lambda _node, _command: Ran('{"schema": "nodeleak.clean/v1", "applied"', broken=True)
     done = run(served, tmp_path, "clean", "worker-1", "--apply", "--yes")
     done.shows(4, "worker-1: UNEXPECTED: ")
     assert "release leaked addresses on 1 node of here (worker-1), in 1 wave" in done.err
     assert served.requests["exec pods"] == 1
-
-
-def test_a_context_is_used_and_its_failure_shown(served: FakeCluster, tmp_path: Path) -> None:
+    served.requests.clear()
     run(served, tmp_path, "status", "--context=elsewhere").fails(
         3, "127.0.0.1:9", "nodeleak: cannot list nodes: kubectl ended with exit code 1, see above"
     )
