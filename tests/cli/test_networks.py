@@ -198,8 +198,7 @@ def test_the_leaks_of_a_secondary_network_are_found_while_no_pod_uses_it(tmp_pat
         os.utime(stand.host.networks / "storage/10.99.0.7", (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
         cached = json.dumps({"ip4": {"ip": "10.99.0.7/24"}})
         (stand.host.cache / f"storage-{'9' * 64}-net1").write_text(cached)
-        document = stand.scan("--network=kubenet,storage", api="off")
-        assert "leaked_reservation storage/10.99.0.7" in subjects(document)
+        assert "leaked_reservation storage/10.99.0.7" in subjects(stand.scan("--network=kubenet,storage", api="off"))
 
 
 @pytest.mark.parametrize(("api", "code"), [("on", 0), ("off", 3)])
