@@ -21,7 +21,7 @@ def mistakes(given: dict[str, Any], environment: dict[str, str] | None = None, c
     return str(raised.value).splitlines()
 
 
-def test_invalid_text_is_rejected_with_what_was_expected() -> None:
+def test_valid_text_is_parsed_and_invalid_text_rejected_with_what_was_expected() -> None:
     durations = ("5", "5 m", " 5m", "5m ", "-5m", "m", "5x", "5mm", "1e3s", "5m3", "1.2.3s", "inf")
     percentages = ("50", "0.5", "101%", "100.1%", "-5%", "50 %", " 50%", "50%%", "%", "1e1%", "fifty%", "1000%")
     for setting, why, texts in (
@@ -42,9 +42,6 @@ def test_invalid_text_is_rejected_with_what_was_expected() -> None:
         for text in texts:
             (mistake,) = mistakes({**OFF, setting: text}, command="run")
             assert why in mistake, (setting, text)
-
-
-def test_valid_text_is_parsed() -> None:
     plugins = Path("/var/lib/kubelet/device-plugins")
     accepted: tuple[tuple[str, str, object], ...] = (
         *(("grace", text, timedelta(seconds=seconds)) for text, seconds in (

@@ -1,5 +1,6 @@
 """clean, restore and journal as processes, on a copy of the node of the incident: output, changes and exit codes."""
 
+import ctypes
 import errno
 import fcntl
 import json
@@ -8,7 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,25 @@ def host_local(store: Path) -> Iterator[None]:
     with (store / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Callable[[], bool]]:
+    """Tell whether anybody has opened a file since: inotify, which Python's library lacks."""
+    libc = ctypes.CDLL(None)
+    handle = libc.inotify_init1(os.O_NONBLOCK)
+    in_open = 0x20
+
+    def check() -> bool:
+        with suppress(BlockingIOError):
+            return bool(os.read(handle, 4096))
+        return False
+
+    try:
+        assert libc.inotify_add_watch(handle, os.fsencode(path), in_open) >= 0
+        yield check
+    finally:
+        os.close(handle)
 
 
 # A dry run
@@ -484,13 +504,11 @@ def test_whatever_becomes_of_its_output_it_releases_and_writes_the_journal(incid
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_after_the_current_address(incident: Incident, number: signal.Signals) -> None:
     command = [*AGENT, "clean", "--apply", "--cleanup-network=kubenet", "--lock-timeout=1m", *incident.options()]
-    lock = str(incident.host.store / "lock")
-    with host_local(incident.host.store):
+    with host_local(incident.host.store), opened(incident.host.store / "lock") as at_work:
         process = subprocess.Popen(  # noqa: S603 (ours)
             command, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        opened = Path(f"/proc/{process.pid}/fd")
-        until(lambda: lock in map(os.path.realpath, opened.iterdir()), "it waits for the lock", 20)
+        until(at_work, "it waits for the lock", 20)
         process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)

@@ -37,17 +37,7 @@ def error(*arguments: str) -> list[str]:
 # Help
 
 
-def test_the_overview_lists_every_command_and_the_version_is_that_of_the_package() -> None:
-    for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
-        page = output(*arguments)
-        assert tuple(re.findall(r"^    ([a-z]+)\b", page, re.MULTILINE)) == COMMANDS
-        assert "examples:\n  kubectl " in page
-        assert len(page.splitlines()) <= SCREEN
-    for argument in ("version", "--version"):
-        assert output(argument) == f"nodeleak {version('nodeleak')}, commit unknown (not built as an image)\n"
-
-
-def test_the_help_of_a_command_fits_a_screen_and_the_full_one_has_every_setting() -> None:
+def test_help_fits_a_screen_the_overview_has_every_command_and_the_full_one_every_setting() -> None:
     for name in COMMANDS:
         for columns in (80, 100, 300):
             page = output(name, "--help", columns=str(columns))
@@ -62,6 +52,13 @@ def test_the_help_of_a_command_fits_a_screen_and_the_full_one_has_every_setting(
     assert len(settings) > 30
     for option, text in settings.items():
         assert f"[NODELEAK_{option[2:].replace('-', '_').upper()}" in text
+    for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
+        page = output(*arguments)
+        assert tuple(re.findall(r"^    ([a-z]+)\b", page, re.MULTILINE)) == COMMANDS
+        assert "examples:\n  kubectl " in page
+        assert len(page.splitlines()) <= SCREEN
+    for argument in ("version", "--version"):
+        assert output(argument) == f"nodeleak {version('nodeleak')}, commit unknown (not built as an image)\n"
 
 
 # Wrong usage

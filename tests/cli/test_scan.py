@@ -72,7 +72,7 @@ def rows(text: str) -> list[str]:
 # Recordings
 
 
-def test_a_recording_needs_no_node_and_no_setting_but_grace_applies_to_it(recorded: Recorded) -> None:
+def test_recordings_need_no_node_and_no_setting_but_grace_and_of_several_the_worst_decides(recorded: Recorded) -> None:
     path = recorded(node(LEAK), node(LEAK, later=timedelta(seconds=1)))
     assert "leaked_reservation: 10.244.1.9 is reserved for container" in scan(recording=path).out
     tree = json.loads(scan("-o", "json", recording=path).out)
@@ -85,9 +85,6 @@ def test_a_recording_needs_no_node_and_no_setting_but_grace_applies_to_it(record
     assert wrong.err == 'nodeleak: --grace: invalid value "3": expected a duration such as 90s or 5m\n'
     other = scan("--node=x", "--docker-timeout=1s", recording=path, code=USAGE)
     assert other.err.startswith("nodeleak: --node, --docker-timeout cannot be combined with --recording")
-
-
-def test_several_recordings_are_scanned_one_after_the_other_and_the_worst_decides() -> None:
     files = [str(INCIDENT), str(SILENT)]
     done = nodeleak("scan", "--recording", *files)
     assert done.code == UNAVAILABLE

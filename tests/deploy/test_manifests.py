@@ -59,13 +59,27 @@ def test_the_files_are_up_to_date() -> None:
     assert (done.returncode, done.stderr) == (0, ""), "run hack/manifests again"
 
 
-def test_the_selector_of_the_daemonset_never_changes_and_finds_no_pod_of_the_job() -> None:
+def test_the_selector_of_the_daemonset_never_changes_and_the_monitors_select_its_pods_but_not_the_jobs() -> None:
     """It is immutable: another one would make `kubectl apply` fail on every cluster that has the DaemonSet."""
     (daemonset,) = of_kind("base", "DaemonSet")
     selector = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "agent"}
     assert daemonset["spec"]["selector"] == {"matchLabels": selector}
     (job,) = rendered(JOB)
     assert not selector.items() & job["spec"]["template"]["metadata"]["labels"].items()
+    labels = daemonset["spec"]["template"]["metadata"]["labels"].items()
+    (pods,) = of_kind("overlays/prometheus-operator", "PodMonitor")
+    (services,) = of_kind("overlays/prometheus-service-monitor", "ServiceMonitor")
+    (service,) = of_kind("overlays/prometheus-service-monitor", "Service")
+    of_node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"]}
+    relabelings = [of_node | {"targetLabel": label} for label in ("node", "instance")]
+    endpoints = [{"port": "metrics", "interval": "30s", "relabelings": relabelings}]
+    common = {"selector": {"matchLabels": selector}, "sampleLimit": 2000}
+    assert pods["spec"] == common | {"podMetricsEndpoints": endpoints}
+    assert services["spec"] == common | {"endpoints": endpoints}
+    assert (selector.items() <= labels, selector.items() <= service["metadata"]["labels"].items()) == (True, True)
+    assert service["spec"]["selector"].items() <= labels
+    ports = [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]]
+    assert ports == [("metrics", container("base")["ports"][0]["name"])]
 
 
 def test_the_agent_accepts_its_settings_and_arguments() -> None:
@@ -145,25 +159,6 @@ def test_the_account_has_only_these_rights() -> None:
             assert binding["subjects"] == [account], name
     (role,) = of_kind("overlays/cluster-autoscaler", "Role")
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
-
-
-def test_the_monitors_select_the_agents_pods_and_label_them_alike() -> None:
-    (daemonset,) = of_kind("base", "DaemonSet")
-    labels = daemonset["spec"]["template"]["metadata"]["labels"].items()
-    (pods,) = of_kind("overlays/prometheus-operator", "PodMonitor")
-    (services,) = of_kind("overlays/prometheus-service-monitor", "ServiceMonitor")
-    (service,) = of_kind("overlays/prometheus-service-monitor", "Service")
-    agents = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "agent"}
-    of_node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"]}
-    relabelings = [of_node | {"targetLabel": label} for label in ("node", "instance")]
-    endpoints = [{"port": "metrics", "interval": "30s", "relabelings": relabelings}]
-    common = {"selector": {"matchLabels": agents}, "sampleLimit": 2000}
-    assert pods["spec"] == common | {"podMetricsEndpoints": endpoints}
-    assert services["spec"] == common | {"endpoints": endpoints}
-    assert (agents.items() <= labels, agents.items() <= service["metadata"]["labels"].items()) == (True, True)
-    assert service["spec"]["selector"].items() <= labels
-    ports = [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]]
-    assert ports == [("metrics", container("base")["ports"][0]["name"])]
 
 
 # The Job and the Pod of one node

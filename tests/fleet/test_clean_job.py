@@ -45,7 +45,9 @@ def node(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1")
 
 
-def test_the_job_of_each_daemon_set_is_valid_and_needs_only_a_writable_store(kubectl: FakeKubectl) -> None:
+def test_the_job_of_each_daemon_set_needs_only_a_writable_store_and_it_and_the_roles_of_the_page_are_valid(
+    kubectl: FakeKubectl,
+) -> None:
     for name in AGENTS:
         source = daemon_set(name)
         applied, dry = job(kubectl, source, "--apply"), job(kubectl, source)
@@ -61,6 +63,10 @@ def test_the_job_of_each_daemon_set_is_valid_and_needs_only_a_writable_store(kub
         agents = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "agent"}
         for selector in (agents, source["spec"]["selector"]["matchLabels"]):
             assert not selector.items() <= labels.items(), "it is taken for an agent"
+    page = (Path(__file__).parents[2] / "docs" / "kubectl.md").read_text()
+    (roles,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    for version in VERSIONS:
+        assert {kubernetes_validate.validate(role, version, strict=True) for role in yaml.safe_load_all(roles)}
 
 
 def test_the_command_has_the_settings_of_the_daemon_set_and_names_the_networks_unless_it_does(
@@ -159,10 +165,3 @@ def test_a_job_that_does_not_start_says_why(kubectl: FakeKubectl) -> None:
     status = {"phase": "Failed", "reason": "OutOfmemory", "message": "the node is full"}
     done = run_job(kubectl, {"metadata": {"name": "p"}, "status": status})  # which the kubelet refused
     assert (done.code, done.err.splitlines()[-1]) == (3, "nodeleak: pod p failed: OutOfmemory: the node is full")
-
-
-def test_the_roles_of_the_page_are_valid() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "kubectl.md").read_text()
-    (roles,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    for version in VERSIONS:
-        assert {kubernetes_validate.validate(role, version, strict=True) for role in yaml.safe_load_all(roles)}
