@@ -70,14 +70,8 @@ class ControlPlane:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
         self._spawn(
             *(ETCD, "--data-dir", self._data, "--quota-backend-bytes", str(8 * 1024**3)),
-            *(
-                "--listen-peer-urls",
-                peer,
-                "--initial-advertise-peer-urls",
-                peer,
-                "--initial-cluster",
-                f"default={peer}",
-            ),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"default={peer}"),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
         )
         self._until("etcd", lambda: self.etcdctl("endpoint", "health"))

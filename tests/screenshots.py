@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 from playwright.sync_api import Browser, Error, sync_playwright
 
@@ -18,7 +18,8 @@ from agent.checks import engine
 from agent.model.devices import DevicePlugins, PluginSocket, Registered
 from agent.model.documents import loads
 from agent.model.report import Report
-from agent.model.snapshot import Known, NetworkStore, Node, Snapshot, Unavailable
+from agent.model.snapshot import Known, Snapshot, Unavailable
+from tests.builders import the_node
 from tests.exporters.served import serving
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -79,31 +80,22 @@ def _devices() -> DevicePlugins:
     )
 
 
-def _node(snapshot: Snapshot) -> Node:
-    node = snapshot.node.known()
-    if node is None:
-        raise ValueError("the recording has no Node")
-    return node
-
-
 def _without_leaks(snapshot: Snapshot) -> Snapshot:
     """Return the node without leaks and with fewer pods."""
     containers = snapshot.containers.known()[:84]
     sandboxes, names = {one.id for one in containers}, {one.pod for one in containers}
+
+    def of_them(reading: Any) -> Any:
+        return Known(tuple(one for one in reading.known() if one.container_id in sandboxes))
+
     return replace(
         snapshot,
-        reservations=tuple(_of(store, sandboxes) for store in snapshot.reservations),
+        reservations=tuple(replace(store, reading=of_them(store.reading)) for store in snapshot.reservations),
         containers=Known(containers),
-        checkpoints=Known(tuple(one for one in snapshot.checkpoints.known() if one.container_id in sandboxes)),
+        checkpoints=of_them(snapshot.checkpoints),
         pods=Known(tuple(one for one in snapshot.pods.known() if one.name in names)),
-        node=Known(replace(_node(snapshot), max_pods=110)),
+        node=Known(replace(the_node(snapshot), max_pods=110)),
     )
-
-
-def _of(store: NetworkStore, sandboxes: set[str]) -> NetworkStore:
-    return replace(
-        store, reading=Known(tuple(one for one in store.reading.known() if one.container_id in sandboxes))
-    )  # fmt: skip
 
 
 def _without_sources(snapshot: Snapshot) -> Snapshot:

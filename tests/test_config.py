@@ -21,7 +21,7 @@ def mistakes(given: dict[str, Any], environment: dict[str, str] | None = None, c
     return str(raised.value).splitlines()
 
 
-def test_invalid_text_is_rejected_with_what_was_expected() -> None:
+def test_valid_text_is_parsed_and_invalid_text_rejected_with_what_was_expected() -> None:
     durations = ("5", "5 m", " 5m", "5m ", "-5m", "m", "5x", "5mm", "1e3s", "5m3", "1.2.3s", "inf")
     percentages = ("50", "0.5", "101%", "100.1%", "-5%", "50 %", " 50%", "50%%", "%", "1e1%", "fifty%", "1000%")
     for setting, why, texts in (
@@ -42,9 +42,6 @@ def test_invalid_text_is_rejected_with_what_was_expected() -> None:
         for text in texts:
             (mistake,) = mistakes({**OFF, setting: text}, command="run")
             assert why in mistake, (setting, text)
-
-
-def test_valid_text_is_parsed() -> None:
     plugins = Path("/var/lib/kubelet/device-plugins")
     accepted: tuple[tuple[str, str, object], ...] = (
         *(("grace", text, timedelta(seconds=seconds)) for text, seconds in (
@@ -68,7 +65,7 @@ def test_valid_text_is_parsed() -> None:
 # Precedence
 
 
-def test_nothing_is_released_by_default() -> None:
+def test_nothing_is_released_by_default_and_each_command_confirms_in_its_time() -> None:
     settings = load("run", OFF, {})
     assert settings.cleanup == "off"
     assert settings.cleanup_network == ()
@@ -76,35 +73,23 @@ def test_nothing_is_released_by_default() -> None:
     assert (settings.max_per_sync, settings.max_per_hour) == (10, 60)
     assert settings.lock_timeout == timedelta(seconds=5)
     assert settings.state_dir == Path("/var/lib/nodeleak")
-
-
-def test_confirm_after_has_a_default_per_command() -> None:
     for command, seconds in (("run", 30), ("scan", 0.005), ("record", 0.005), ("clean", 3)):
         assert load(command, OFF, {}).confirm_after == timedelta(seconds=seconds)
 
 
-def test_options_override_the_environment_which_overrides_defaults() -> None:
+def test_options_override_the_environment_which_overrides_defaults_and_lists_have_no_duplicates() -> None:
     environment = {"NODELEAK_GRACE": "7m", "NODELEAK_API": "off"}
     assert load("scan", {"grace": None}, environment).grace == timedelta(minutes=7)
     assert load("scan", {"grace": "9m"}, environment).grace == timedelta(minutes=9)
     assert load("scan", {"grace": "0s"}, environment).grace == timedelta(0)
-
-
-def test_an_empty_variable_counts_as_not_set() -> None:
-    assert load("scan", OFF, {"NODELEAK_GRACE": ""}).grace == timedelta(minutes=5)
-
-
-def test_a_list_is_repeated_or_comma_separated_without_duplicates() -> None:
+    assert load("scan", OFF, {"NODELEAK_GRACE": ""}).grace == timedelta(minutes=5), "empty is not set"
+    assert load("scan", {"api": ["on", "off"]}, {}).api == "off", "the last of repeated options counts"
     given: tuple[Any, ...] = (
         ["kubenet", "storage"], ["kubenet,storage"], "kubenet, storage", ["kubenet", "storage,kubenet"],
     )  # fmt: skip
     for networks in given:
         assert load("scan", {**OFF, "network": networks}, {}).network == ("kubenet", "storage")
     assert load("scan", OFF, {"NODELEAK_NETWORK": "kubenet,storage"}).network == ("kubenet", "storage")
-
-
-def test_the_last_of_repeated_options_counts() -> None:
-    assert load("scan", {"api": ["on", "off"]}, {}).api == "off"
 
 
 # Mistakes
@@ -121,39 +106,27 @@ def test_a_cleanup_network_that_is_not_checked_is_a_mistake() -> None:
     for read, allowed in (("auto", "storage"), ("kubenet", "auto"), ("auto", "auto"), ("x", "")):
         settings = load("clean", {**OFF, "network": [read], "cleanup_network": [allowed]}, {})
         assert settings.cleanup_network == ((allowed,) if allowed else ())
-
-
-def test_other_commands_do_not_care_which_networks_may_be_cleaned() -> None:
     environment = {"NODELEAK_CLEANUP_NETWORK": "storage", "NODELEAK_NETWORK": "kubenet"}
-    assert load("scan", OFF, environment).network == ("kubenet",)
+    assert load("scan", OFF, environment).network == ("kubenet",), "other commands do not care"
 
 
-def test_the_node_name_has_no_default() -> None:
-    assert mistakes({}) == [MISSING_NODE]
-    assert load("scan", {"node": "worker-1"}, {}).node == "worker-1"
-    assert load("scan", {}, {"NODELEAK_NODE": "worker-1"}).node == "worker-1"
-
-
-def test_commands_that_use_the_api_server_need_a_node_name() -> None:
+def test_commands_and_settings_that_use_the_api_server_need_a_node_name() -> None:
     for command in ("run", "scan", "timeline", "record", "clean"):
         assert mistakes({}, command=command) == [MISSING_NODE]
     for command in ("restore", "resume", "journal", "status"):
         assert load(command, {}, {}).node == ""
+    assert load("scan", {"node": "worker-1"}, {}).node == "worker-1"
+    assert load("scan", {}, {"NODELEAK_NODE": "worker-1"}).node == "worker-1"
+    assert mistakes({**OFF, "node_condition": "on"}, command="run") == [
+        "--node-condition=on needs the API server: remove it, or remove --api=off"
+    ]
+    assert load("run", {"node": "n", "node_condition": "on"}, {}).node_condition == "on"
 
 
-def test_invalid_variables_of_other_commands_are_reported_too() -> None:
-    """A pod has one environment for all commands: a mistake must not stay hidden until the daemon starts."""
-    (mistake,) = mistakes({}, {"NODELEAK_MAX_SHARE": "50"}, command="journal")
-    assert mistake == 'NODELEAK_MAX_SHARE: invalid value "50": expected a percentage from 0% to 100%, such as 50%'
-
-
-def test_an_unknown_variable_with_the_prefix_is_a_mistake() -> None:
+def test_a_mistaken_variable_of_any_command_is_reported_unless_it_is_of_others_or_of_a_service() -> None:
     for name in ("", "X", "GRACE_PERIOD", "PORT", "LISTEN_PORT"):
         (mistake,) = mistakes(OFF, {f"NODELEAK_{name}": "5m"})
         assert mistake.startswith(f'NODELEAK_{name}: unknown setting: did you mean "NODELEAK_')
-
-
-def test_variables_of_others_and_of_a_service_of_that_name_are_ignored() -> None:
     of_services = {
         f"NODELEAK_{service}{name}": "10.0.0.1"
         for service in ("", "METRICS_")
@@ -162,10 +135,6 @@ def test_variables_of_others_and_of_a_service_of_that_name_are_ignored() -> None
     of_services |= {"NODELEAK_PORT": "tcp://10.0.0.1:9747", "NODELEAK_METRICS_PORT": "tcp://10.0.0.1:9747"}
     for environment in ({"PATH": "/bin", "nodeleak_grace": "x", "MY_NODELEAK_GRACE": "x"}, of_services):
         assert load("scan", OFF, environment).grace == timedelta(minutes=5)
-
-
-def test_the_node_condition_needs_the_api_server() -> None:
-    assert mistakes({**OFF, "node_condition": "on"}, command="run") == [
-        "--node-condition=on needs the API server: remove it, or remove --api=off"
-    ]
-    assert load("run", {"node": "n", "node_condition": "on"}, {}).node_condition == "on"
+    # A pod has one environment for all commands: a mistake must not stay hidden until the daemon starts.
+    (mistake,) = mistakes({}, {"NODELEAK_MAX_SHARE": "50"}, command="journal")
+    assert mistake == 'NODELEAK_MAX_SHARE: invalid value "50": expected a percentage from 0% to 100%, such as 50%'

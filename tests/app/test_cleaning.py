@@ -9,7 +9,6 @@ import pytest
 from agent.app.cleaning import cleanup_status
 from agent.config import load
 from agent.model.release import CleanupStatus
-from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import Snapshot
 from tests.builders import node, reservation, scanned, without
 from tests.exporters.cleanings import cleaning
@@ -29,33 +28,27 @@ def status_of(home: Path, snapshot: Snapshot = LEAKING, halted: str = "", **give
     return cleanup_status(load("run", {"api": "off", "cleanup_network": "auto", **paths, **given}, {}), report)
 
 
-def test_mode_and_networks_are_those_of_the_settings(home: Path) -> None:
+def test_the_settings_say_the_mode_and_the_networks_of_which_one_is_enough(home: Path) -> None:
     for mode in ("off", "dry-run", "auto"):
         assert status_of(home, cleanup=mode).mode == mode
-    for given, networks in (("auto", {"kubenet"}), ("kubenet", {"kubenet"}), ("kubenet,cbr0", {"kubenet", "cbr0"})):
-        status = status_of(home, cleanup_network=given, network=given)
-        assert set(status.networks) == networks
-        assert (status.release_possible, status.why_not) == (True, ())
-
-
-def test_a_network_decides_whether_a_release_is_possible(home: Path) -> None:
-    named = (RuntimeNetwork("kubenet", ("bridge",), "host-local"),)
-    unknown = node(reservation("10.244.1.9"), networks=())
-    setting = "--cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set: "
-    cases: list[tuple[dict[str, Any], Snapshot, tuple[str, ...], bool | None, str | None]] = [
-        ({"cleanup_network": "kubenett"}, LEAKING, ("kubenett",), None, "--cleanup-network: "),
-        ({"cleanup_network": ""}, LEAKING, (), False, setting),
-        ({}, unknown, (), None, "no network is known that the pods of this node use"),
-        ({}, node(networks=named), ("kubenet",), True, None),
+    unknown, setting = node(networks=()), "--cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set: "
+    cases: list[tuple[str, Snapshot, tuple[str, ...], bool | None, str | None]] = [
+        ("auto", LEAKING, ("kubenet",), True, None),
+        ("kubenet", LEAKING, ("kubenet",), True, None),
+        ("kubenet,cbr0", LEAKING, ("kubenet", "cbr0"), True, None),
+        ("kubenett", LEAKING, ("kubenett",), None, "--cleanup-network: "),
+        ("", LEAKING, (), False, setting),
+        ("auto", unknown, (), None, "no network is known that the pods of this node use"),
     ]
     for given, snapshot, networks, possible, why_not in cases:
-        status = status_of(home, snapshot, **given)
-        assert (status.networks, status.release_possible) == (networks, possible)
+        more = {"network": given} if why_not is None else {}
+        status = status_of(home, snapshot, cleanup_network=given, **more)
+        assert (set(status.networks), status.release_possible) == (set(networks), possible)
         assert len(status.why_not) == (0 if why_not is None else 1)
         assert "".join(status.why_not).startswith(why_not or "")
 
 
-def test_one_network_that_can_be_changed_is_enough(home: Path) -> None:
+def test_obstacles_are_listed_and_a_halt_comes_first_but_one_network_that_can_be_changed_is_enough(home: Path) -> None:
     given: dict[str, Any] = {"cleanup_network": "cbr0,kubenet", "network": "cbr0,kubenet"}
     (home / "networks/cbr0").write_text("")
     assert status_of(home, **given).release_possible is True
@@ -65,9 +58,8 @@ def test_one_network_that_can_be_changed_is_enough(home: Path) -> None:
     (home / "networks/kubenet").write_text("")
     (why,) = status_of(home).why_not
     assert why.startswith(f"cannot change {home}/networks/kubenet: ")
-
-
-def test_obstacles_are_listed_and_a_halt_comes_first(home: Path) -> None:
+    (home / "networks/kubenet").unlink()
+    (home / "networks/kubenet").mkdir()
     status = status_of(home, without(node(), "containers", "pods"))
     assert (status.release_possible, status.why_not) == (False, ("unavailable sources: containers, pods",))
     assert status_of(home, without(node(), "device_plugins")).release_possible is True
@@ -76,6 +68,5 @@ def test_obstacles_are_listed_and_a_halt_comes_first(home: Path) -> None:
     for number in range(2000):
         (journal / f"{number:04}.json").touch()
     full = f"the journal is full until {journal}/0000.json is 24 hours old"
-    assert status_of(home, halted="container 950b reappeared").why_not == (
-        "cleanup halted: container 950b reappeared", full,
-    )  # fmt: skip
+    halted = "container 950b reappeared"
+    assert status_of(home, halted=halted).why_not == (f"cleanup halted: {halted}", full)

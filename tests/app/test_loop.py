@@ -55,7 +55,7 @@ def test_every_report_reaches_every_exporter_in_its_interval() -> None:
     assert [report.cleaning for report in first.reports] == [None] * 4
 
 
-def test_stop_ends_the_wait_at_once() -> None:
+def test_stop_ends_the_wait_at_once_and_an_exception_the_loop() -> None:
     stop = threading.Event()
     exporter, sources = Recording(stop, 10**9), RecordedSources(node())
     thread = threading.Thread(target=run, args=(sources, stop, exporter), kwargs={"milliseconds": 3_600_000})
@@ -67,6 +67,13 @@ def test_stop_ends_the_wait_at_once() -> None:
     read = list(sources.requested)
     run(sources, stop)
     assert (len(exporter.reports), sources.requested) == (1, read), "a loop that was stopped before reads nothing"
+
+    class Broken:
+        def export(self, *_: object) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(RecordedSources(node()), threading.Event(), Broken())
 
 
 class RecordingCleaner(DryRun):
@@ -92,15 +99,6 @@ def test_the_cleaner_is_called_before_and_after_each_snapshot() -> None:
     assert cleaner.calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
     for report in exporter.reports:
         assert report.cleaning == Cleaning(node="worker-1", taken_at=report.assessment.snapshot.taken_at, applied=True)
-
-
-def test_an_exception_ends_the_loop() -> None:
-    class Broken:
-        def export(self, *_: object) -> None:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run(RecordedSources(node()), threading.Event(), Broken())
 
 
 def test_only_a_finding_to_confirm_needs_a_second_snapshot_after_the_delay() -> None:

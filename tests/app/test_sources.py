@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.app.sources import for_command
 from agent.cleanup.recheck import Recheck
-from agent.config import load
 from agent.model.devices import TransitionKind
 from agent.model.documents import dump_history
 from agent.model.release import ProbeResult, Reason
@@ -26,6 +24,7 @@ from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
 from tests.sources.kube.connections import read
 from tests.wire import ID, Answer, FakeServer, Request, http, open_directory
+from tests.wired import process_table, wired
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -35,40 +34,22 @@ Wire = Callable[..., Any]
 
 
 @pytest.fixture
-def wire(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def wire(tmp_path: Path) -> Iterator[Wire]:
     """Return what wires a node in a private directory; options replace those of the test."""
-
-    def wired(**options: str) -> Any:
-        given = {
-            "api": "off",
-            "cni_networks_dir": f"{tmp_path}/networks",
-            "checkpoint_dir": f"{tmp_path}/sandbox",
-            "cni_cache_dir": f"{tmp_path}/cache",
-            "proc": f"{tmp_path}/proc",
-            "docker_host": f"unix://{tmp_path}/docker.sock",
-            "docker_timeout": "300ms",
-            "runtime": "docker",
-            "device_plugins_dir": "off",
-            "kubelet_dir": "off",
-            "state_dir": f"{tmp_path}/state",
-        }
-        return for_command(load("scan", given | options, {}))
-
+    names = {"cni_networks_dir": "networks", "checkpoint_dir": "sandbox", "cni_cache_dir": "cache"}
+    names |= {"proc": "proc", "state_dir": "state"}
+    given: dict[str, object] = {option: tmp_path / name for option, name in names.items()}
+    given |= {"docker_host": f"unix://{tmp_path}/docker.sock", "docker_timeout": "300ms"}
     for name in ("sandbox", "proc"):
         (tmp_path / name).mkdir(exist_ok=True)
-    yield wired
+    yield lambda **options: wired(**given | options)
     gc.collect()
 
 
 @pytest.fixture
 def running_docker(tmp_path: Path) -> None:
     """A process table with a docker in it."""
-    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
-    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("b-1\n")
-    (tmp_path / "proc/stat").write_text("btime 1700000000\n")
-    (tmp_path / "proc/7").mkdir()
-    (tmp_path / "proc/7/stat").write_text(f"7 (dockerd) S {'0 ' * 18}50 0\n")
-    (tmp_path / "proc/7/mountinfo").touch()
+    process_table(tmp_path / "proc", "dockerd")
 
 
 @pytest.fixture
@@ -96,40 +77,40 @@ def test_the_process_with_a_configured_address_is_named(sources: Recheck, tmp_pa
     assert sources.holder_of(ID, ["10.244.1.90", "10.244.1.1", "fd00:99::90"]) == ""
 
 
-def pinned(home: Path, place: str = "/run/netns/cni-9") -> None:
-    """Write what libcni and the kernel have of a sandbox whose namespace is mounted at a place."""
+def pinned(home: Path) -> None:
+    """Write what libcni and the kernel have of a sandbox whose namespace is mounted."""
     process(home / "proc", 1, "10.244.1.1", "fd000099000000000000000000000001")
-    (home / "proc/1/mountinfo").write_text(f"1 0 0:4 net:[4026532281] {place} rw shared:1 - nsfs nsfs rw\n")
+    mounted = "1 0 0:4 net:[4026532281] /run/netns/cni-9 rw shared:1 - nsfs nsfs rw\n"
+    (home / "proc/1/mountinfo").write_text(mounted)
     result = {"interfaces": [{"name": "cni0"}, {"name": "eth0", "sandbox": "/var/run/netns/cni-9"}]}
     (home / "cache").mkdir()
     (home / "cache" / f"kubenet-{ID}-eth0").write_text(json.dumps(result))
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_mounted_namespace_of_the_sandbox_is_named(sources: Recheck, tmp_path: Path) -> None:
-    pinned(tmp_path)
-    assert sources.holder_of(ID, ["10.244.1.9"]) == "its network namespace is still mounted: /run/netns/cni-9"
-    assert sources.holder_of("f" * 64, ["10.244.1.9"]) == ""
-    (tmp_path / "proc/1/mountinfo").write_text("")
-    assert sources.holder_of(ID, ["10.244.1.9"]) == ""
-    (tmp_path / "proc/1/mountinfo").unlink()
-    with pytest.raises(SourceError, match=r"cannot read .*/proc/1/mountinfo: no such file or directory"):
-        sources.holder_of(ID, ["10.244.1.9"])
+def test_a_mounted_namespace_protects_its_sandbox_even_if_only_a_runtime_has_it(
+    sources: Recheck, tmp_path: Path
+) -> None:
+    def unreadable(pid: int) -> None:
+        (tmp_path / f"proc/{pid}/mountinfo").unlink()
+        with pytest.raises(SourceError, match=rf"cannot read .*/proc/{pid}/mountinfo: no such file or directory"):
+            sources.holder_of(ID, ["10.244.1.9"])
 
-
-@pytest.mark.usefixtures("running_docker")
-def test_a_namespace_mounted_only_for_a_runtime_protects_its_sandbox(sources: Recheck, tmp_path: Path) -> None:
+    mounted = "its network namespace is still mounted: /run/netns/cni-9"
     pinned(tmp_path)
     table, own = tmp_path / "proc/1/mountinfo", tmp_path / "proc/8/mountinfo"
-    assert sources.holder_of(ID, ["10.244.1.9"])
+    text = table.read_text()
+    assert sources.holder_of(ID, ["10.244.1.9"]) == mounted
+    assert sources.holder_of("f" * 64, ["10.244.1.9"]) == ""
+    table.write_text("")
+    assert sources.holder_of(ID, ["10.244.1.9"]) == ""
+    unreadable(1)
     shutil.copytree(tmp_path / "proc/7", tmp_path / "proc/8")  # it has started since
     (tmp_path / "proc/8/stat").write_text(f"8 (containerd) S {'0 ' * 18}50 0\n")
-    own.write_text(table.read_text())
+    own.write_text(text)
     table.write_text("")
-    assert sources.holder_of(ID, ["10.244.1.9"]) == "its network namespace is still mounted: /run/netns/cni-9"
-    own.unlink()
-    with pytest.raises(SourceError, match=r"cannot read .*/proc/8/mountinfo: no such file or directory"):
-        sources.holder_of(ID, ["10.244.1.9"])
+    assert sources.holder_of(ID, ["10.244.1.9"]) == mounted
+    unreadable(8)
 
 
 @pytest.mark.usefixtures("running_docker")
@@ -139,11 +120,11 @@ def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(wire
     write_sockets(tmp_path / "proc", "/run/containerd/containerd.sock")
     with open_directory() as run_dir:
         (run_dir / "containerd").mkdir()
-        wired = wire(runtime="auto", run_dir=str(run_dir), docker_timeout="10s")
-        assert (wired.recheck.has_checkpoint(ID), wired.recheck.has_checkpoint("f" * 64)) == (True, False)
+        made = wire(runtime="auto", run_dir=str(run_dir), docker_timeout="10s")
+        assert (made.recheck.has_checkpoint(ID), made.recheck.has_checkpoint("f" * 64)) == (True, False)
         with FakeGrpcServer(run_dir / "containerd/containerd.sock", FakeRuntime().answer):
-            assert wired.snapshot.readers["containers"](node()) == ()
-        assert not wired.recheck.has_checkpoint(ID)
+            assert made.snapshot.readers["containers"](node()) == ()
+        assert not made.recheck.has_checkpoint(ID)
 
 
 def test_a_probe_needs_libcnis_cache(wire: Wire, tmp_path: Path) -> None:
@@ -162,32 +143,25 @@ def test_a_probe_needs_libcnis_cache(wire: Wire, tmp_path: Path) -> None:
 def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(wire: Wire, tmp_path: Path) -> None:
     pinned(tmp_path)
     write_sockets(tmp_path / "proc")
-    for mounted, objects in (
-        ("/run/netns/cni-10", True),
-        ("/run/netns/cni-9", False),  # of a sandbox
-        ("/run/docker/netns/default", False),
-        ("", False),
+    lost, unasked = reservation("203.0.113.9"), "203.0.113.9 cannot be probed: the node has it on no link"
+    for runtime, mounted, objects in (
+        ("dockerd", "/run/netns/cni-10", True),
+        ("dockerd", "/run/netns/cni-9", False),  # of a sandbox
+        ("dockerd", "/run/docker/netns/default", False),
+        ("dockerd", "/run/docker/netns/a1", False),
+        ("dockerd", "", False),
+        ("containerd", "/run/docker/netns/a1", True),
+        ("containerd", "/run/docker/netns/default", False),  # the node's own, which docker has left mounted
     ):
-        table = f"1 0 0:4 net:[4026532281] {mounted} rw - nsfs nsfs rw\n" if mounted else ""
+        (tmp_path / "proc/7/stat").write_text(f"7 ({runtime}) S {'0 ' * 18}50 0\n")
+        inode = 4026531992 if "docker" in mounted else 4026532281
+        table = f"1 0 0:4 net:[{inode}] {mounted} rw - nsfs nsfs rw\n" if mounted else ""
         (tmp_path / "proc/1/mountinfo").write_text(table)
-        for probe, why in (("on", "203.0.113.9 cannot be probed: the node has it on no link"), ("off", "not probed: ")):
+        for probe, why in (("on", unasked), ("off", "not probed: ")):
             for send in (True, False):
-                (result,) = wire(probe=probe).recheck.probe([reservation("203.0.113.9")], send=send).values()
+                (result,) = wire(probe=probe).recheck.probe([lost], send=send).values()
                 assert why in result.why
-                assert result.objection == (Reason.PROBE_UNANSWERED if objects else None)
-
-
-@pytest.mark.usefixtures("running_docker")
-def test_a_namespace_of_docker_is_explained_only_while_docker_runs(wire: Wire, tmp_path: Path) -> None:
-    pinned(tmp_path, "/run/docker/netns/a1")
-    write_sockets(tmp_path / "proc")
-    recheck, lost = wire(probe="off").recheck, reservation("203.0.113.9")
-    assert recheck.probe([lost])[lost.key].objection is None
-    (tmp_path / "proc/7/stat").write_text(f"7 (containerd) S {'0 ' * 18}50 0\n")
-    assert recheck.probe([lost])[lost.key].objection == Reason.PROBE_UNANSWERED
-    table = "1 0 0:4 net:[4026531992] /run/docker/netns/default rw - nsfs nsfs rw\n"
-    (tmp_path / "proc/1/mountinfo").write_text(table)
-    assert recheck.probe([lost])[lost.key].objection is None, "the node's own, which docker has left mounted"
+                assert result.objection == (Reason.PROBE_UNANSWERED if objects else None), (runtime, mounted)
 
 
 @pytest.mark.usefixtures("running_docker")
@@ -209,30 +183,29 @@ def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: Recheck, 
 # A connection to the socket of a stopped docker starts it, if systemd listens there
 
 
-def test_a_docker_that_does_not_run_is_never_asked(wire: Wire, tmp_path: Path) -> None:
-    with FakeServer(lambda _: [http("[]")], at=tmp_path / "docker.sock") as systemd:
-        for where in (systemd.url, "tcp://127.0.0.1:1"):
-            wired = wire(docker_host=where)
-            with pytest.raises(SourceError, match="docker was not asked, because it is unknown whether it runs"):
-                wired.snapshot.readers["containers"](node())
-            with pytest.raises(SourceError, match="docker was not asked"):
-                wired.recheck.has_container(ID)
-        assert systemd.requests == []
-
-
-@pytest.mark.usefixtures("running_docker")
-def test_a_docker_that_stops_between_two_attempts_is_not_started_again(sources: Recheck, tmp_path: Path) -> None:
+def test_a_docker_that_does_not_run_is_never_asked_nor_if_it_stops_between_two_attempts(
+    wire: Wire, tmp_path: Path
+) -> None:
     def stopping(_: Request) -> Answer:
         (tmp_path / "proc/7/stat").unlink(missing_ok=True)
         (tmp_path / "proc/8").mkdir()
         (tmp_path / "proc/8/stat").write_text(f"8 (kubelet) S {'0 ' * 18}50 0\n")
         return []
 
-    with FakeServer(stopping, at=tmp_path / "docker.sock") as server:
+    with FakeServer(stopping, at=tmp_path / "docker.sock") as systemd:
+        for where in (systemd.url, "tcp://127.0.0.1:1"):
+            made = wire(docker_host=where)
+            with pytest.raises(SourceError, match="docker was not asked, because it is unknown whether it runs"):
+                made.snapshot.readers["containers"](node())
+            with pytest.raises(SourceError, match="docker was not asked"):
+                made.recheck.has_container(ID)
+        assert systemd.requests == []
+        process_table(tmp_path / "proc", "dockerd")
+        recheck = wire().recheck
         for why in ("docker: ", "docker does not run on this node"):
             with pytest.raises(SourceError, match=why):
-                sources.has_container(ID)
-        assert len(server.requests) == 1
+                recheck.has_container(ID)
+        assert len(systemd.requests) == 1
 
 
 # What is read beside containers and reservations
@@ -242,7 +215,9 @@ LOST = node(node=[node_using("kubernetes.io/gce-pd/d-1")])
 """A node whose status misses a volume, so that mounts are read."""
 
 
-def test_a_source_that_is_disabled_is_not_requested(wire: Wire) -> None:
+def test_a_source_that_is_disabled_is_not_requested_and_a_missing_directory_is_not_empty(
+    wire: Wire, tmp_path: Path
+) -> None:
     sources = wire().snapshot
     for source, why in (
         ("device_plugins", "--device-plugins-dir=off"),
@@ -253,9 +228,6 @@ def test_a_source_that_is_disabled_is_not_requested(wire: Wire) -> None:
         assert read(sources, source, LOST) == NotRequested(source, why)
     assert read(wire(runtime="auto").snapshot, "runtimes") == Known(())
     assert sources.api_skew() is None
-
-
-def test_a_directory_that_is_missing_is_unavailable_and_not_empty(wire: Wire, tmp_path: Path) -> None:
     sources = wire(device_plugins_dir=f"{tmp_path}/devices", kubelet_dir=f"{tmp_path}/kubelet").snapshot
     for source, directory in (("device_plugins", "devices"), ("mounts", "kubelet/plugins")):
         reading = read(sources, source, LOST)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +33,15 @@ class Done:
     code: int
     out: str
     err: str
-    seconds: float
+    seconds: float = 0.0
+
+    def shows(self, code: int, *texts: str) -> None:
+        """Check the exit code, and that the output has these texts."""
+        assert (self.code, [text for text in texts if text not in self.out]) == (code, []), self
+
+    def fails(self, code: int, *texts: str) -> None:
+        """Check the exit code, and that the errors have these texts and there is no output."""
+        assert (self.code, self.out, [text for text in texts if text not in self.err]) == (code, "", []), self
 
 
 @dataclass
@@ -41,13 +50,14 @@ class SmallNode:
 
     home: Path
     docker: FakeServer
+    reserved: Mapping[str, str] = field(default_factory=lambda: {"10.244.1.2": ID, "10.244.1.9": LEAKED})
     options: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         networks, cache, checkpoints = self.home / "networks", self.home / "cache", self.home / "sandbox"
         for directory in (networks / "kubenet", networks / "cbr0", cache, checkpoints):
             directory.mkdir(parents=True)
-        for ip, container_id in (("10.244.1.2", ID), ("10.244.1.9", LEAKED)):
+        for ip, container_id in self.reserved.items():
             path = networks / "kubenet" / ip
             path.write_text(f"{container_id}\r\neth0")
             os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -59,18 +69,32 @@ class SmallNode:
         (random / "boot_id").write_text("b-1\n")
         (self.proc / "stat").write_text("btime 1700000000\n")
         write_sockets(self.proc)
-        for pid, command in ((7, "dockerd"), (8, "kubelet")):
-            net = self.proc / f"{pid}/task/{pid}/net"
-            net.mkdir(parents=True)
-            (net / "fib_trie").write_text("Main:\n  |-- 10.244.1.1\n     /32 host LOCAL\n")
-            (self.proc / f"{pid}/stat").write_text(f"{pid} ({command}) S {'0 ' * 18}50 0\n")
-            (self.proc / f"{pid}/mountinfo").touch()
+        self.process(7, "dockerd")
+        self.process(8, "kubelet")
         # Nothing of the real machine is read: it may have the sockets of a kubelet.
         self.options = [
             *("--device-plugins-dir", str(self.home / "device-plugins"), "--state-dir", str(self.home / "state")),
             *("--cni-networks-dir", str(networks), "--cni-cache-dir", str(cache), "--checkpoint-dir", str(checkpoints)),
             *("--docker-host", self.docker.url, "--proc", str(self.proc), "--confirm-after", "1ms"),
         ]
+
+    def process(self, pid: int, command: str, *words: str, ip: str = "10.244.1.1", ago: int | None = None) -> None:
+        """Write a process that started so many seconds ago, in place of any other; None: long ago.
+
+        Without words its command line is not readable.
+        """
+        now = time.time()  # noqa: TID251 (the agent is a process, and reads the real clock)
+        start = 50 if ago is None else int((now - 1_700_000_000 - ago) * os.sysconf("SC_CLK_TCK"))
+        directory = self.proc / str(pid)
+        shutil.rmtree(directory, ignore_errors=True)
+        (directory / f"task/{pid}/net").mkdir(parents=True)
+        (directory / f"task/{pid}/net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
+        (directory / "stat").write_text(f"{pid} ({command}) S {'0 ' * 18}{start} 0\n")
+        (directory / "mountinfo").touch()
+        if words:
+            (directory / "comm").write_text(f"{command}\n")
+            (directory / "cmdline").write_text("".join(f"{word}\0" for word in words))
+            (directory / "root").symlink_to(self.home)
 
 
 CONTAINER = {
@@ -85,9 +109,20 @@ CONTAINER = {
 }
 
 
-def engine(request: Request) -> Answer:
-    """A fake docker with one sandbox."""
-    return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps([CONTAINER]))]
+def docker(listed: Sequence[Any]) -> Answers:
+    """A fake docker with these containers."""
+
+    def answers(request: Request) -> Answer:
+        asked = request.path.split("/")[-2]
+        if len(asked) == len(ID) and asked not in [one["Id"] for one in listed]:
+            return [http(json.dumps({"message": f"No such container: {asked}"}), "404 Not Found")]
+        return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps(listed))]
+
+    return answers
+
+
+engine = docker([CONTAINER])
+"""A fake docker with one sandbox."""
 
 
 @contextmanager
@@ -213,3 +248,9 @@ def served(port: int, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def syncs(port: int) -> float:
+    """Return how many syncs a daemon has finished."""
+    found = re.search(r"^nodeleak_sync_seconds_count (\S+)$", served(port, "/metrics")[1], re.MULTILINE)
+    return float(found[1]) if found else 0

@@ -9,8 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,9 @@ from tests.cli.commands import (
     nodeleak,
     running,
     served,
+    syncs,
 )
-from tests.fakes.apiserver import apiserver
-from tests.fakes.engine import engine
-from tests.fakes.host import Host, build, write_kubeconfig
+from tests.cli.test_networks import Stand, standing
 from tests.fakes.nodes import FakeNode, the_incident
 from tests.wire import FakeServer, hang, needs, only_with, open_directory, until
 
@@ -45,25 +43,17 @@ ALL = 125
 NO_JOURNAL = "No journal in {}: nothing was released from here, or --state-dir is wrong\n"
 
 
-@dataclass(frozen=True)
-class Incident:
-    """The node, and a directory for the journal."""
-
-    node: FakeNode
-    host: Host
+class Incident(Stand):
+    """The node, with commands that use no API server unless a test says so, and its journal."""
 
     @property
     def state(self) -> Path:
-        return self.host.root / "state"
+        return self.host.state
 
     @property
     def leaks(self) -> list[str]:
         """Return the leaked addresses, oldest first."""
         return [sandbox.ip for sandbox in sorted(self.node.leaked, key=lambda one: one.made)]
-
-    @property
-    def reserved(self) -> set[str]:
-        return {path.name for path in self.host.store.iterdir() if path.name.startswith("10.")}
 
     def file(self, ip: str) -> tuple[bytes, int, int]:
         path = self.host.store / ip
@@ -81,13 +71,8 @@ class Incident:
         paths = (path for path in self.host.root.rglob("*") if path.is_file() and not path.is_symlink())
         return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
 
-    @property
-    def credentials(self) -> list[str]:
-        return [f"--node={self.node.name}", f"--kubeconfig={self.host.kubeconfig}"]
-
-    def options(self, api: str = "off") -> list[str]:
-        asked = ["--api=off"] if api == "off" else self.credentials
-        return [*asked, *self.host.options, "--confirm-after=1ms", f"--state-dir={self.state}"]
+    def options(self, api: str = "off", *more: str) -> list[str]:
+        return super().options(api, *more)
 
     def clean(self, *arguments: str, api: str = "off", **more: Any) -> Done:
         return nodeleak("clean", *self.options(api), *arguments, **{"NODELEAK_CLEANUP_NETWORK": "kubenet", **more})
@@ -108,8 +93,7 @@ class Incident:
             path.write_text(json.dumps(tree | change(tree)))
 
     def restore(self, *arguments: str, **more: Any) -> Done:
-        where = (f"--cni-networks-dir={self.host.networks}", f"--cni-cache-dir={self.host.cache}")
-        return nodeleak("restore", f"--state-dir={self.state}", *where, *arguments, **more)
+        return nodeleak("restore", *self.host.restore_options, *arguments, **more)
 
     def journal(self, *arguments: str) -> Done:
         return nodeleak("journal", f"--state-dir={self.state}", *arguments)
@@ -119,14 +103,18 @@ class Incident:
         return found
 
 
+@contextmanager
+def simulated(home: Path, change: Callable[[FakeNode], FakeNode] = lambda node: node) -> Iterator[Incident]:
+    """Simulate the node of the incident, changed by a test."""
+    node = change(the_incident(datetime.now(UTC)))  # noqa: TID251 (a stand-in's files are as old as a real one's)
+    with standing(home, node) as stand:
+        yield Incident(node, stand.host)
+
+
 @pytest.fixture
 def incident(tmp_path: Path) -> Iterator[Incident]:
-    node = the_incident(datetime.now(UTC))  # noqa: TID251 (a stand-in's files are as old as a real one's)
-    host = build(tmp_path / "node", node)
-    with ExitStack() as stack:
-        stack.enter_context(engine(host.docker_socket, node))
-        write_kubeconfig(host, stack.enter_context(apiserver(node)))
-        yield Incident(node, host)
+    with simulated(tmp_path) as made:
+        yield made
 
 
 @contextmanager
@@ -157,18 +145,6 @@ def opened(path: Path) -> Iterator[Callable[[], bool]]:
 
 
 # A dry run
-
-
-@pytest.mark.parametrize("api", ["on", "off"])
-def test_a_dry_run_lists_what_would_be_released_and_changes_nothing(incident: Incident, api: str) -> None:
-    before = incident.files()
-    done = incident.clean(api=api)
-    assert (done.code, done.err) == (0, "")
-    assert "DRY RUN: nothing is changed; use --apply to release." in done.out
-    assert "7 would be released" in done.out
-    assert "Free addresses in kubenet: 0 before, 7 after" in done.out
-    assert incident.files() == before
-    assert not incident.state.exists()
 
 
 @pytest.mark.parametrize("command", ["clean", "run"])
@@ -223,27 +199,26 @@ def test_no_variable_can_allow_a_release(incident: Incident) -> None:
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
-def test_apply_releases_the_leaks_and_nothing_else(incident: Incident, api: str) -> None:
-    before = incident.reserved
+def test_apply_releases_once_what_a_dry_run_lists_and_nothing_else(incident: Incident, api: str) -> None:
+    files, before = incident.files(), incident.reserved
     assert (len(before), len(incident.leaks)) == (ALL, LEAKED)
+    done = incident.clean(api=api)
+    assert (done.code, done.err) == (0, "")
+    for text in ("DRY RUN: nothing is changed", "7 would be released", "Free addresses in kubenet: 0 before, 7 after"):
+        assert text in done.out
+    assert (incident.files() == files, incident.state.exists()) == (True, False)
     tree = incident.document("--apply", api=api)
     assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(incident.leaks, "released")
     assert tree["networks"] == [{"network": "kubenet", "free_before": 0, "free_after": LEAKED}]
     assert (tree["applied"], tree["verdicts"]["released"], tree["verdicts"]["failed"]) == (True, LEAKED, 0)
     assert before - incident.reserved == set(incident.leaks)
-    assert not [one for one in incident.host.cache.iterdir() for lost in incident.node.leaked if lost.id in one.name
-                if one.name.startswith("kubenet-" + lost.id)]  # fmt: skip
+    lost = tuple(f"kubenet-{sandbox.id}" for sandbox in incident.node.leaked)
+    assert not [one for one in incident.host.cache.iterdir() if one.name.startswith(lost)]
     assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks]
-
-
-def test_a_second_run_has_nothing_to_release(incident: Incident) -> None:
-    assert incident.clean("--apply").code == 0
-    before = incident.files()
-    done = incident.clean("--apply")
-    assert (done.code, done.err) == (0, "")
+    files, done = incident.files(), incident.clean("--apply", api=api)
+    assert (done.code, done.err, incident.files() == files) == (0, "", True)
     assert "Nothing to release." in done.out
     assert "Free addresses in kubenet: 7 before, 7 after" in done.out
-    assert incident.files() == before
 
 
 def test_max_releases_the_oldest_first_and_ip_only_these_addresses(incident: Incident) -> None:
@@ -261,27 +236,12 @@ def test_max_releases_the_oldest_first_and_ip_only_these_addresses(incident: Inc
         {"network": "kubenet", "ip": in_use, "why": "in use: its container is running"},
         {"network": None, "ip": "10.9.9.9", "why": "not reserved"},
     ]
-    done = incident.clean(f"--ip={in_use}", "--ip=10.9.9.9", "-o", "wide")
-    assert done.code == 0
-    assert f"{in_use}: nothing to release: in use: its container is running\n" in done.out
-    assert "10.9.9.9: nothing to release: not reserved\n" in done.out
+    incident.clean(f"--ip={in_use}", "--ip=10.9.9.9", "-o", "wide").shows(
+        0,
+        f"{in_use}: nothing to release: in use: its container is running\n",
+        "10.9.9.9: nothing to release: not reserved\n",
+    )
     assert incident.files() == before
-
-
-def test_commands_in_the_pod_use_the_settings_of_the_daemon(incident: Incident) -> None:
-    host = incident.host
-    variables: dict[str, Any] = {
-        "NODELEAK_NODE": incident.node.name, "NODELEAK_KUBECONFIG": str(host.kubeconfig),
-        "NODELEAK_DOCKER_HOST": f"unix://{host.docker_socket}", "NODELEAK_CNI_NETWORKS_DIR": str(host.networks),
-        "NODELEAK_CNI_CACHE_DIR": str(host.cache), "NODELEAK_CHECKPOINT_DIR": str(host.checkpoints),
-        "NODELEAK_PROC": str(host.proc), "NODELEAK_STATE_DIR": str(incident.state), "NODELEAK_CONFIRM_AFTER": "1ms",
-        "NODELEAK_CLEANUP": "off", "NODELEAK_LISTEN": ":9747", "NODELEAK_SERVICE_HOST": "10.254.0.9",
-        "NODELEAK_CLEANUP_NETWORK": "auto",
-    }  # fmt: skip
-    assert "7 would be released" in nodeleak("clean", **variables).out
-    assert "7 released" in nodeleak("clean", "--apply", **variables).out
-    assert nodeleak("journal", **variables).out.count(" clean ") == LEAKED
-    assert nodeleak("restore", "--last", "--apply", **variables).code == 0
 
 
 # Refusals and failures
@@ -300,9 +260,13 @@ def test_refusals_are_no_failure_and_are_explained_once(incident: Incident) -> N
     )
     assert "0 released, 7 refused (7 network_not_allowed)" in done.out
     assert len(incident.reserved) == ALL
+    made = datetime.now(UTC) - timedelta(seconds=30)  # noqa: TID251 (as above)
+    os.utime(incident.host.store / incident.leaks[0], (made.timestamp(), made.timestamp()))
+    young = f"not_confirmed ({incident.leaks[0]}): 3"  # its age
+    incident.clean("--apply").shows(0, young, "6 released, 1 refused (1 not_confirmed)")
 
 
-def test_without_a_journal_nothing_is_released(incident: Incident) -> None:
+def test_without_a_journal_or_the_lock_nothing_is_released(incident: Incident) -> None:
     incident.state.write_text("not a directory")
     tree = incident.document("--apply", code=OUTPUT)
     assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
@@ -314,42 +278,29 @@ def test_without_a_journal_nothing_is_released(incident: Incident) -> None:
         tree = incident.document("--apply", code=OUTPUT)
         assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
         directory.rmdir()
-    assert len(incident.reserved) == ALL
-
-
-def test_a_lock_held_by_others_is_a_failure_and_nothing_changes(incident: Incident) -> None:
-    before = incident.reserved
     with host_local(incident.host.store):
         tree = incident.document("--apply", "--lock-timeout=50ms", code=FAILED)
     assert {one["verdict"] for one in tree["addresses"]} == {"busy"}
-    assert incident.reserved == before
+    assert len(incident.reserved) == ALL
 
 
-def test_without_docker_nothing_is_released(incident: Incident, tmp_path: Path) -> None:
-    before = incident.files()
+def test_while_a_source_is_unavailable_nothing_is_released(incident: Incident, tmp_path: Path) -> None:
+    before, both = incident.files(), "--network=kubenet,cbr0"
     hanging: FakeServer = FakeServer(lambda _: hang(hanging), at=tmp_path / "silent.sock")
     with hanging:
         done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={hanging.url}")
-    assert done.code == 3
+    assert (done.code, incident.files() == before) == (3, True)
     assert "Nothing can be released, because these sources are unavailable:\n  containers: " in done.out
     assert "Nothing to release." not in done.out
-    assert incident.files() == before
-
-
-def test_with_docker_whose_checkpoints_are_not_mounted_nothing_is_released(incident: Incident) -> None:
-    shutil.rmtree(incident.host.checkpoints)
-    before = incident.files()
-    done = incident.clean("--apply")
+    assert incident.document(both, "--cleanup-network=kubenet,cbr0", code=3)["blockers"] == []
+    tree = incident.document("--apply", both, code=3)
+    assert [one["source"] for one in tree["unavailable"]] == ["reservations"]
+    assert {one["reason"] for one in tree["addresses"]} <= {"source_unavailable"}
+    shutil.rmtree(incident.host.checkpoints)  # as where docker's are not mounted
+    before, done = incident.files(), incident.clean("--apply")
     assert (done.code, incident.files() == before) == (3, True)
     assert "checkpoints: none of these exists: " in done.out
     assert "deploy/overlays/docker" in done.out
-
-
-def test_an_unavailable_network_exits_with_3(incident: Incident) -> None:
-    assert incident.document("--network=kubenet,cbr0", "--cleanup-network=kubenet,cbr0", code=3)["blockers"] == []
-    tree = incident.document("--apply", "--network=kubenet,cbr0", code=3)
-    assert [one["source"] for one in tree["unavailable"]] == ["reservations"]
-    assert {one["reason"] for one in tree["addresses"]} <= {"source_unavailable"}
     assert len(incident.reserved) == ALL
 
 
@@ -362,9 +313,7 @@ def test_a_missing_permission_is_reported(incident: Incident) -> None:
         done = nodeleak("journal", f"--state-dir={elsewhere}", prefix=nobody)
         assert (done.code, done.out) == (0, NO_JOURNAL.format(elsewhere))
         (elsewhere / "journal").mkdir(mode=0o700)
-        done = nodeleak("journal", f"--state-dir={elsewhere}", prefix=nobody)
-        assert (done.code, done.out) == (2, "")
-        assert "permission denied" in done.err
+        nodeleak("journal", f"--state-dir={elsewhere}", prefix=nobody).fails(2, "permission denied")
 
 
 # Restoring
@@ -373,9 +322,12 @@ def test_a_missing_permission_is_reported(incident: Incident) -> None:
 def test_restore_puts_back_every_byte(incident: Incident) -> None:
     before = {ip: incident.file(ip) for ip in incident.leaks}
     incident.clean("--apply")
-    tried = incident.restore("--last")
-    assert tried.code == 0
-    assert f"would restore: {incident.leaks[-1]} for container " in tried.out
+    torn = incident.journal_directory / "torn.json"
+    torn.write_text('{"schema": "nodeleak.jou')
+    incident.journal().shows(0, *incident.leaks, f"damaged: {torn}: ")
+    assert "warning: journal: " in incident.clean().out
+    torn.unlink()
+    incident.restore("--last").shows(0, f"would restore: {incident.leaks[-1]} for container ")
     assert len(incident.reserved) == ALL - LEAKED
     for ip in incident.leaks:
         done = incident.restore(ip, "--apply")
@@ -384,22 +336,7 @@ def test_restore_puts_back_every_byte(incident: Incident) -> None:
         assert "warning" not in done.out
     assert {ip: incident.file(ip) for ip in incident.leaks} == before
     assert incident.journal().out.count(", restored ") == LEAKED
-    done = incident.restore("--last")
-    assert (done.code, done.out) == (2, "")
-    assert "has no release that can be restored" in done.err
-
-
-def test_an_address_that_is_reserved_again_is_not_restored(incident: Incident) -> None:
-    incident.clean("--apply", "--max=1")
-    ip = incident.leaks[0]
-    (incident.host.store / ip).write_text("f" * 64 + "\r\neth0")
-    before = incident.files()
-    for arguments, verb in (([], "would not restore"), (["--apply"], "not restored")):
-        done = incident.restore(ip, *arguments)
-        assert done.code == FAILED
-        assert f"{verb}: {ip} for container " in done.out
-        assert f"{ip} of network kubenet is reserved again" in done.out
-    assert incident.files() == before
+    incident.restore("--last").fails(2, "has no release that can be restored")
 
 
 FULL_STORE = """
@@ -410,14 +347,19 @@ cp -a $copy/. {store} && rm -r $copy && exec "$@"
 
 
 def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) -> None:
-    needs(os.geteuid() == 0, "root, to mount a full file system in a namespace of its own")
     ip = incident.leaks[0]
     kept = incident.file(ip)[0]
     assert incident.clean("--apply", "--max=1").code == 0
+    (incident.host.store / ip).write_text("f" * 64 + "\r\neth0")  # it is reserved again
+    before, why = incident.files(), f"{ip} of network kubenet is reserved again"
+    for arguments, verb in (([], "would not restore"), (["--apply"], "not restored")):
+        incident.restore(ip, *arguments).shows(FAILED, f"{verb}: {ip} for container ", why)
+    assert incident.files() == before
+    (incident.host.store / ip).unlink()
+    needs(os.geteuid() == 0, "root, to mount a full file system in a namespace of its own")
     script = FULL_STORE.format(store=incident.host.store)
-    done = incident.restore(ip, "--apply", prefix=("unshare", "-m", "/bin/sh", "-c", script, "sh"))
-    assert done.code == FAILED, done
-    assert "no space left on device" in done.out
+    prefix = ("unshare", "-m", "/bin/sh", "-c", script, "sh")
+    incident.restore(ip, "--apply", prefix=prefix).shows(FAILED, "no space left on device")
     (entry,) = incident.entries()
     assert (entry["outcome"], entry["restored"], entry["restoring"]) == ("released", None, None)
     assert entry["why"] == f"not restored: {ip}: no space left on device"
@@ -426,7 +368,7 @@ def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) ->
     assert "Cleanup halted: released container " in incident.clean().out, "it is still watched for"
 
 
-def test_a_restoration_that_was_killed_is_finished_by_the_next_one(incident: Incident) -> None:
+def test_a_restoration_that_was_killed_is_finished_by_the_next_one_or_by_a_cleanup(incident: Incident) -> None:
     """It may have died before the file was put back, or after."""
     ips = incident.leaks[:2]
     before = {ip: incident.file(ip) for ip in ips}
@@ -443,17 +385,11 @@ def test_a_restoration_that_was_killed_is_finished_by_the_next_one(incident: Inc
     assert {ip: incident.file(ip) for ip in ips} == before
     assert incident.journal().out.count(", restored ") == 2
     assert "halted" not in incident.clean().out
-
-
-def test_a_cleanup_finishes_a_restoration_that_was_killed(incident: Incident) -> None:
-    ip = incident.leaks[0]
-    assert incident.clean("--apply", "--max=1").code == 0
-    assert incident.restore(ip, "--apply").code == 0
     incident.change_entries(lambda tree: {"restoring": tree["restored"], "restored": None})
-    assert "1 released" in incident.clean("--apply", f"--ip={ip}").out
-    first, second = incident.entries()
-    assert (first["addresses"], first["restored"] is None, first["outcome"]) == ([ip], False, "released")
-    assert (second["addresses"], second["restored"], second["outcome"]) == ([ip], None, "released")
+    assert "1 released" in incident.clean("--apply", f"--ip={ips[0]}").out
+    first, _, second = incident.entries()
+    assert (first["addresses"], first["restored"] is None, first["outcome"]) == ([ips[0]], False, "released")
+    assert (second["addresses"], second["restored"], second["outcome"]) == ([ips[0]], None, "released")
 
 
 def test_the_evidence_of_a_release_is_what_was_asked(incident: Incident) -> None:
@@ -474,41 +410,45 @@ def test_the_evidence_of_a_release_is_what_was_asked(incident: Incident) -> None
     ]
 
 
-def test_an_unknown_entry_is_wrong_usage(incident: Incident) -> None:
+def test_without_a_journal_nothing_is_listed_and_nothing_can_be_restored(incident: Incident) -> None:
+    done = incident.journal()
+    assert (done.code, done.out, done.err) == (0, NO_JOURNAL.format(incident.state), "")
+    assert incident.entries() == []
     for what in ("10.253.6.130", "\x1b[2J", "20260326T200000.000000Z-999999999999"):
         done = incident.restore(what, "--apply")
-        assert (done.code, done.out) == (2, "")
-        assert "run 'nodeleak journal' for a list of releases" in done.err
+        done.fails(2, "run 'nodeleak journal' for a list of releases")
         assert "\x1b" not in done.err
     assert not incident.state.exists()
 
 
 def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup(incident: Incident) -> None:
-    kept = incident.file(incident.leaks[0])[0]
+    ip = incident.leaks[0]
+    kept = incident.file(ip)[0]
     container_id = kept.decode().partition("\r\n")[0]
     assert nodeleak("resume", f"--state-dir={incident.state}").code == USAGE, "nothing has halted"
     incident.clean("--apply", "--max=1")
+    (incident.host.store / ip).write_bytes(kept)
+    done = incident.clean("--apply", f"--ip={ip}", "--grace=0s")
+    assert "Cleanup halted" not in done.out, "a late plugin may have written it"
+    assert len(incident.reserved) == ALL - 1
     incident.checkpoint(kept)
-    before = incident.files()
-    assert "Cleanup halted: released container " in incident.clean().out
-    assert incident.files() == before, "a dry run records nothing"
+    before, dry = incident.files(), incident.clean()
+    assert "Cleanup halted: released container " in dry.out
+    assert (dry.code, incident.files() == before) == (BLOCKED, True), "a dry run records nothing"
+    assert "No release is possible here:\n  cleanup halted: see below\n" in dry.out
     assert "refused: halted" in incident.clean("--apply").out
     (incident.host.checkpoints / container_id).unlink()
     for arguments in ((), ("--apply",)):
         assert f"Cleanup halted: released container {container_id[:12]} reappeared" in incident.clean(*arguments).out
-    quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0")
-    with running(*incident.options(), *quick, "--cleanup=auto", "--cleanup-network=auto") as agent:
-        port = agent.log_event("agent.started")["port"]
+    with syncing(incident, "--cleanup=auto", "--cleanup-network=auto") as (agent, port):
         agent.log_event("cleanup.halted")
         assert "nodeleak_cleanup_halted 1.0" in served(port, "/metrics")[1]
         assert len(incident.reserved) == ALL - 1
         done = nodeleak("resume", f"--state-dir={incident.state}")
-        assert (done.code, done.out.startswith(f"resumed: released container {container_id[:12]} ")) == (DONE, True), (
-            done
-        )
+        resumed = f"resumed: released container {container_id[:12]} "
+        assert (done.code, done.out.startswith(resumed)) == (DONE, True), done
         until(lambda: len(incident.reserved) == ALL - LEAKED, "cleanup goes on", 20)
-        assert agent.end() == 0
-    first, *_ = incident.entries()
+    (first,) = (one for one in incident.entries() if one["halted"])
     assert first["halted"] <= first["resumed"]
     assert "halted" in incident.journal().out
     incident.checkpoint(kept)
@@ -516,108 +456,49 @@ def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup
     assert nodeleak("resume", f"--state-dir={incident.state}").code == DONE
 
 
-def test_cleanup_halts_if_a_released_sandbox_reappears(incident: Incident) -> None:
-    ip = incident.leaks[0]
-    kept = incident.file(ip)[0]
-    incident.clean("--apply", "--max=1")
-    (incident.host.store / ip).write_bytes(kept)
-    done = incident.clean("--apply", "--max=1", "--grace=0s")
-    assert "Cleanup halted" not in done.out, "a late plugin may have written it"
-    assert len(incident.reserved) == ALL - 1
-    incident.checkpoint(kept)
-    dry = incident.clean()
-    assert dry.code == BLOCKED
-    assert "No release is possible here:\n  cleanup halted: see below\n" in dry.out
-    done = incident.clean("--apply")
-    assert "Cleanup halted: released container " in done.out
-    assert "refused: halted" in done.out
-    assert len(incident.reserved) == ALL - 1
-
-
 # The journal
 
 
-def test_a_missing_journal_is_empty(incident: Incident) -> None:
-    done = incident.journal()
-    assert (done.code, done.out, done.err) == (0, NO_JOURNAL.format(incident.state), "")
-    assert incident.entries() == []
-    assert not incident.state.exists()
-
-
-def test_a_damaged_journal_is_reported_and_used(incident: Incident) -> None:
-    incident.clean("--apply", "--max=1")
-    torn = incident.journal_directory / "torn.json"
-    torn.write_text('{"schema": "nodeleak.jou')
-    done = incident.journal()
-    assert done.code == 0
-    assert incident.leaks[0] in done.out
-    assert f"damaged: {torn}: " in done.out
-    assert "warning: journal: " in incident.clean().out
-
-
-def fill_journal(directory: Path, left: int) -> None:
-    """Fill the journal, so that there is room for so many entries."""
+def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_old(incident: Incident) -> None:
+    directory = incident.journal_directory
     directory.mkdir(parents=True)
-    for number in range(MAX_ENTRIES - left):
-        (directory / f"{number:04}.json").write_text("{}")
-
-
-def test_a_run_releases_no_more_than_the_journal_can_hold_and_says_so(incident: Incident) -> None:
-    fill_journal(incident.journal_directory, 3)
+    filling = [directory / f"{number:04}.json" for number in range(MAX_ENTRIES - 3)]
+    for path in filling:
+        path.write_text("{}")
     done = incident.clean("--apply")
-    assert done.code == 0
-    assert "3 released, 4 refused (4 journal_full)" in done.out
-    assert f"the journal is full until {incident.journal_directory}/0000.json is 24 hours old" in done.out
+    done.shows(
+        0, "3 released, 4 refused (4 journal_full)", f"the journal is full until {directory}/0000.json is 24 hours old"
+    )
     assert "override" not in done.out
     assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks[:3]]
     assert "The journal has no room" in nodeleak("explain", "journal_full").out
-    assert len(incident.reserved) == ALL - 3
-
-
-def test_entries_that_are_old_enough_make_room(incident: Incident) -> None:
-    directory = incident.journal_directory
-    fill_journal(directory, 0)
-    assert "0 released, 7 refused (7 journal_full)" in incident.clean("--apply").out
-    assert incident.clean().code == BLOCKED
-    for number in range(10):
-        os.utime(directory / f"{number:04}.json", (0, 0))
-    assert "7 released" in incident.clean("--apply").out
-    names = {path.name for path in directory.iterdir()}
-    assert len(names) == MAX_ENTRIES
-    assert {f"{number:04}.json" for number in range(10)} - names == {f"{number:04}.json" for number in range(7)}
+    assert "0 released, 4 refused (4 journal_full)" in incident.clean("--apply").out
+    assert (incident.clean().code, len(incident.reserved)) == (BLOCKED, ALL - 3)
+    for path in filling[:10]:
+        os.utime(path, (0, 0))
+    assert "4 released" in incident.clean("--apply").out
+    assert len(list(directory.iterdir())) == MAX_ENTRIES
+    assert [path for path in filling if not path.exists()] == filling[:4]
 
 
 # Standard output and signals
 
 
-def test_with_closed_output_it_releases_and_writes_the_journal(incident: Incident) -> None:
+def test_whatever_becomes_of_its_output_it_releases_and_writes_the_journal(incident: Incident) -> None:
     for number, closed in enumerate((">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"), 1):
         done = incident.clean("--apply", "--max=1", prefix=("/bin/sh", "-c", f'exec "$@" {closed}', "sh"))
         assert (done.code, done.err) == (0, "")
         assert len(incident.reserved) == ALL - number
-    tree = json.loads(incident.journal("-o", "json").out)
-    assert ([one["outcome"] for one in tree["entries"]], tree["damage"]) == (["released"] * 4, [])
-
-
-def test_a_full_disk_is_reported_and_the_journal_is_complete(incident: Incident) -> None:
+    script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{incident.host.root}/code'
+    journal = ["journal", f"--state-dir={incident.state}"]
+    for command in (["clean", *incident.options(), "--cleanup-network=kubenet"], journal):
+        done = nodeleak(*command, prefix=("/bin/bash", "-c", script, "x"))
+        assert (done.err, (incident.host.root / "code").read_text()) == ("", "0\n"), "a broken pipe is no error"
     needs(Path("/dev/full").exists(), "/dev/full")
     done = incident.clean("--apply", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
     assert (done.code, done.err) == (OUTPUT, "nodeleak: cannot write the output: no space left on device\n")
-    assert len(incident.entries()) == LEAKED
-
-
-@pytest.mark.parametrize("command", ["clean", "journal"])
-def test_a_broken_pipe_is_no_error(incident: Incident, command: str) -> None:
-    options = [f"--state-dir={incident.state}"]
-    if command == "clean":
-        options = [*incident.options(), "--cleanup-network=kubenet"]
-    script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{incident.host.root}/code'
-    done = subprocess.run(  # noqa: S603 (ours)
-        ["/bin/bash", "-c", script, "x", *AGENT, command, *options], capture_output=True, text=True, check=False,
-        env=environment({}),
-    )  # fmt: skip
-    assert done.stderr == ""
-    assert (incident.host.root / "code").read_text() == "0\n"
+    tree = json.loads(incident.journal("-o", "json").out)
+    assert ([one["outcome"] for one in tree["entries"]], tree["damage"]) == (["released"] * LEAKED, [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -639,28 +520,19 @@ def test_a_signal_ends_it_after_the_current_address(incident: Incident, number: 
     assert "6 released" in incident.clean("--apply").out
 
 
-def test_the_next_run_recovers_from_a_kill(incident: Incident) -> None:
+def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(incident: Incident) -> None:
+    """On disk, a kill before the removal and the kubelet's own DEL look the same as a kill after the removal."""
+    ip = incident.leaks[0]
+    kept = incident.file(ip)
     assert "1 released" in incident.clean("--apply", "--max=1").out
     incident.change_entries(lambda _: {"outcome": None})
     assert "unfinished" in incident.journal().out
     before = incident.files()
     assert "is unfinished, the next cleanup or restore recovers it" in incident.clean().out
     assert incident.files() == before, "a dry run recovers nothing"
-    assert "6 released" in incident.clean("--apply").out
-    assert "unfinished" not in incident.journal().out
-    assert len(incident.reserved) == ALL - LEAKED
-
-
-def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(incident: Incident) -> None:
-    """On disk, a kill before the removal and the kubelet's own DEL look the same as a kill after the removal."""
-    ip = incident.leaks[0]
-    kept = incident.file(ip)
-    assert incident.clean("--apply", "--max=1").code == 0
-    incident.change_entries(lambda _: {"outcome": None})
     unknown = "it is not known whether this release or another process removed"
     done = incident.restore("--last", "--apply")
-    assert done.code == FAILED
-    assert unknown in done.out
+    assert (done.code, unknown in done.out) == (FAILED, True)
     (entry,) = incident.entries()
     assert (entry["outcome"], entry["restored"]) == ("interrupted", None)
     assert unknown in entry["why"]
@@ -669,6 +541,11 @@ def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(i
     assert f"run 'nodeleak restore {entry['entry']}'" in done.err
     assert incident.restore(ip, "--apply").code == 0
     assert incident.file(ip) == kept
+    assert "1 released" in incident.clean("--apply", f"--ip={ip}").out
+    incident.change_entries(lambda tree: {} if tree["restored"] else {"outcome": None})
+    assert "6 released" in incident.clean("--apply").out, "a cleanup recovers it too"
+    assert "unfinished" not in incident.journal().out
+    assert len(incident.reserved) == ALL - LEAKED
 
 
 def test_a_partly_released_sandbox_is_found_and_restored(tmp_path: Path) -> None:
@@ -696,44 +573,41 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(inc
     store, storage = incident.host.store, incident.host.networks / "storage"
     prefix = ("unshare", "-m", "/bin/sh", "-c", 'mount --bind -o ro "$0" "$0" && exec "$@"', str(store))
     dry = incident.clean(prefix=prefix)
-    assert dry.code == BLOCKED, dry
-    assert f"  cannot change {store}: read-only mount: to release, create a Job (kubectl " in dry.out
+    dry.shows(BLOCKED, f"  cannot change {store}: read-only mount: to release, create a Job (kubectl ")
     assert "--apply" not in dry.out
     assert [one["by"] for one in incident.document(code=BLOCKED, prefix=prefix)["blockers"]] == ["network_unwritable"]
-    done = incident.clean("--apply", prefix=prefix)
-    assert done.code == FAILED, done
-    assert "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/" in done.out
+    incident.clean("--apply", prefix=prefix).shows(
+        FAILED, "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/"
+    )
     assert len(incident.reserved) == ALL
     storage.mkdir()
     (storage / "10.9.0.2").write_bytes((store / incident.node.running[0].ip).read_bytes())
-    done = incident.clean("--network=kubenet,storage", "--cleanup-network=kubenet,storage", prefix=prefix)
-    assert done.code == DONE, done
-    assert f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: " in done.out
-    assert "DRY RUN: nothing is changed; use --apply to release." in done.out
-    assert "7 would be released (not possible in network kubenet)" in done.out
+    incident.clean("--network=kubenet,storage", "--cleanup-network=kubenet,storage", prefix=prefix).shows(
+        DONE,
+        f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: ",
+        "DRY RUN: nothing is changed; use --apply to release.",
+        "7 would be released (not possible in network kubenet)",
+    )
     assert incident.document("--network=kubenet,storage", prefix=(*prefix[:-1], str(storage)))["blockers"] == []
-
-
-def test_a_leak_within_the_grace_period_is_reported_with_its_age(incident: Incident) -> None:
-    made = datetime.now(UTC) - timedelta(seconds=30)  # noqa: TID251 (as above)
-    os.utime(incident.host.store / incident.leaks[0], (made.timestamp(), made.timestamp()))
-    done = incident.clean("--apply")
-    assert done.code == 0
-    assert f"not_confirmed ({incident.leaks[0]}): 3" in done.out
-    assert "6 released, 1 refused (1 not_confirmed)" in done.out
 
 
 # The daemon
 
 
+@contextmanager
+def syncing(incident: Incident, *options: str) -> Iterator[tuple[Daemon, int]]:
+    """Run the daemon with short intervals; yield it and its port."""
+    quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0")
+    with running(*incident.options(), *quick, *options) as agent:
+        yield agent, agent.log_event("agent.started")["port"]
+        assert agent.end() == 0
+
+
 def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident) -> None:
-    quick = ("--interval=100ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--max-per-sync=3")
-    with running(*incident.options(), *quick, "--cleanup=auto", "--cleanup-network=auto") as agent:
-        port = agent.log_event("agent.started")["port"]
+    with syncing(incident, "--max-per-sync=3", "--cleanup=auto", "--cleanup-network=auto") as (agent, port):
         until(lambda: len(released(agent)) == LEAKED, "all are released", 20)
         until(lambda: 'nodeleak_releases_total{network="kubenet"} 7.0' in served(port, "/metrics")[1], "it is counted")
         metrics = served(port, "/metrics")[1]
-        assert agent.end() == 0
     assert released(agent) == incident.leaks
     for sample in (
         'nodeleak_mode_info{mode="clean"} 1.0',
@@ -750,14 +624,11 @@ def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident)
 
 
 def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -> None:
-    quick = ("--interval=50ms", "--confirm-after=100ms", "--listen=127.0.0.1:0", "--cleanup=dry-run")
     before = incident.files()
-    with running(*incident.options(), *quick) as agent:
-        port = agent.log_event("agent.started")["port"]
+    with syncing(incident, "--interval=50ms", "--cleanup=dry-run") as (agent, port):
         agent.log_event("release.dry_run")
-        before_count = sync_count(port)
-        until(lambda: sync_count(port) > before_count + 5, "five more syncs")
-        assert agent.end() == 0
+        before_count = syncs(port)
+        until(lambda: syncs(port) > before_count + 5, "five more syncs")
     assert [one["ip"] for one in agent.events if one["event"] == "release.dry_run"] == incident.leaks
     own = {str(incident.state / name) for name in ("device-plugins.json", "commands.lock")}
     assert {name: file for name, file in incident.files().items() if name not in own} == before
@@ -766,8 +637,3 @@ def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -
 
 def released(agent: Daemon) -> list[str]:
     return [one["ip"] for one in agent.events if one["event"] == "address.released"]
-
-
-def sync_count(port: int) -> float:
-    lines = served(port, "/metrics")[1].splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith("nodeleak_sync_seconds_count ")))

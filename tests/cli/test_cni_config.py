@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import shutil
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +16,10 @@ from tests.cli.test_networks import (
     CIDR,
     NINETY_DAYS_AGO,
     NOW,
+    OF_A_POD,
     Stand,
     a_node,
+    cache_result,
     every_address,
     leaks,
     leave_over,
@@ -65,58 +66,32 @@ def judged(document: Any) -> set[str]:
 
 
 def verdicts(stand: Stand) -> Any:
-    return stand.clean("--settle=0s", "--max-share=100%")["verdicts"]
+    return stand.cleaned("--settle=0s", "--max-share=100%")["verdicts"]
 
 
 @pytest.mark.parametrize("runtime", [CRI_O, DOCKER])
-def test_a_range_full_of_leaks_is_critical_though_no_pod_runs_and_no_result_is_cached(
-    tmp_path: Path, runtime: str
-) -> None:
-    with standing(tmp_path, on(runtime, running=())) as stand:
+def test_leaks_are_found_without_cached_results_whether_pods_run_or_not(tmp_path: Path, runtime: str) -> None:
+    with standing(tmp_path / "a", on(runtime, running=())) as stand:
         leave_over(stand.host.networks / "cbr0", every_address())
         document = stand.scan()
         (critical,) = (one for one in document["findings"] if one["severity"] == "critical")
         assert critical["message"].startswith("cbr0: no free addresses; 253 of 253 addresses are reserved (253 leaked)")
         assert len(leaks(document)) == 253
         assert verdicts(stand)["would_release"] == 253
-
-
-@pytest.mark.parametrize("runtime", [CRI_O, DOCKER])
-def test_old_leaks_beside_running_pods_are_found_without_cached_results(tmp_path: Path, runtime: str) -> None:
-    with standing(tmp_path, on(runtime)) as stand:
+    with standing(tmp_path / "b", on(runtime)) as stand:
         forget_results(stand)
+        stand.host.store.mkdir()  # kubenet's, which is no fault
+        document = stand.scan()
+        assert (subjects(document), judged(document)) == ([], {"cbr0"})
         leave_over(stand.host.networks / "cbr0", every_address()[20:52])
         assert len(leaks(stand.scan())) == 32
         assert verdicts(stand)["would_release"] == 32
 
 
-def test_an_empty_directory_of_kubenet_on_a_node_with_cni_is_no_fault(tmp_path: Path) -> None:
-    with standing(tmp_path, on(DOCKER)) as stand:
-        forget_results(stand)
-        stand.host.store.mkdir()
-        document = stand.scan()
-        assert (subjects(document), judged(document)) == ([], {"cbr0"})
-
-
-CNITOOL: Final = "cnitool-77383ca0a0715733ca6f"
-
-
-def add_without_a_pod(stand: Stand, container_id: str, ip: str, *, cached: bool) -> None:
-    """Leave what an ADD by hand, or one of another program, leaves in the network of the pods."""
-    leave_over(stand.host.networks / stand.node.network, [ip])
-    (stand.host.networks / stand.node.network / ip).write_text(f"{container_id}\r\neth0")
-    if cached:
-        result = {
-            "kind": "cniCacheV1", "containerId": container_id, "networkName": stand.node.network, "ifName": "eth0",
-            "result": {"ips": [{"address": f"{ip}/24"}]},
-        }  # fmt: skip
-        (stand.host.cache / f"{stand.node.network}-{container_id}-eth0").write_text(json.dumps(result))
-
-
 @pytest.mark.parametrize("network", ["kubenet", "cbr0", "cbr0, which was renamed"])
 @pytest.mark.parametrize(
     ("container_id", "cached"),
-    [(CNITOOL, True), ("e" * 64, True), (f"default-{'a' * 64}", False)],
+    [("cnitool-77383ca0a0715733ca6f", True), ("e" * 64, True), (f"default-{'a' * 64}", False)],
     ids=["cnitool", "an ID like a pod's", "nerdctl"],
 )
 def test_an_address_that_is_no_pods_leaves_the_network_of_the_pods_judged(
@@ -127,7 +102,11 @@ def test_an_address_that_is_no_pods_leaves_the_network_of_the_pods_judged(
         leave_over(stand.host.networks / name, every_address()[5:9])
         if network != name:
             reconfigure(stand, "renamed", BRIDGE)
-        add_without_a_pod(stand, container_id, "10.244.1.99", cached=cached)
+        # What an ADD by hand, or one of another program, leaves in the network of the pods.
+        leave_over(stand.host.networks / name, ["10.244.1.99"])
+        (stand.host.networks / name / "10.244.1.99").write_text(f"{container_id}\r\neth0")
+        if cached:
+            cache_result(stand.host.cache, name, container_id, "10.244.1.99")
         document = stand.scan()
         assert name in judged(document)
         assert leaks(document)[:4] == [f"leaked_reservation {name}/{ip}" for ip in every_address()[5:9]]
@@ -138,13 +117,7 @@ def test_a_process_whose_address_two_networks_reserve_is_that_of_the_running_con
     with standing(tmp_path, a_node(network="vlan20", runtime=CRI_O)) as stand:
         shared, alone = stand.node.running[0].ip, "10.244.1.99"
         leave_over(stand.host.networks / "vlan10", [alone, shared])
-        cached = {
-            "kind": "cniCacheV1", "containerId": "0" * 64, "networkName": "vlan10", "ifName": "net1",
-            "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-0"]],
-            "config": base64.b64encode(json.dumps({"name": "vlan10", **BRIDGE}).encode()).decode(),
-            "result": {"ips": [{"address": f"{alone}/24"}]},
-        }  # fmt: skip
-        (stand.host.cache / f"vlan10-{'0' * 64}-net1").write_text(json.dumps(cached))
+        cache_result(stand.host.cache, "vlan10", "0" * 64, alone, "net1", BRIDGE, cniArgs=OF_A_POD)
         document = stand.scan()
         assert sorted(subjects(document)) == [
             f"leaked_reservation vlan10/{alone}",
@@ -155,7 +128,7 @@ def test_a_process_whose_address_two_networks_reserve_is_that_of_the_running_con
         assert told["severity"] == "info", "the process is a healthy pod's"
         why = {one["ip"]: one["why"] for one in document["reservations"] if one["network"] == "vlan10"}
         assert why[shared].endswith("has the address, which vlan20 reserves for a container that the runtime has")
-        cleaned = stand.clean("--apply", "--settle=0s", "--cleanup-network=auto,vlan10")
+        cleaned = stand.cleaned("--apply", "--settle=0s", "--cleanup-network=auto,vlan10")
         assert {one["ip"]: one["reason"] for one in cleaned["addresses"]} == {shared: "address_in_use", alone: None}
         assert {path.name for path in (stand.host.networks / "vlan10").iterdir()} >= {shared}
 
@@ -193,30 +166,34 @@ def test_a_multus_whose_delegates_are_elsewhere_is_a_gap(tmp_path: Path) -> None
         assert "clusterNetwork other is in no file: name the network with --network" in why["networks"]
 
 
-def reserve_further(stand: Stand, number: int, cache: Path, pod: str = "web-0", namespace: str = "") -> None:
+def reserve_further(
+    stand: Stand,
+    number: int,
+    cache: Path | None = None,
+    *,
+    of_pod: bool = True,
+    namespace: str = "",
+    config: Any = None,
+) -> Path:
     """Leave an old reservation of a further network with its cached result.
 
-    `pod`: empty: it is no pod's. `namespace`: where that of the pod was mounted; empty: the result names none.
+    `namespace`: where that of the pod was mounted; empty: the result names none.
     """
-    container_id, ip = f"{number:064x}", f"10.99.0.{number}"
-    store = stand.host.networks / "storage"
+    container_id, ip, store = f"{number:064x}", f"10.99.0.{number}", stand.host.networks / "storage"
     leave_over(store, [ip])
     (store / ip).write_text(f"{container_id}\r\nnet1")
     os.utime(store / ip, (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
-    cached = {
-        "kind": "cniCacheV1", "containerId": container_id, "networkName": "storage", "ifName": "net1",
-        "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", pod]] if pod else None,
-        "result": {"ips": [{"address": f"{ip}/24"}], "interfaces": [{"name": "net1", "sandbox": namespace}]},
-    }  # fmt: skip
-    (cache / f"storage-{container_id}-net1").write_text(json.dumps(cached))
+    result = {"ips": [{"address": f"{ip}/24"}], "interfaces": [{"name": "net1", "sandbox": namespace}]}
+    more = {"cniArgs": OF_A_POD if of_pod else None, "result": result}
+    return cache_result(cache or stand.host.cache, "storage", container_id, ip, "net1", config, **more)
 
 
 def test_a_further_network_is_judged_by_its_cached_results_of_pods(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
-        reserve_further(stand, 3, stand.host.cache, pod="")
+        reserve_further(stand, 3, of_pod=False)
         assert (leaks(stand.scan()), judged(stand.scan())) == ([], {"cbr0"}), "it is another program's"
         for number in (4, 5):
-            reserve_further(stand, number, stand.host.cache)
+            reserve_further(stand, number)
         document = stand.scan()
         assert judged(document) == {"cbr0", "storage"}
         assert subjects(document) == [f"leaked_reservation storage/10.99.0.{number}" for number in (4, 5)]
@@ -226,12 +203,8 @@ def test_a_further_network_is_judged_by_its_cached_results_of_pods(tmp_path: Pat
 
 def test_the_directory_of_an_attachment_that_only_its_results_name_is_read(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
-        reserve_further(stand, 4, stand.host.cache)
-        (path,) = stand.host.cache.glob("storage-*-net1")
         host_local = {"type": "host-local", "dataDir": "/run/storage-ipam", "ranges": [[{"subnet": "10.99.0.0/24"}]]}
-        plugins = [BRIDGE | {"ipam": host_local}]
-        config = base64.b64encode(json.dumps({"name": "storage", "plugins": plugins}).encode()).decode()
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))
+        reserve_further(stand, 4, config={"plugins": [BRIDGE | {"ipam": host_local}]})
         (run := tmp_path / "run").mkdir()
         shutil.move(stand.host.networks / "storage", tmp_path / "aside")
         where = f"--run-dir={run}"
@@ -239,17 +212,11 @@ def test_the_directory_of_an_attachment_that_only_its_results_name_is_read(tmp_p
         shutil.move(tmp_path / "aside", run / "storage-ipam/storage")
         assert subjects(stand.scan(where)) == ["leaked_reservation storage/10.99.0.4"]
         options = ("--settle=0s", "--ip=10.99.0.4", "--cleanup-network=storage", where)
-        assert stand.clean(*options)["verdicts"]["would_release"] == 1
-
-
-def test_what_users_write_as_data_dir_is_no_path_before_it_is_checked(tmp_path: Path) -> None:
-    with standing(tmp_path, on(CRI_O)) as stand:
-        for number, data_dir in enumerate(("/x\0", "/x\ud800", "x", "/none", 7, ["/x"])):
-            reserve_further(stand, number, stand.host.cache)
-            (path,) = stand.host.cache.glob(f"storage-{number:064x}-net1")
-            plugins = [BRIDGE | {"ipam": {"type": "host-local", "dataDir": data_dir}}]
-            config = base64.b64encode(json.dumps({"name": "storage", "plugins": plugins}).encode()).decode()
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))
+        assert stand.cleaned(*options)["verdicts"]["would_release"] == 1
+        # What users write is no path before it is checked.
+        for number, data_dir in enumerate(("/x\0", "/x\ud800", "x", "/none", 7, ["/x"]), 5):
+            ipam = {"type": "host-local", "dataDir": data_dir}
+            reserve_further(stand, number, config={"plugins": [BRIDGE | {"ipam": ipam}]})
         assert judged(stand.scan()) == {"cbr0", "storage"}
 
 
@@ -293,9 +260,7 @@ def test_a_network_of_before_is_not_judged_while_a_pod_waits_for_something_else(
     with standing(tmp_path, on(CRI_O, pending=(("shop", "web-1"),))) as stand:
         leave_over(stand.host.networks / "before", ["10.99.0.7"])
         os.utime(stand.host.networks / "before/10.99.0.7", ((NOW - timedelta(minutes=10)).timestamp(),) * 2)
-        result = json.loads(next(stand.host.cache.glob("cbr0-*-eth0")).read_text())
-        result |= {"containerId": f"{0:064x}", "networkName": "before"}  # its ADD succeeded
-        (stand.host.cache / f"before-{0:064x}-eth0").write_text(json.dumps(result))
+        cache_result(stand.host.cache, "before", f"{0:064x}", "10.99.0.7", config=BRIDGE, cniArgs=OF_A_POD)  # succeeded
         assert leaks(stand.scan()) == []
 
 
@@ -304,15 +269,7 @@ def test_a_first_file_that_the_runtime_may_have_skipped_is_not_believed_while_a_
         with standing(tmp_path / name, on(CRI_O, running=(), pending=waiting)) as stand:
             leave_over(stand.host.networks / "cbr0", every_address())
             forget_results(stand)
-            reserve_further(stand, 0, stand.host.cache)
-            (further,) = stand.host.cache.iterdir()
-            result = json.loads(further.read_text()) | {
-                "networkName": "cbr0",
-                "ifName": "eth0",
-            }  # of a pod that is gone
-            further.with_name(f"cbr0-{0:064x}-eth0").write_text(json.dumps(result))
-            further.unlink()
-            shutil.rmtree(stand.host.networks / "storage")
+            cache_result(stand.host.cache, "cbr0", "0" * 64, "10.99.0.0", cniArgs=OF_A_POD)  # of a pod that is gone
             configure(stand.host.net_d / "05-weave.conflist", "weave", {"type": "weave-net"})
             document = stand.scan(code=UNAVAILABLE if waiting else DONE)
             missing = [one["why"] for one in document["unavailable"]]
@@ -329,13 +286,11 @@ def test_a_first_file_that_the_runtime_may_have_skipped_is_not_believed_while_a_
 def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, api: str) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
         reconfigure(stand, "renamed", BRIDGE)
-        for number in range(2):
+        for _ in range(2):
             found = [one for one in subjects(stand.scan(api=api)) if not one.startswith("unreserved_pod_ip renamed/")]
             assert found == ["overlapping_ranges cbr0 and renamed"]
             (stand.host.networks / "renamed").mkdir(exist_ok=True)
-            assert number < 2
-        unreserved = [one for one in subjects(stand.scan()) if one.startswith("unreserved_pod_ip renamed/")]
-        assert len(unreserved) == 5
+        assert len([one for one in subjects(stand.scan()) if one.startswith("unreserved_pod_ip renamed/")]) == 5
 
 
 @pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
@@ -367,18 +322,13 @@ def test_a_network_without_host_local_is_no_gap(
         assert (subjects(document), document["unavailable"]) == ([], [])
 
 
-def test_every_plugin_of_a_chain_counts_by_itself(tmp_path: Path) -> None:
+def test_every_plugin_of_a_chain_counts_and_two_directories_of_host_local_are_a_gap(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O, running=())) as stand:
         reconfigure(stand, "cbr0", {"type": "aws-cni", "ipam": {"type": "other"}}, BRIDGE)
         leave_over(stand.host.networks / "cbr0", every_address())
         assert "exhausted_range cbr0" in subjects(stand.scan())
-
-
-def test_a_chain_with_two_directories_of_host_local_is_a_gap(tmp_path: Path) -> None:
-    with standing(tmp_path, on(CRI_O, running=())) as stand:
         second = tmp_path / "second/cbr0"
         second.parent.mkdir()
-        leave_over(stand.host.networks / "cbr0", every_address()[:3])
         leave_over(second, ["10.55.0.5"])
         ipam = {"type": "host-local", "ranges": [[{"subnet": "10.55.0.0/24"}]], "dataDir": str(second.parent)}
         reconfigure(stand, "cbr0", BRIDGE, {"type": "macvlan", "ipam": ipam})
@@ -403,22 +353,14 @@ def test_without_the_configuration_nothing_is_called_unused(tmp_path: Path, runt
         assert subjects(document) == []
 
 
-def test_files_that_libcni_refuses_are_skipped_unless_none_is_left(tmp_path: Path) -> None:
-    with standing(tmp_path, on(CRI_O)) as stand:
+def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_is_never_judged(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O, running=())) as stand:
         for name, text in (
             ("00-a.conflist", "{"), ("01-b.conf", "[]"), ("02-c.json", "{}"), ("03-d.conflist", '{"name": "d"}'),
             ("04-e.conflist.bak", json.dumps({"name": "e", "plugins": [BRIDGE]})),
         ):  # fmt: skip
             (stand.host.net_d / name).write_text(text)
         (stand.host.net_d / "05-f.conf").mkdir()
-        assert judged(stand.scan()) == {"cbr0"}
-        (stand.host.net_d / "10-cbr0.conflist").unlink()
-        why = {one["source"]: one["why"] for one in stand.scan(code=3)["unavailable"]}
-        assert "is a CNI configuration: 00-a.conflist: " in why["networks"]
-
-
-def test_the_first_file_is_the_default_network(tmp_path: Path) -> None:
-    with standing(tmp_path, on(CRI_O, running=())) as stand:
         configure(stand.host.net_d / "87-podman.conflist", "podman", BRIDGE)
         configure(stand.host.net_d / "nerdctl-bridge.conflist", "bridge", BRIDGE)
         leave_over(stand.host.networks / "cbr0", every_address()[:3])
@@ -429,24 +371,20 @@ def test_the_first_file_is_the_default_network(tmp_path: Path) -> None:
         assert judged(document) == {"cbr0"}
         assert subjects(document) == leaks(document)
         assert len(leaks(document)) == 3
-
-
-def test_podman_is_never_judged_even_as_the_default_network(tmp_path: Path) -> None:
-    with standing(tmp_path, on(CRI_O, running=())) as stand:
-        configure(stand.host.net_d / "05-podman.conflist", "podman", BRIDGE)
-        leave_over(stand.host.networks / "podman", ["10.88.0.2"])
+        (stand.host.net_d / "87-podman.conflist").rename(stand.host.net_d / "05-podman.conflist")
         document = stand.scan()
-        assert (subjects(document), judged(document)) == ([], set())
+        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], set())
+        for name in ("05-podman", "10-cbr0", "nerdctl-bridge"):
+            (stand.host.net_d / f"{name}.conflist").unlink()
+        why = {one["source"]: one["why"] for one in stand.scan(code=3)["unavailable"]}
+        assert "is a CNI configuration: 00-a.conflist: " in why["networks"]
 
 
 def test_no_directory_is_left_over_while_a_pod_waits_for_an_address(tmp_path: Path) -> None:
-    node = on(CRI_O)
-    with standing(tmp_path, node) as stand:
-        leave_over(stand.host.networks / "old", ["10.99.0.7"])
-        assert subjects(stand.scan()) == ["left_over_network old"]
-    with standing(tmp_path / "b", replace(node, pending=(("shop", "web-1"),))) as stand:
-        leave_over(stand.host.networks / "old", ["10.99.0.7"])
-        assert subjects(stand.scan()) == []
+    for name, waiting, found in (("a", (), ["left_over_network old"]), ("b", (("shop", "web-1"),), [])):
+        with standing(tmp_path / name, on(CRI_O, pending=waiting)) as stand:
+            leave_over(stand.host.networks / "old", ["10.99.0.7"])
+            assert subjects(stand.scan()) == found
 
 
 def test_a_cached_result_that_is_too_large_costs_that_result_only(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def explain(*words: str) -> str:
     return done.out
 
 
-def test_every_word_is_listed_and_explained() -> None:
+def test_every_word_is_listed_and_explained_with_what_to_do() -> None:
     listed = explain()
     for kind, words in WORDS.items():
         for word in words:
@@ -51,9 +51,6 @@ def test_every_word_is_listed_and_explained() -> None:
     for setting in settings:
         assert "(setting)\n\n" in explain("--", setting)
     assert len(listed.splitlines()) < 120
-
-
-def test_what_to_do_is_said() -> None:
     for finding in FINDINGS:
         assert re.search("^Means: .*\nDo: ", explain(finding), re.MULTILINE | re.DOTALL)
     for source in {*SOURCES} - {"runtimes", "registration"}:
@@ -64,7 +61,7 @@ def test_what_to_do_is_said() -> None:
             explain(word)
 
 
-def test_a_word_is_found_however_it_is_written() -> None:
+def test_a_word_is_found_however_it_is_written_and_an_unknown_one_suggests_the_nearest() -> None:
     for word, start in {
         "LeakedReservation": "leaked_reservation (finding)\n\n",
         "leaked-reservation": "leaked_reservation (finding)\n\n",
@@ -83,9 +80,6 @@ def test_a_word_is_found_however_it_is_written() -> None:
     page = explain("unknown")
     assert "unknown (state of a reservation)" in page
     assert "unknown (likely cause of a leak)" in page
-
-
-def test_an_unknown_word_suggests_the_nearest() -> None:
     done = nodeleak("explain", "leaked_reservations")
     assert (done.code, done.out) == (2, "")
     assert done.err == (

@@ -71,14 +71,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert len(lines) == 8
 
 
-def test_missing_credentials_are_reported_with_the_remedy() -> None:
-    done = nodeleak("scan", "--node", "worker-1")
-    assert done.code == 2
-    assert "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
-    assert "use --api=off to run without the API server" in done.err
-
-
-def test_of_several_kubeconfigs_the_invalid_one_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     both = f"{first}:{second}"
     missing = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
@@ -87,59 +80,49 @@ def test_of_several_kubeconfigs_the_invalid_one_is_named(tmp_path: Path) -> None
     done = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     assert f'cannot read {both}: while parsing a flow sequence in "{second}", line 1' in done.err
-
-
-def test_an_invalid_docker_host_is_reported() -> None:
-    done = nodeleak("scan", "--api", "off", DOCKER_HOST="nonsense://x")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(
-        "nodeleak: --docker-host (NODELEAK_DOCKER_HOST, DOCKER_HOST): invalid docker host: Invalid bind"
-    )
-
-
-def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         done = nodeleak("run", "--api", "off", "--listen", where)
     assert done.code == 2
     assert done.err == f"nodeleak: --listen (NODELEAK_LISTEN): cannot listen on {where}: Address already in use\n"
+    done = nodeleak("scan", "--api", "off", DOCKER_HOST="nonsense://x")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(
+        "nodeleak: --docker-host (NODELEAK_DOCKER_HOST, DOCKER_HOST): invalid docker host: Invalid bind"
+    )
+    done = nodeleak("scan", "--node", "worker-1")
+    assert done.code == 2
+    assert "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
+    assert "use --api=off to run without the API server" in done.err
 
 
 # Sources that do not respond
 
 
-def test_an_unknown_network_is_reported_with_the_existing_ones(node: SmallNode) -> None:
+def test_an_unknown_name_and_a_refusal_are_reported_and_pods_are_unavailable(node: SmallNode) -> None:
     done = nodeleak("scan", "--api", "off", "--network", "kubnet", *node.options)
-    assert done.code == 3
-    assert "kubnet does not exist" in done.out
-    assert "(networks found: cbr0, kubenet)" in done.out
-
-
-def test_a_wrong_node_name_is_reported_and_its_pods_are_unavailable(node: SmallNode) -> None:
+    done.shows(3, "kubnet does not exist", "(networks found: cbr0, kubenet)")
+    with api_server(node.home, lambda _: [http(HTML, "403 Forbidden", "text/html")]) as api:
+        done = nodeleak("scan", *api, *node.options)
+    assert (done.code, "  pods, node: API server: 403 Forbidden\n" in done.out) == (3, True)
+    with refusing_port() as port:
+        config = kubeconfig(node.home / "kubeconfig", f"http://127.0.0.1:{port}")
+    for command, times in (("scan", 2), ("clean", 1)):
+        done = nodeleak(command, "--node=worker-1", f"--kubeconfig={config}", *node.options)
+        sentences = [line for line in done.out.splitlines() if "cannot connect to the API server at " in line]
+        assert (done.code, done.err, len(sentences)) == (3, "", times), "it is named once for all its sources"
+        assert re.fullmatch("  pods, node: .*: connection refused", sentences[-1])
     with api_server(node.home, no_objects) as api:
         done = nodeleak("scan", "-o", "json", *api, *node.options)
     assert done.code == 3
     document = json.loads(done.out)
-    assert {"source": "pods", "why": "the API server has no Node named worker-1: check --node"} in document[
-        "unavailable"
-    ]
-    assert {one["ip"]: one["state"] for one in document["reservations"]} == {
-        "10.244.1.2": "in_use",
-        "10.244.1.9": "unknown",
-    }
-    assert document["findings"] == []
+    why = "the API server has no Node named worker-1: check --node"
+    assert {"source": "pods", "why": why} in document["unavailable"]
+    states = {one["ip"]: one["state"] for one in document["reservations"]}
+    assert (states, document["findings"]) == ({"10.244.1.2": "in_use", "10.244.1.9": "unknown"}, [])
 
 
-def test_a_docker_that_hangs_is_reported_after_its_timeout(node: SmallNode) -> None:
-    node.docker.answers = lambda _: hang(node.docker)
-    done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
-    assert done.code == 3
-    # A slow machine gets as far as the limit of the whole response.
-    assert "timed out" in done.out or "no complete response within 0.3 s" in done.out, done.out
-    assert "2 unknown" in done.out
-
-
-def test_a_docker_that_lists_nothing_while_pods_run_is_unavailable(node: SmallNode) -> None:
+def test_a_docker_that_hangs_or_lists_nothing_while_pods_run_is_unavailable(node: SmallNode) -> None:
     pod = {
         "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "resourceVersion": "4"},
         "status": {"phase": "Running", "podIP": "10.244.1.2"},
@@ -159,24 +142,11 @@ def test_a_docker_that_lists_nothing_while_pods_run_is_unavailable(node: SmallNo
         document = json.loads(done.out)
         assert "containers" in [one["source"] for one in document["unavailable"]]
         assert {one["state"] for one in document["reservations"]} == {"unknown"}
-
-
-def test_an_api_server_that_refuses_is_reported(node: SmallNode) -> None:
-    with api_server(node.home, lambda _: [http(HTML, "403 Forbidden", "text/html")]) as api:
-        done = nodeleak("scan", *api, *node.options)
-    assert done.code == 3
-    assert "  pods, node: API server: 403 Forbidden\n" in done.out
-
-
-def test_an_api_server_that_is_away_is_named_once_for_all_its_sources(node: SmallNode) -> None:
-    with refusing_port() as port:
-        config = kubeconfig(node.home / "kubeconfig", f"http://127.0.0.1:{port}")
-        for command in ("scan", "clean"):
-            done = nodeleak(command, "--node=worker-1", f"--kubeconfig={config}", *node.options)
-            sentences = [line for line in done.out.splitlines() if "cannot connect to the API server at " in line]
-            assert (done.code, done.err, len(sentences)) == (3, "", {"scan": 2, "clean": 1}[command]), done
-            assert sentences[-1].startswith("  pods, node: ")
-            assert sentences[-1].endswith(": connection refused")
+    node.docker.answers = lambda _: hang(node.docker)
+    done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
+    assert (done.code, "2 unknown" in done.out) == (3, True)
+    # A slow machine gets as far as the limit of the whole response.
+    assert "timed out" in done.out or "no complete response within 0.3 s" in done.out, done.out
 
 
 def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
@@ -190,8 +160,7 @@ def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
         (home / "networks").chmod(0o000)
         options = [*node.options, "--cni-networks-dir", f"{home}/networks"]
         done = nodeleak("scan", "--api", "off", *options, prefix=nobody)
-    assert done.code == 3
-    assert f"cannot read {home}/networks: permission denied (run as root)" in done.out
+    done.shows(3, f"cannot read {home}/networks: permission denied (run as root)")
 
 
 # Recordings
@@ -220,21 +189,17 @@ def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_pat
 # Standard output
 
 
-@pytest.mark.parametrize(
-    ("command", "code"), [(["scan", "--interval"], 2), (["scan", "-o", "name"], 3), (["clean", "-o", "name"], 3)]
-)
-def test_the_exit_code_does_not_need_a_reader_of_the_errors(node: SmallNode, command: list[str], code: int) -> None:
+def test_neither_the_exit_code_nor_the_daemon_needs_a_reader_of_the_errors(node: SmallNode) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    options = [*command, *node.options, f"--docker-host=unix://{node.home}/missing.sock"]
-    done = subprocess.run(  # noqa: S603 (ours)
-        [*AGENT, *options], stdout=subprocess.PIPE, stderr=writer, check=False, env=environment({"NODELEAK_API": "off"})
-    )
+    options = [*node.options, f"--docker-host=unix://{node.home}/missing.sock"]
+    for command, code in ((["scan", "--interval"], 2), (["scan", "-o", "name"], 3), (["clean", "-o", "name"], 3)):
+        done = subprocess.run(  # noqa: S603 (ours)
+            [*AGENT, *command, *options], stdout=subprocess.PIPE, stderr=writer, check=False,
+            env=environment({"NODELEAK_API": "off"}),
+        )  # fmt: skip
+        assert done.returncode == code
     os.close(writer)
-    assert done.returncode == code
-
-
-def test_the_daemon_does_not_need_a_reader_of_its_log(node: SmallNode) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with refusing_port() as port:
@@ -279,41 +244,23 @@ def test_a_signal_ends_the_daemon(quick: list[str]) -> None:
     assert not [line for line in agent.lines if "\x1b" in line]
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3])
-def test_sigterm_during_the_start_ends_the_daemon(node: SmallNode, quick: list[str], delay: float) -> None:
-    with hanging_api(node.home) as api, running(*api, *quick, "--api-timeout=10m") as agent:
-        until(agent.handles_sigterm, "Python has begun")
-        threading.Event().wait(delay)
-        assert agent.end() == 0
-
-
-def test_sigterm_ends_the_daemon_while_docker_hangs(node: SmallNode, quick: list[str]) -> None:
+def test_health_is_served_while_all_sources_hang_and_sigterm_ends_it_at_any_time(
+    node: SmallNode, quick: list[str]
+) -> None:
     node.docker.answers = lambda _: hang(node.docker)
-    with running("--api", "off", *quick, "--docker-timeout=10m") as agent:
-        until(lambda: node.docker.requests, "docker was asked", 20)
-        assert agent.end() == 0
-
-
-def test_health_is_served_while_all_sources_hang(node: SmallNode, quick: list[str]) -> None:
-    node.docker.answers = lambda _: hang(node.docker)
-    with hanging_api(node.home) as api, running(*api, *quick) as agent:
-        port = agent.log_event("agent.started")["port"]
-        assert served(port, "/healthz") == (200, "ok\n")
-        assert served(port, "/readyz")[0] == 503
-        assert served(port, "/metrics")[0] == 200
-        assert agent.end() == 0
-
-
-def test_a_daemon_whose_loop_hangs_is_unhealthy(node: SmallNode, quick: list[str]) -> None:
-    # Three intervals, four times docker's timeout and twice that of a lock are the longest sync.
-    stat = node.proc / "stat"
-    stat.unlink()
-    os.mkfifo(stat)
-    with running("--api", "off", *quick, "--docker-timeout", "100ms", "--lock-timeout", "100ms") as agent:
-        port = agent.log_event("agent.started")["port"]
-        until(lambda: served(port, "/healthz") == (503, "no sync for too long\n"), "the heart has stopped")
-        assert served(port, "/metrics")[0] == 200
-        assert agent.end() == 0
+    with hanging_api(node.home) as api:
+        for delay in (0.0, 0.1, 0.3):
+            with running(*api, *quick, "--api-timeout=10m") as agent:
+                until(agent.handles_sigterm, "Python has begun")
+                threading.Event().wait(delay)
+                assert agent.end() == 0
+        with running(*api, *quick, "--docker-timeout=10m") as agent:
+            port = agent.log_event("agent.started")["port"]
+            assert served(port, "/healthz") == (200, "ok\n")
+            assert served(port, "/readyz")[0] == 503
+            assert served(port, "/metrics")[0] == 200
+            until(lambda: node.docker.requests, "docker was asked", 20)
+            assert agent.end() == 0
 
 
 def test_docker_may_start_after_the_daemon(node: SmallNode, quick: list[str]) -> None:
@@ -357,17 +304,12 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
 # A file system that is read-only everywhere
 
 
-def test_a_scan_writes_nowhere(node: SmallNode, read_only: tuple[str, ...]) -> None:
+def test_a_scan_and_the_daemon_write_nowhere(node: SmallNode, quick: list[str], read_only: tuple[str, ...]) -> None:
     done = nodeleak("scan", "--api", "off", "--exit-code", *node.options, prefix=read_only)
-    assert done.code == 1, done
-    assert "leaked_reservation" in done.out
+    done.shows(1, "leaked_reservation")
     with api_server(node.home, no_objects) as api:
         done = nodeleak("scan", *api, *node.options, prefix=read_only)
-    assert done.code == 3, done
-    assert "the API server has no Node named worker-1" in done.out
-
-
-def test_the_daemon_writes_nowhere(quick: list[str], read_only: tuple[str, ...]) -> None:
+    done.shows(3, "the API server has no Node named worker-1")
     with running("--api", "off", *quick, prefix=read_only) as agent:
         assert agent.log_event("finding.opened")["detector"] == "leaked_reservation"
         assert agent.end() == 0
@@ -378,9 +320,9 @@ def test_credentials_that_need_a_place_to_write_say_so(node: SmallNode, read_onl
     _, certificate = self_signed(node.home)
     inline = f"certificate-authority-data: {base64.b64encode(certificate.read_bytes()).decode()}"
     path = kubeconfig(node.home / "kubeconfig", "https://127.0.0.1:1", cluster=inline)
-    done = nodeleak("scan", "--node", "worker-1", "--kubeconfig", str(path), *node.options, prefix=read_only)
-    assert (done.code, done.out) == (2, "")
-    assert f"{path}: no usable temporary directory found" in done.err
+    nodeleak("scan", "--node", "worker-1", "--kubeconfig", str(path), *node.options, prefix=read_only).fails(
+        2, f"{path}: no usable temporary directory found"
+    )
 
 
 WITHOUT_THREADS = """
@@ -391,15 +333,14 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_daemon_that_can_start_no_thread_ends_and_says_why(node: SmallNode) -> None:
-    """It would serve no probe and no metric, and nobody would know."""
-    command = [sys.executable, "-c", WITHOUT_THREADS, "run", *node.options, "--api=off", "--listen=127.0.0.1:0"]
-    done = subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (BUG, "RuntimeError: can't start new thread")
+def test_what_can_start_no_thread_says_so(node: SmallNode) -> None:
+    """A daemon would serve no probe and no metric, and nobody would know: it ends."""
 
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", WITHOUT_THREADS, *words, *node.options, "--api=off"]
+        return subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
 
-def test_a_command_that_can_start_no_thread_names_what_it_could_not_read(node: SmallNode) -> None:
-    command = [sys.executable, "-c", WITHOUT_THREADS, "scan", *node.options, "--api=off"]
-    done = subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
-    assert done.returncode == UNAVAILABLE
-    assert "cannot start a thread (can't start new thread): no memory is left, or no process (pids.max)" in done.stdout
+    daemon, scan = run("run", "--listen=127.0.0.1:0"), run("scan")
+    assert (daemon.returncode, daemon.stderr.splitlines()[-1]) == (BUG, "RuntimeError: can't start new thread")
+    why = "cannot start a thread (can't start new thread): no memory is left, or no process (pids.max)"
+    assert (scan.returncode, why in scan.stdout) == (UNAVAILABLE, True)

@@ -1,16 +1,12 @@
 """What a dry run says of rules that forward host ports to an address: a release does not remove them."""
 
-import base64
-import json
 import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from tests.cli.test_cni_config import CONTAINERD, CRI_O, on
-from tests.cli.test_networks import BRIDGE, NOW, Stand, standing
+from tests.cli.test_networks import BRIDGE, NOW, OF_A_POD, Stand, cache_result, standing
 
 LEAKED: Final = "9" * 64
 IP: Final = "10.244.1.200"
@@ -24,38 +20,29 @@ def leak(stand: Stand, *cached_ports: dict[str, Any], cached: bool = True) -> No
     reservation.write_text(f"{LEAKED}\r\neth0")
     hour_ago = (NOW - timedelta(hours=1)).timestamp()
     os.utime(reservation, (hour_ago, hour_ago))
-    config = {"name": "cbr0", "plugins": [BRIDGE, {"type": "portmap", "capabilities": {"portMappings": True}}]}
-    result = {
-        "kind": "cniCacheV1", "containerId": LEAKED, "networkName": "cbr0", "ifName": "eth0",
-        "config": base64.b64encode(json.dumps(config).encode()).decode(),
-        "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-9"]],
-        "capabilityArgs": {"portMappings": list(cached_ports)}, "result": {"ips": [{"address": f"{IP}/24"}]},
-    }  # fmt: skip
+    config = {"plugins": [BRIDGE, {"type": "portmap", "capabilities": {"portMappings": True}}]}
+    more = {"cniArgs": OF_A_POD, "capabilityArgs": {"portMappings": list(cached_ports)}}
     if cached:
-        (stand.host.cache / f"cbr0-{LEAKED}-eth0").write_text(json.dumps(result))
+        cache_result(stand.host.cache, "cbr0", LEAKED, IP, "eth0", config, **more)
 
 
 def warnings(stand: Stand) -> list[str]:
-    document = stand.clean("--settle=0s", "--max-share=100%")
+    document = stand.cleaned("--settle=0s", "--max-share=100%")
     assert document["verdicts"]["would_release"] == 1, document
     return list(document["warnings"])
 
 
-def test_host_ports_in_the_cached_result_are_named(tmp_path: Path) -> None:
+def test_only_host_ports_in_the_cached_result_are_named(tmp_path: Path) -> None:
     with standing(tmp_path, on(CONTAINERD)) as stand:
+        leak(stand)
+        assert warnings(stand) == []
         leak(stand, {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"})
         rules = f"iptables or nftables rules may still forward host port 8080/tcp to {IP}: {SHOWN}"
         assert warnings(stand) == [f"{rules}; {NEXT}"]
 
 
-def test_a_cached_result_without_host_ports_had_none(tmp_path: Path) -> None:
-    with standing(tmp_path, on(CONTAINERD)) as stand:
-        leak(stand)
-        assert warnings(stand) == []
-
-
-@pytest.mark.parametrize(("runtime", "cached"), [(CRI_O, True), (CONTAINERD, False)])
-def test_host_ports_that_no_cached_result_has_are_not_known(tmp_path: Path, runtime: str, cached: bool) -> None:
-    with standing(tmp_path, on(runtime)) as stand:
-        leak(stand, cached=cached)
-        assert warnings(stand) == [f"rules that forward host ports to 1 address are not known: {SHOWN}; {NEXT}"]
+def test_host_ports_that_no_cached_result_has_are_not_known(tmp_path: Path) -> None:
+    for name, runtime, cached in (("a", CRI_O, True), ("b", CONTAINERD, False)):
+        with standing(tmp_path / name, on(runtime)) as stand:
+            leak(stand, cached=cached)
+            assert warnings(stand) == [f"rules that forward host ports to 1 address are not known: {SHOWN}; {NEXT}"]

@@ -3,18 +3,12 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.cli.commands import CONTAINER, DONE, LEAKED, SmallNode, engine, nodeleak, running
-from tests.cli.test_clean import Incident
-from tests.fakes.engine import engine as full_engine
-from tests.fakes.host import build
-from tests.fakes.nodes import the_incident
-from tests.wire import ID, Answer, FakeServer, Request, http, until
+from tests.cli.commands import CONTAINER, DONE, LEAKED, SmallNode, docker, engine, nodeleak, running
+from tests.cli.test_clean import simulated
+from tests.wire import ID, FakeServer, http, until
 
 CART = {
     **CONTAINER,
@@ -23,20 +17,10 @@ CART = {
 }
 
 
-def with_cart(request: Request) -> Answer:
-    """A fake docker in which the sandbox still runs whose address will leak."""
-    return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps([CONTAINER, CART]))]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[SmallNode]:
-    with FakeServer(with_cart, at=tmp_path / "docker.sock") as docker:
-        yield SmallNode(tmp_path, docker)
-
-
 @contextmanager
 def remembering(node: SmallNode) -> Iterator[str]:
     """Run a daemon that saw the pod before its address leaked; yield where it listens."""
+    node.docker.answers = docker([CONTAINER, CART])
     with running("--api=off", "--listen=127.0.0.1:0", "--interval=100ms", *node.options) as agent:
         listen = f"127.0.0.1:{agent.log_event('agent.started')['port']}"
         until(lambda: "Node " in nodeleak("status", "--listen", listen).out, "the first sync")
@@ -46,10 +30,14 @@ def remembering(node: SmallNode) -> Iterator[str]:
         agent.end()
 
 
-def scan(node: SmallNode, listen: str) -> Any:
-    done = nodeleak("scan", "-o", "json", "--api=off", *node.options, NODELEAK_LISTEN=listen)
+def document(node: SmallNode, listen: str, *command: str) -> Any:
+    done = nodeleak(*command, "-o", "json", "--api=off", *node.options, NODELEAK_LISTEN=listen)
     assert (done.code, done.err) == (DONE, ""), done
     return json.loads(done.out)
+
+
+def scan(node: SmallNode, listen: str) -> Any:
+    return document(node, listen, "scan")
 
 
 def owners(tree: Any) -> dict[str, str | None]:
@@ -58,19 +46,13 @@ def owners(tree: Any) -> dict[str, str | None]:
 
 def test_the_pod_of_a_leak_is_known_while_the_daemon_runs(node: SmallNode) -> None:
     with remembering(node) as listen:
-        named, cleaned = scan(node, listen), clean(node, listen)
+        named, cleaned = scan(node, listen), document(node, listen, "clean", "--cleanup-network=auto")
     unnamed = scan(node, listen)
     assert owners(named) == {"10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"}
     assert owners(unnamed) == {"10.244.1.2": "shop/web-0", "10.244.1.9": None}
     assert [one["pod"] for one in cleaned["addresses"]] == ["shop/cart-0"]
     assert [one["state"] for one in named["reservations"]] == [one["state"] for one in unnamed["reservations"]]
     assert "of pod shop/cart-0" in named["findings"][0]["message"]
-
-
-def clean(node: SmallNode, listen: str) -> Any:
-    done = nodeleak("clean", "-o", "json", "--api=off", "--cleanup-network=auto", *node.options, NODELEAK_LISTEN=listen)
-    assert (done.code, done.err) == (DONE, ""), done
-    return json.loads(done.out)
 
 
 # Any process can hold the port of the daemon.
@@ -83,12 +65,16 @@ def lying(*reservations: Any, **more: Any) -> Iterator[str]:
         yield server.url.removeprefix("http://")
 
 
-def test_an_answer_changes_no_state(node: SmallNode) -> None:
-    node.docker.answers = engine
+def test_an_answer_changes_no_state_and_nobody_is_asked_about_a_healthy_node(node: SmallNode) -> None:
     claims = [
         {"container_id": LEAKED, "pod": "kube-system/etcd", "state": "in_use", "ip": "10.244.1.9"},
         {"container_id": ID, "pod": "kube-system/etcd", "state": "leaked", "ip": "10.244.1.2"},
     ]
+    node.docker.answers = docker([CONTAINER, CART])
+    with FakeServer(lambda _: [http("{}")]) as server:
+        healthy = owners(scan(node, server.url.removeprefix("http://")))
+    assert (healthy, server.requests) == ({"10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"}, [])
+    node.docker.answers = engine
     with lying(*claims, unavailable=[{"source": "containers", "why": "no"}]) as listen:
         tree = scan(node, listen)
     assert [(one["ip"], one["state"], one["pod"]) for one in tree["reservations"]] == [
@@ -97,16 +83,7 @@ def test_an_answer_changes_no_state(node: SmallNode) -> None:
     assert tree["unavailable"] == []
 
 
-def test_a_healthy_node_is_not_asked_about(node: SmallNode) -> None:
-    with FakeServer(lambda _: [http("{}")]) as server:
-        assert owners(scan(node, server.url.removeprefix("http://"))) == {
-            "10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"
-        }  # fmt: skip
-    assert server.requests == []
-
-
 def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
-    node.docker.answers = engine
     names = (None, "\x1b[2J/x", "a/b\n", "a", f"a/{'b' * 300}")
     entries: list[Any] = [None, 7, "x", [], {}, {"container_id": [LEAKED], "pod": "a/b"}]
     entries += ({"container_id": LEAKED, "pod": name} for name in names)
@@ -118,22 +95,16 @@ def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
         assert len(server.requests) == 1
 
 
-@pytest.fixture
-def incident(tmp_path: Path) -> Iterator[Incident]:
-    """A node on which nothing names the pods of the leaks, as with kubenet."""
-    node = the_incident(datetime.now(UTC))  # noqa: TID251 (a stand-in's files are as old as a real one's)
-    host = build(tmp_path / "node", node)
-    for sandbox in node.leaked:
-        for result in host.cache.glob(f"*{sandbox.id}*"):
-            result.unlink()
-    with full_engine(host.docker_socket, node):
-        yield Incident(node, host)
-
-
-def test_a_release_is_the_same_whatever_is_answered(incident: Incident) -> None:
-    claims = [{"container_id": one.id, "pod": "kube-system/etcd", "state": "in_use"} for one in incident.node.leaked]
-    with lying(*claims) as listen:
-        tree = incident.document("--apply", NODELEAK_LISTEN=listen)
+def test_a_release_is_the_same_whatever_is_answered(tmp_path: Path) -> None:
+    with simulated(tmp_path) as incident:
+        claims = [
+            {"container_id": one.id, "pod": "kube-system/etcd", "state": "in_use"} for one in incident.node.leaked
+        ]
+        for one in incident.node.leaked:  # nothing names their pods, as with kubenet
+            for result in incident.host.cache.glob(f"*{one.id}*"):
+                result.unlink()
+        with lying(*claims) as listen:
+            tree = incident.document("--apply", NODELEAK_LISTEN=listen)
     assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(incident.leaks, "released")
     assert {one["pod"] for one in tree["addresses"]} == {"kube-system/etcd"}, "the output names them"
     assert {one["pod"] for one in incident.entries()} == {None}, "the journal has only what the node itself knows"

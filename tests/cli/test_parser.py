@@ -37,15 +37,7 @@ def error(*arguments: str) -> list[str]:
 # Help
 
 
-def test_the_overview_lists_every_command() -> None:
-    for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
-        page = output(*arguments)
-        assert tuple(re.findall(r"^    ([a-z]+)\b", page, re.MULTILINE)) == COMMANDS
-        assert "examples:\n  kubectl " in page
-        assert len(page.splitlines()) <= SCREEN
-
-
-def test_the_help_of_a_command_fits_a_screen_and_the_full_one_has_every_setting() -> None:
+def test_help_fits_a_screen_the_overview_has_every_command_and_the_full_one_every_setting() -> None:
     for name in COMMANDS:
         for columns in (80, 100, 300):
             page = output(name, "--help", columns=str(columns))
@@ -60,9 +52,11 @@ def test_the_help_of_a_command_fits_a_screen_and_the_full_one_has_every_setting(
     assert len(settings) > 30
     for option, text in settings.items():
         assert f"[NODELEAK_{option[2:].replace('-', '_').upper()}" in text
-
-
-def test_version() -> None:
+    for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
+        page = output(*arguments)
+        assert tuple(re.findall(r"^    ([a-z]+)\b", page, re.MULTILINE)) == COMMANDS
+        assert "examples:\n  kubectl " in page
+        assert len(page.splitlines()) <= SCREEN
     for argument in ("version", "--version"):
         assert output(argument) == f"nodeleak {version('nodeleak')}, commit unknown (not built as an image)\n"
 
@@ -102,9 +96,12 @@ def test_wrong_usage_is_one_line_and_a_hint() -> None:
         line, hint = error(*arguments.split())
         assert line.startswith(f"nodeleak: {message}")
         assert hint == f"run '{command} --help' for usage"
-
-
-def test_options_of_a_table_exclude_others() -> None:
+    assert error("restore") == [
+        "nodeleak: no release given: expected an address, an entry of the journal, or --last",
+        "run 'nodeleak journal' for a list of releases",
+    ]
+    for words in (["\x1b[2J"], ["scan", "--\x1b[2J"], ["scan", "\x1b[2J"], ["explain", "\x1b[2J"]):
+        assert "\x1b" not in "".join(error(*words))
     others = {"-v": ["-v"], "-o wide": ["-o", "wide"], "-o json": ["-o", "json"], "--sort-by": ["--sort-by", "age"]}
     for other, options in others.items():
         (line,) = error("scan", "--map", *options)
@@ -112,15 +109,3 @@ def test_options_of_a_table_exclude_others() -> None:
     for command in ("scan", "clean"):
         (line,) = error(command, "-o", "json", "--sort-by", "age", "--api=off")
         assert line == "nodeleak: --sort-by and -o json cannot be combined: remove one of them"
-
-
-def test_restore_needs_to_know_what() -> None:
-    assert error("restore") == [
-        "nodeleak: no release given: expected an address, an entry of the journal, or --last",
-        "run 'nodeleak journal' for a list of releases",
-    ]
-
-
-def test_control_characters_are_escaped() -> None:
-    for arguments in (["\x1b[2J"], ["scan", "--\x1b[2J"], ["scan", "\x1b[2J"], ["explain", "\x1b[2J"]):
-        assert "\x1b" not in "".join(error(*arguments))

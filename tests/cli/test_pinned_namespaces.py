@@ -3,30 +3,24 @@
 The pods, their bridge and the mount table are real; docker and the process table are fakes.
 """
 
-import base64
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.commands import DONE, LEAKED, UNAVAILABLE, Done, SmallNode, engine, nodeleak
+from tests.cli.test_networks import OF_A_POD, cache_result
 from tests.deploy.monitoring import RUNBOOKS
 from tests.network import Network, network, sniffer
-from tests.wire import ID, Answer, FakeServer, Request, http, run
+from tests.wire import ID, FakeServer, run
 
 IP = "10.244.1.9"
 ON = {"NODELEAK_PROBE": ""}
 """The default, which the other tests of commands replace."""
-
-
-def docker(request: Request) -> Answer:
-    asked = request.path.split("/")[-2]
-    if len(asked) != len(ID) or asked == ID:
-        return engine(request)
-    return [http(json.dumps({"message": f"No such container: {asked}"}), "404 Not Found")]
 
 
 @dataclass
@@ -48,6 +42,12 @@ class Pinned:
         refusals = [f"{one['reason']}: {one['why']}" for one in release["refusals"]]
         return release["verdict"], refusals[0] if refusals else release["why"], done.seconds
 
+    def refused(self, *arguments: str, **more: str) -> str:
+        """Return why nothing is released."""
+        verdict, why, _ = self.clean("--apply", *arguments, **more)
+        assert (verdict, self.reserved) == ("refused", True)
+        return why
+
     def named_by_cache(self, namespace: str, container_id: str = LEAKED) -> None:
         """Let libcni's cache name the namespace of the leaked sandbox, or of another one."""
         result = {"ips": [{"address": f"{IP}/24"}], "interfaces": [{"name": "eth0", "sandbox": namespace}]}
@@ -55,13 +55,9 @@ class Pinned:
 
     def cached(self, network: str, plugin: str, container_id: str, address: str) -> None:
         """Let libcni's cache have the result of a plugin."""
-        config = base64.b64encode(json.dumps({"type": plugin, "ipam": {"type": "host-local"}}).encode()).decode()
-        result = {
-            "kind": "cniCacheV1", "networkName": network, "containerId": container_id, "config": config,
-            "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "vm"]],
-            "result": {"ips": [{"address": address}]},
-        }  # fmt: skip
-        (self.node.home / "cache" / f"{network}-{container_id}-eth0").write_text(json.dumps(result))
+        config = {"type": plugin, "ipam": {"type": "host-local"}}
+        more: dict[str, Any] = {"cniArgs": OF_A_POD, "result": {"ips": [{"address": address}]}}
+        cache_result(self.node.home / "cache", network, container_id, "", config=config, **more)
 
     @property
     def reserved(self) -> bool:
@@ -75,7 +71,7 @@ class Pinned:
 
 @pytest.fixture
 def pinned(tmp_path: Path) -> Iterator[Pinned]:
-    with FakeServer(docker, at=tmp_path / "docker.sock") as server, network() as net:
+    with FakeServer(engine, at=tmp_path / "docker.sock") as server, network() as net:
         node = SmallNode(tmp_path, server)
         (node.proc / "1/mountinfo").unlink()
         (node.proc / "1/mountinfo").symlink_to(f"/proc/{net.pid}/mountinfo")
@@ -84,29 +80,26 @@ def pinned(tmp_path: Path) -> Iterator[Pinned]:
         yield Pinned(node, net)
 
 
-def test_an_address_that_answers_is_released_only_when_nobody_has_it(pinned: Pinned) -> None:
-    verdict, why, _ = pinned.clean("--apply")
-    assert (verdict, why) == ("refused", f"address_in_use: probe: {IP} answers on cbr0 (connection refused)")
-    assert pinned.reserved
+def test_an_address_that_answers_to_a_release_is_released_only_when_nobody_has_it(pinned: Pinned) -> None:
+    assert pinned.run("scan").code == DONE
+    assert pinned.clean()[0] == "would_release"
+    assert pinned.net.udp_received("cni-9") == 0, "only a release sends a probe"
+    assert pinned.refused() == f"address_in_use: probe: {IP} answers on cbr0 (connection refused)"
+    assert pinned.net.udp_received("cni-9") == 1
     pinned.net.ip("netns delete cni-9", f"neigh flush to {IP}")
-    verdict, why, seconds = pinned.clean("--apply")
+    verdict, _, seconds = pinned.clean("--apply")
     assert (verdict, pinned.reserved) == ("released", False)
     assert seconds > 3
     assert pinned.evidence[-1] == f"nobody on cbr0 has {IP}: host unreachable"
 
 
-def test_what_the_probe_cannot_settle_is_refused_for_now(pinned: Pinned) -> None:
-    pinned.net.ip("netns delete cni-9", f"neigh replace {IP} lladdr 02:00:00:00:00:09 dev cbr0 nud permanent")
-    verdict, why, _ = pinned.clean("--apply")
-    assert (verdict, pinned.reserved) == ("refused", True)
-    assert why.startswith(f"probe_unanswered: probe: {IP} on cbr0: no answer within 14 s")
-
-
-def test_an_address_with_a_route_of_its_own_is_not_released(pinned: Pinned) -> None:
+def test_an_address_with_a_route_of_its_own_or_without_an_answer_is_not_released(pinned: Pinned) -> None:
     pinned.net.ip("netns delete cni-9", f"route add {IP}/32 dev h-cni-2")
-    verdict, why, _ = pinned.clean("--apply")
-    assert (verdict, pinned.reserved) == ("refused", True)
-    assert why == f"address_in_use: probe: a route to {IP} alone leads to interface h-cni-2"
+    assert pinned.refused() == f"address_in_use: probe: a route to {IP} alone leads to interface h-cni-2"
+    pinned.net.ip(
+        f"route del {IP}/32 dev h-cni-2", f"neigh replace {IP} lladdr 02:00:00:00:00:09 dev cbr0 nud permanent"
+    )
+    assert pinned.refused().startswith(f"probe_unanswered: probe: {IP} on cbr0: no answer within 14 s")
 
 
 def test_without_the_probe_nothing_is_sent_and_a_namespace_of_nobody_keeps_the_address(pinned: Pinned) -> None:
@@ -122,30 +115,20 @@ def test_without_the_probe_nothing_is_sent_and_a_namespace_of_nobody_keeps_the_a
     assert "the kubelet has no checkpoint of the sandbox" in pinned.evidence
 
 
-def test_another_network_with_the_address_in_its_range_leaves_the_probe_as_it_is(pinned: Pinned) -> None:
+def test_another_network_leaves_the_probe_as_it_is_but_silence_of_pods_out_of_reach_is_no_proof(pinned: Pinned) -> None:
     for number, subnet in enumerate(("10.0.0.3/8", "10.244.1.3/24", "10.244.1.9/28")):
         pinned.cached("lan", "macvlan", f"{number:064x}", subnet)
     assert pinned.clean()[0] == "would_release"
-    verdict, why, _ = pinned.clean("--apply")
-    assert (verdict, why) == ("refused", f"address_in_use: probe: {IP} answers on cbr0 (connection refused)")
-
-
-def test_silence_of_a_network_whose_pods_the_node_may_not_reach_is_no_proof(pinned: Pinned) -> None:
-    pinned.net.ip("netns delete cni-9")
+    assert pinned.refused() == f"address_in_use: probe: {IP} answers on cbr0 (connection refused)"
+    for path in (pinned.node.home / "cache").glob("lan-*"):
+        path.unlink()
+    pinned.net.ip("netns delete cni-9", f"neigh flush to {IP}")
     pinned.cached("kubenet", "acme", "1" * 64, f"{IP}/24")
     (dry, unsure, _), (verdict, why, _) = pinned.clean(), pinned.clean("--apply")
     doubt = "the node may not reach pods of acme, bridge, and a network namespace is mounted whose sandbox is not known"
     assert (dry, verdict, pinned.reserved) == ("refused", "refused", True)
     assert f"{IP} cannot prove that nobody has it: {doubt}" in unsure
     assert f"nobody on cbr0 has {IP}: host unreachable, which proves nothing: {doubt}" in why
-
-
-def test_only_a_release_sends_a_probe(pinned: Pinned) -> None:
-    assert pinned.run("scan").code == DONE
-    assert pinned.clean()[0] == "would_release"
-    assert pinned.net.udp_received("cni-9") == 0
-    assert pinned.clean("--apply")[0] == "refused"
-    assert pinned.net.udp_received("cni-9") == 1
 
 
 def test_an_address_on_no_link_is_released_if_it_is_known_whose_each_namespace_is(pinned: Pinned) -> None:
@@ -174,10 +157,12 @@ def test_an_address_on_no_link_is_released_if_it_is_known_whose_each_namespace_i
 # What libcni's cache and the mount table show, without a probe
 
 
-def test_a_mounted_namespace_is_a_finding_with_its_path_and_is_never_released(pinned: Pinned) -> None:
+def test_a_mounted_namespace_is_found_and_never_released_until_the_commands_of_the_runbook_end_it(
+    pinned: Pinned,
+) -> None:
     pinned.named_by_cache("/var/run/netns/cni-9")
-    report = json.loads(pinned.run("scan", "-o", "json").out)
-    (finding,) = (one for one in report["findings"] if one["subject"] == f"kubenet/{IP}")
+    report = pinned.run("scan", "-o", "json").out
+    (finding,) = (one for one in json.loads(report)["findings"] if one["subject"] == f"kubenet/{IP}")
     assert finding["detector"] == "unmanaged_address"
     assert "network namespace /run/netns/cni-9 (without a process)" in finding["message"]
     verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
@@ -186,35 +171,23 @@ def test_a_mounted_namespace_is_a_finding_with_its_path_and_is_never_released(pi
         "address_in_use: the runtime does not know its container, but its network namespace is still mounted, "
         "without a process: /run/netns/cni-9"
     )
-
-
-def test_the_commands_of_the_runbook_end_the_namespaces_and_free_the_addresses(pinned: Pinned) -> None:
-    pinned.named_by_cache("/var/run/netns/cni-9")
     page = (RUNBOOKS / "AddressesInUse.md").read_text()
     (extract,) = re.findall(r"nodeleak scan -o json \| (.+) > namespaces$", page, re.MULTILINE)
     (delete,) = re.findall(r"^ *ssh root@\$NODE '(.+)' < namespaces$", page, re.MULTILINE)
-    found = run("sh", "-c", extract, given=pinned.run("scan", "-o", "json").out)
+    found = run("sh", "-c", extract, given=report)
     assert found == "/run/netns/cni-9\n"
     run(*pinned.net.enter("sh", "-c", delete), given=found)
     pinned.net.ip(f"neigh flush to {IP}")
     assert pinned.clean("--apply")[0] == "released"
 
 
-def test_a_namespace_mounted_only_for_the_runtime_is_never_released(pinned: Pinned) -> None:
+def test_a_namespace_mounted_only_for_the_runtime_is_never_released_nor_without_the_mount_table(pinned: Pinned) -> None:
     pinned.named_by_cache("/var/run/netns/cni-9")
     (pinned.node.proc / "1/mountinfo").rename(pinned.node.proc / "7/mountinfo")
     (pinned.node.proc / "1/mountinfo").touch()
-    verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
-    assert (verdict, pinned.reserved) == ("refused", True)
-    assert why.startswith("address_in_use: ")
-    (pinned.node.proc / "7/mountinfo").unlink()
-    assert "mounted_namespaces: cannot read" in pinned.run("scan").out
-
-
-def test_an_unreadable_mount_table_is_no_proof(pinned: Pinned) -> None:
-    pinned.named_by_cache("/var/run/netns/cni-9")
-    (pinned.node.proc / "1/mountinfo").unlink()
-    assert "mounted_namespaces: cannot read" in pinned.run("scan").out
-    verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
-    assert (verdict, pinned.reserved) == ("refused", True)
-    assert why.startswith("source_unavailable: ")
+    assert pinned.refused(NODELEAK_PROBE="off").startswith("address_in_use: ")
+    for pid in (7, 1):
+        (pinned.node.proc / f"{pid}/mountinfo").rename(pinned.node.home / "table")
+        assert "mounted_namespaces: cannot read" in pinned.run("scan").out
+        assert pinned.refused(NODELEAK_PROBE="off").startswith("source_unavailable: ")
+        (pinned.node.home / "table").rename(pinned.node.proc / f"{pid}/mountinfo")

@@ -21,6 +21,7 @@ from tests.cli.commands import (
     environment,
     nodeleak,
     running,
+    served,
 )
 from tests.model.test_status import GOOD
 from tests.wire import FakeServer, http, refusing_port, until
@@ -34,7 +35,7 @@ def daemon(node: SmallNode, *options: str, prefix: tuple[str, ...] = ()) -> Iter
         listen = f"--listen=127.0.0.1:{agent.log_event('agent.started')['port']}"
         agent.log_event("finding.opened")
         yield agent, listen
-        agent.end()
+        assert agent.end() == 0
 
 
 def document(*arguments: str, code: int = DONE) -> Any:
@@ -68,25 +69,23 @@ def test_it_prints_what_the_daemon_found(node: SmallNode) -> None:
     }
 
 
-def test_a_journal_that_cannot_be_written_makes_releases_impossible(node: SmallNode) -> None:
+def test_a_read_only_mount_or_a_journal_that_cannot_be_written_makes_releases_impossible(
+    node: SmallNode, read_only: tuple[str, ...]
+) -> None:
+    with daemon(node, "--cleanup-network=auto", prefix=read_only) as (_, listen):
+        done, cleanup = nodeleak("status", listen), document(listen)["cleanup"]
+    assert cleanup["release_possible"] is False
+    directory, journal = cleanup["why_not"]
+    store = node.home / "networks/kubenet"
+    assert directory.startswith(f"cannot change {store}: read-only mount: to release, create a Job ")
+    assert " is mounted read-only: nothing is released without a journal" in journal
+    assert f" No release is possible here now: {directory} {journal} " in " ".join(done.out.split())
     (node.home / "state").write_text("a file, not a directory")
     with daemon(node, "--cleanup-network=auto") as (_, listen):
         cleanup = document(listen)["cleanup"]
     assert cleanup["release_possible"] is False
     (why,) = cleanup["why_not"]
     assert why.startswith(f"cannot use the journal: {node.home}/state is not a directory: ")
-
-
-def test_a_read_only_mount_makes_releases_impossible(node: SmallNode, read_only: tuple[str, ...]) -> None:
-    with daemon(node, "--cleanup-network=auto", prefix=read_only) as (_, listen):
-        done, cleanup = nodeleak("status", listen), document(listen)["cleanup"]
-    assert cleanup["release_possible"] is False
-    directory, journal = cleanup["why_not"]
-    assert directory.startswith(
-        f"cannot change {node.home}/networks/kubenet: read-only mount: to release, create a Job "
-    )
-    assert " is mounted read-only: nothing is released without a journal" in journal
-    assert f" No release is possible here now: {directory} {journal} " in " ".join(done.out.split())
 
 
 def test_what_is_unavailable_is_incomplete_and_blocks_releases(node: SmallNode) -> None:
@@ -105,12 +104,15 @@ def test_what_is_unavailable_is_incomplete_and_blocks_releases(node: SmallNode) 
     assert "containers" in why
 
 
-def test_a_daemon_that_hangs_is_stalled(node: SmallNode) -> None:
-    with daemon(node, "--docker-timeout=200ms", "--lock-timeout=50ms") as (_, listen):
+def test_a_daemon_that_hangs_is_stalled_and_unhealthy(node: SmallNode) -> None:
+    # Three intervals, four times docker's timeout and twice that of a lock are the longest sync.
+    with daemon(node, "--docker-timeout=100ms", "--lock-timeout=100ms") as (_, listen):
         os.mkfifo(node.home / "nobody-writes")
         (node.home / "nobody-writes").rename(node.proc / "stat")  # reading it takes forever
         until(lambda: "\nStalled: " in nodeleak("status", listen).out, "it is noticed")
-        tree = document(listen, code=UNAVAILABLE)
+        tree, port = document(listen, code=UNAVAILABLE), int(listen.rpartition(":")[2])
+        until(lambda: served(port, "/healthz") == (503, "no sync for too long\n"), "the heart has stopped")
+        assert served(port, "/metrics")[0] == 200
     assert (tree["state"], tree["findings"][0]["detector"]) == ("stalled", "leaked_reservation")
     assert tree["report"]["age_seconds"] > 0.5
 
@@ -120,23 +122,12 @@ def test_no_daemon_is_one_sentence_and_an_exit_code_of_its_own() -> None:
         where = f"127.0.0.1:{port}"
         done = nodeleak("status", "--listen", where)
         as_json = document("--listen", where, code=NO_DAEMON)
-    assert (done.code, done.err) == (NO_DAEMON, "")
-    assert done.out == (
-        f"No status: no daemon answers on {where} (connection refused); "
-        "'nodeleak scan' checks this node without a daemon\n"
-    )
-    assert as_json == {
-        "schema": "nodeleak.status/v1",
-        "state": "no_report",
-        "why": f"no daemon answers on {where} (connection refused)",
-    }
-
-
-def test_the_variable_of_the_daemon_says_where_it_is() -> None:
-    with refusing_port() as port:
-        where = f"127.0.0.1:{port}"
-        assert where in nodeleak("status", NODELEAK_LISTEN=where).out
+        assert nodeleak("status", NODELEAK_LISTEN=where).out == done.out
     assert nodeleak("status", "--listen=nowhere").code == USAGE
+    assert (done.code, done.err) == (NO_DAEMON, "")
+    why = f"no daemon answers on {where} (connection refused)"
+    assert done.out == f"No status: {why}; 'nodeleak scan' checks this node without a daemon\n"
+    assert as_json == {"schema": "nodeleak.status/v1", "state": "no_report", "why": why}
 
 
 @contextmanager
@@ -146,22 +137,16 @@ def another_process(tree: Any) -> Iterator[str]:
         yield f"--listen={server.url.removeprefix('http://')}"
 
 
-def test_what_another_process_answers_is_no_report() -> None:
+def test_what_is_answered_decides_the_exit_code_is_no_report_if_it_is_odd_and_harms_no_terminal() -> None:
     for answer in ("<html>", "{}", "null", {**GOOD, "headline": None}, {**GOOD, "state": "\x1b[2J"}):
         with another_process(answer) as listen:
             assert document(listen, code=NO_DAEMON)["why"].endswith(" is not the daemon of this version of nodeleak")
-
-
-def test_the_terminal_is_safe_from_what_is_answered() -> None:
     hostile = {**GOOD, "headline": "\x1b[2Jok", "node": "\x9b1m", "unavailable": [{"source": "\r", "why": "\u202e"}]}
     with another_process(hostile) as listen:
         done, tree = nodeleak("status", listen), document(listen, code=UNAVAILABLE)
     assert done.code == UNAVAILABLE
     assert all(line.isprintable() for line in done.out.splitlines())
     assert tree["headline"] == r"\x1b[2Jok"
-
-
-def test_exit_codes() -> None:
     for changed, arguments, code in (
         ({"state": "ok", "unavailable": []}, ["--exit-code"], DONE),
         ({"unavailable": []}, [], DONE),
@@ -204,14 +189,6 @@ def test_in_a_pipe_there_is_a_line_for_each_change() -> None:
     assert len(server.requests) >= 3, "the second answer was no change"
 
 
-def test_as_json_a_change_is_one_line_too() -> None:
-    with refusing_port() as port:
-        watching = watch(f"--listen=127.0.0.1:{port}", "-o", "json")
-        assert watching.stdout is not None
-        assert json.loads(watching.stdout.readline())["state"] == "no_report"
-        interrupt(watching)
-
-
 def test_on_a_terminal_the_table_is_drawn_again() -> None:
     ours, theirs = pty.openpty()
     with another_process(GOOD) as listen:
@@ -225,7 +202,12 @@ def test_on_a_terminal_the_table_is_drawn_again() -> None:
     assert shown.count(b"Warning: 7 leaked pod addresses on worker-1") >= 2
 
 
-def test_a_closed_pipe_ends_it() -> None:
+def test_as_json_a_change_is_one_line_too_and_a_closed_pipe_ends_it() -> None:
+    with refusing_port() as port:
+        watching = watch(f"--listen=127.0.0.1:{port}", "-o", "json")
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["state"] == "no_report"
+        interrupt(watching)
     changes = iter(range(10**6))
     with FakeServer(lambda _: [http(json.dumps({**GOOD, "version": str(next(changes))}))]) as server:
         watching = watch(f"--listen={server.url.removeprefix('http://')}", "-o", "json")

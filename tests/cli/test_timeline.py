@@ -3,16 +3,14 @@
 import json
 import os
 import socket
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore
 from agent.model.release import Verdict
-from tests.cli.commands import LEAKED, Done, SmallNode, engine, hanging_api, nodeleak
+from tests.cli.commands import LEAKED, Done, SmallNode, hanging_api, nodeleak
 from tests.wire import FakeServer, http
 
 BOOTED = 1_700_000_000
@@ -20,28 +18,15 @@ FILE = FileImage(RESERVATION, "kubenet", "10.244.1.9", b"", 0o644, 0, 0, 7, 0)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[SmallNode]:
+def node(node: SmallNode) -> SmallNode:
     """A node that booted at a round time; its kubelet and a plugin of it made their sockets ten seconds apart."""
-    with FakeServer(engine, at=tmp_path / "docker.sock") as docker:
-        node = SmallNode(tmp_path, docker)
-        plugins(node).mkdir()
-        bind(plugins(node) / "kubelet.sock", BOOTED + 60)
-        bind(plugins(node) / "kubevirt-kvm.sock", BOOTED + 70)
-        yield node
-
-
-def plugins(node: SmallNode) -> Path:
-    return node.home / "device-plugins"
-
-
-def state(node: SmallNode) -> Path:
-    return node.home / "state"
-
-
-def bind(path: Path, when: int) -> None:
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-    os.utime(path, (when, when))
+    plugins = node.home / "device-plugins"
+    plugins.mkdir()
+    for name, when in (("kubelet.sock", BOOTED + 60), ("kubevirt-kvm.sock", BOOTED + 70)):
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(plugins / name))
+        os.utime(plugins / name, (when, when))
+    return node
 
 
 def timeline(node: SmallNode, *arguments: str, api: tuple[str, ...] = ("--api=off",)) -> Done:
@@ -55,22 +40,10 @@ def document(node: SmallNode, *arguments: str, code: int = 0) -> Any:
 
 
 def write_journal(node: SmallNode) -> None:
-    journal_store, at = JournalStore(state(node)), datetime.fromtimestamp(BOOTED + 300, UTC)
+    journal_store, at = JournalStore(node.home / "state"), datetime.fromtimestamp(BOOTED + 300, UTC)
     entry = Entry("e-1", at, "run", "f" * 64, "shop/cart", (FILE,))
     journal_store.begin(entry, [])
     journal_store.update(entry.ended(Verdict.RELEASED, ""), at)
-
-
-def test_events_are_listed_in_order(node: SmallNode) -> None:
-    write_journal(node)
-    done = timeline(node)
-    assert (done.code, done.err) == (0, "")
-    lines = [line for line in done.out.splitlines() if line[1:].startswith("2023-11-14")]
-    texts = ("booted", "kubelet started", "device manager started", "kubevirt-kvm.sock appeared", "was released")
-    places = [place for text in texts for place, line in enumerate(lines) if text in line]
-    assert len(places) == len(texts)
-    assert places == sorted(places)
-    assert " 2023-11-14 22:14:20.000  the kubelet's device manager started" in done.out
 
 
 def test_the_daemon_names_the_pod_of_a_leak(node: SmallNode) -> None:
@@ -79,12 +52,18 @@ def test_the_daemon_names_the_pod_of_a_leak(node: SmallNode) -> None:
         done = nodeleak("timeline", "--api=off", *node.options, NODELEAK_LISTEN=daemon.url.removeprefix("http://"))
     assert "of pod shop/cart-0" in done.out
     assert "of pod" not in timeline(node).out
-    assert not state(node).exists(), "it writes nothing"
+    assert not (node.home / "state").exists(), "it writes nothing"
 
 
-def test_json_has_the_same_events_and_since_limits_them(node: SmallNode) -> None:
+def test_events_are_listed_in_order_and_since_limits_them(node: SmallNode) -> None:
     write_journal(node)
-    tree = document(node)
+    done, tree = timeline(node), document(node)
+    assert (done.code, done.err) == (0, "")
+    lines = [line for line in done.out.splitlines() if line[1:].startswith("2023-11-14")]
+    texts = ("booted", "kubelet started", "device manager started", "kubevirt-kvm.sock appeared", "was released")
+    places = [place for text in texts for place, line in enumerate(lines) if text in line]
+    assert (len(places), places) == (len(texts), sorted(places))
+    assert " 2023-11-14 22:14:20.000  the kubelet's device manager started" in done.out
     assert (tree["schema"], tree["unavailable"]) == ("nodeleak.timeline/v1", [])
     found = {one["what"]: one for one in tree["events"]}
     assert (found["socket_appeared"]["at"], found["socket_appeared"]["exact"]) == ("2023-11-14T22:14:30.000Z", True)
@@ -94,25 +73,17 @@ def test_json_has_the_same_events_and_since_limits_them(node: SmallNode) -> None
     assert document(node, "--since", "36500d")["events"] == tree["events"]
 
 
-def test_an_api_server_that_hangs_makes_it_incomplete(node: SmallNode) -> None:
+def test_what_hangs_or_is_unreadable_makes_it_incomplete_and_a_damaged_entry_is_a_warning(node: SmallNode) -> None:
+    write_journal(node)
+    (node.home / "state/journal/torn.json").write_text("{torn")
+    (warning,) = document(node)["warnings"]
+    assert "torn.json: no entry of this version" in warning
+    file = node.home / "state/journal/x.json"
+    file.mkdir()
+    assert document(node, code=3)["unavailable"] == [{"source": "journal", "why": f"{file}: not a regular file"}]
     with hanging_api(node.home) as api:
         done = timeline(node, "--api-timeout", "300ms", api=tuple(api))
     assert (done.code, done.err) == (3, "")
     assert "Unavailable (events of these sources are missing above):" in done.out
     assert "  pods: " in done.out
     assert "the node booted" in done.out
-
-
-def test_an_unreadable_journal_makes_it_incomplete(node: SmallNode) -> None:
-    (state(node) / "journal").mkdir(parents=True)
-    (state(node) / "journal" / "x.json").mkdir()
-    tree = document(node, code=3)
-    file = state(node) / "journal" / "x.json"
-    assert tree["unavailable"] == [{"source": "journal", "why": f"{file}: not a regular file"}]
-
-
-def test_a_damaged_entry_of_the_journal_is_a_warning(node: SmallNode) -> None:
-    write_journal(node)
-    (state(node) / "journal" / "torn.json").write_text("{torn")
-    (warning,) = document(node)["warnings"]
-    assert "torn.json: no entry of this version" in warning

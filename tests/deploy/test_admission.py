@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,8 @@ from agent.kube_events.condition import AVAILABLE, Condition
 from agent.kube_events.messages import About, EventSpec
 from tests.deploy.manifests import Object, of_kind
 from tests.wire import needs
+
+Evaluate = Callable[[str, Object], Any]
 
 OVERLAY = "overlays/admission-policy"
 AGENT = "system:serviceaccount:kube-system:nodeleak"
@@ -50,70 +53,47 @@ def request(what: str, operation: str = "CREATE", node: str | None = "worker-1")
     }
 
 
-class Evaluator:
-    """Evaluates expressions of CEL."""
-
-    def __init__(self) -> None:
-        needs(importlib.util.find_spec("celpy") is not None, "cel-python, to evaluate the policy")
-        self._celpy = importlib.import_module("celpy")
-        self._environment = self._celpy.Environment()
-
-    def __call__(self, expression: str, values: Object) -> Any:
-        activation = {name: self._celpy.json_to_cel(value) for name, value in values.items()}
-        return self._environment.program(self._environment.compile(expression)).evaluate(activation)
-
-    def passes(self, expression: str, values: Object) -> bool:
-        """Tell whether a validation admits a write. With failurePolicy: Fail, an error denies it."""
-        try:
-            return bool(self(expression, values))
-        except self._celpy.CELEvalError:
-            return False
-
-
 @pytest.fixture(scope="module")
-def evaluate() -> Evaluator:
-    return Evaluator()
+def evaluate() -> Evaluate:
+    """Return what evaluates an expression of CEL."""
+    needs(importlib.util.find_spec("celpy") is not None, "cel-python, to evaluate the policy")
+    celpy = importlib.import_module("celpy")
+    environment = celpy.Environment()
+
+    def evaluated(expression: str, values: Object) -> Any:
+        activation = {name: celpy.json_to_cel(value) for name, value in values.items()}
+        try:
+            return environment.program(environment.compile(expression)).evaluate(activation)
+        except celpy.CELEvalError:
+            return False  # with failurePolicy: Fail, an error denies the write
+
+    return evaluated
 
 
-def denials(evaluate: Evaluator, asked: Object, after: Object, before: Object | None = None) -> str:
+def denials(evaluate: Evaluate, asked: Object, after: Object, before: Object | None = None) -> str:
     """Return the messages of the validations that deny a write; empty if it is admitted."""
     values: Object = {"request": asked, "object": after, "oldObject": before}
     values["variables"] = {one["name"]: str(evaluate(one["expression"], values)) for one in policy()["variables"]}
-    return "\n".join(
-        one["message"] for one in policy()["validations"] if not evaluate.passes(one["expression"], values)
-    )
+    return "\n".join(one["message"] for one in policy()["validations"] if not evaluate(one["expression"], values))
 
 
-def test_a_failed_expression_denies_and_the_policy_is_bound() -> None:
+def test_it_applies_to_the_agent_alone_is_bound_and_denies_if_an_expression_fails(evaluate: Evaluate) -> None:
+    (condition,) = policy()["matchConditions"]
+    account = "system:serviceaccount"
+    users = {AGENT: True, f"{account}:monitoring:nodeleak": True, f"{account}:nodeleak:default": False}
+    for username, applies in {**users, "system:node:worker-1": False, "nodeleak": False}.items():
+        assert bool(evaluate(condition["expression"], {"request": {"userInfo": {"username": username}}})) is applies
     assert policy()["failurePolicy"] == "Fail"
     (binding,) = of_kind(OVERLAY, "ValidatingAdmissionPolicyBinding")
     (defined,) = of_kind(OVERLAY, "ValidatingAdmissionPolicy")
     assert binding["spec"] == {"policyName": defined["metadata"]["name"], "validationActions": ["Deny"]}
 
 
-def test_it_applies_to_the_agent_alone(evaluate: Evaluator) -> None:
-    (condition,) = policy()["matchConditions"]
-    account = "system:serviceaccount"
-    users = {AGENT: True, f"{account}:monitoring:nodeleak": True, f"{account}:nodeleak:default": False}
-    for username, applies in {**users, "system:node:worker-1": False, "nodeleak": False}.items():
-        assert bool(evaluate(condition["expression"], {"request": {"userInfo": {"username": username}}})) is applies
-
-
-def test_the_agents_own_events_are_admitted(evaluate: Evaluator) -> None:
-    for written in (OWN, OF_A_POD):
-        assert denials(evaluate, request("events"), written) == ""
-        assert denials(evaluate, request("events", "UPDATE"), written | {"count": 2}, written) == ""
-
-
-def test_the_condition_of_the_own_node_is_admitted(evaluate: Evaluator) -> None:
-    assert denials(evaluate, request("nodes", "UPDATE"), NODE, NODE) == ""
-
-
 OTHER = event(of_node("worker-2"), "worker-2")
 OF_THE_KUBELET = OWN | {"source": {"component": "kubelet", "host": "worker-1"}}
 
 
-def test_anything_else_is_denied(evaluate: Evaluator) -> None:
+def test_only_the_agents_own_events_and_the_condition_of_its_node_are_admitted(evaluate: Evaluate) -> None:
     other_node = NODE | {"metadata": {"name": "worker-2"}}
     without_source = {key: OWN[key] for key in OWN if key != "source"}
     for asked, after, before, message in (
@@ -128,3 +108,7 @@ def test_anything_else_is_denied(evaluate: Evaluator) -> None:
         (request("events", node=None), OWN, None, "the token of the agent names no node"),
     ):
         assert message in denials(evaluate, asked, after, before)
+    assert denials(evaluate, request("nodes", "UPDATE"), NODE, NODE) == ""
+    for written in (OWN, OF_A_POD):
+        assert denials(evaluate, request("events"), written) == ""
+        assert denials(evaluate, request("events", "UPDATE"), written | {"count": 2}, written) == ""

@@ -42,7 +42,7 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
             assert not anchor or anchor in anchors(target), f"{page}: {path}#{anchor}"
 
 
-def test_the_parser_accepts_every_command() -> None:
+def test_commands_can_be_pasted_and_the_parser_accepts_them() -> None:
     # In a block of shell, in a pod, or in a sentence.
     command = re.compile(r"^(?:\$ |.* -- )nodeleak ([^#|>`\n]+)|`nodeleak ([a-z][^`|…]*)`", re.MULTILINE)
     pages = [page for page in PAGES if page.name not in {"CHANGELOG.md", "proof.md"}]
@@ -50,15 +50,12 @@ def test_the_parser_accepts_every_command() -> None:
     assert len(commands) > 40
     for words in commands:
         parse_arguments(words.split())
-
-
-def test_commands_can_be_pasted_as_they_are() -> None:
     shell = [block for page in PAGES for block in blocks(page) if is_shell(block)]
     assert len(shell) > 50
     subprocess.run(["bash", "-n"], input="\n".join(shell), text=True, check=True)  # noqa: S607 (any bash)
 
 
-def test_every_alert_has_a_section_of_its_name_in_a_runbook_of_its_version() -> None:
+def test_every_alert_has_a_section_in_a_runbook_of_its_version_and_runbooks_name_only_what_exists() -> None:
     index, alerts = (RUNBOOKS / "README.md").read_text(), set[str]()
     for rule in rules("alert"):
         base, _, file = rule["annotations"]["runbook_url"].rpartition("/")
@@ -70,9 +67,6 @@ def test_every_alert_has_a_section_of_its_name_in_a_runbook_of_its_version() -> 
         alerts.add(rule["alert"])
     pages = "".join(page.read_text() for page in RUNBOOK_PAGES)
     assert sorted(re.findall(r"^## (Nodeleak\w+)$", pages, re.MULTILINE)) == sorted(alerts)
-
-
-def test_runbooks_name_only_metrics_alerts_and_words_that_exist() -> None:
     names = {rule["alert"] for rule in rules("alert")}
     for page in RUNBOOK_PAGES:
         text = page.read_text()

@@ -103,23 +103,18 @@ def pinned(name: str) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in found}
 
 
-def test_the_image_installs_the_tested_versions_by_their_hashes() -> None:
+def test_the_image_has_the_tested_python_and_installs_the_tested_versions_by_their_hashes() -> None:
     for lock in ("requirements.txt", "requirements-build.txt", "requirements-single-file.txt"):
         assert pinned(lock).items() <= pinned("constraints.txt").items(), "run hack/lock again"
         pins = [entry for entry in re.split(r"\n(?=\S)", (ROOT / lock).read_text()) if "==" in entry]
         assert len(pins) == len(pinned(lock)) > 0
         assert all("--hash=sha256:" in pin for pin in pins)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {re.split(r"[<>=]", package)[0] for package in project["dependencies"]} <= pinned("requirements.txt").keys()
-
-
-def test_the_image_has_the_python_that_is_tested() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    python = project["project"]["requires-python"].removeprefix(">=")
-    assert project["tool"]["ruff"]["target-version"] == f"py{python.replace('.', '')}"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages, python = settings["project"]["dependencies"], settings["project"]["requires-python"].removeprefix(">=")
+    assert {re.split(r"[<>=]", package)[0] for package in packages} <= pinned("requirements.txt").keys()
+    assert settings["tool"]["ruff"]["target-version"] == f"py{python.replace('.', '')}"
     for name in ("Dockerfile", "hack/image", "hack/release", "docs/release.md"):
-        named = set(re.findall(r"\bpython:(\d[\d.]*)", (ROOT / name).read_text()))
-        assert named == {python}, name
+        assert set(re.findall(r"\bpython:(\d[\d.]*)", (ROOT / name).read_text())) == {python}, name
 
 
 def test_the_image_needs_all_that_it_installs_and_nothing_else() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from agent.fleet.command import main
+from tests.cli.commands import Done
 from tests.processes import environment
 from tests.wire import Request
 
@@ -94,13 +95,6 @@ QUERIES = {
 def query_of(request: Request) -> str:
     (name,) = (name for name, part in QUERIES.items() if part in unquote_plus(request.target))
     return name
-
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
 
 
 @dataclass

@@ -10,9 +10,10 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.cli.commands import Done
 from tests.deploy.manifests import AGENTS, of_kind
 from tests.deploy.test_manifests import VERSIONS
-from tests.fleet.kubectl import Done, FakeKubectl
+from tests.fleet.kubectl import FakeKubectl
 
 MAX = ("--", "--max", "3")
 
@@ -44,7 +45,9 @@ def node(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1")
 
 
-def test_the_job_of_each_daemon_set_is_valid_and_needs_only_a_writable_store(kubectl: FakeKubectl) -> None:
+def test_the_job_of_each_daemon_set_needs_only_a_writable_store_and_it_and_the_roles_of_the_page_are_valid(
+    kubectl: FakeKubectl,
+) -> None:
     for name in AGENTS:
         source = daemon_set(name)
         applied, dry = job(kubectl, source, "--apply"), job(kubectl, source)
@@ -60,6 +63,10 @@ def test_the_job_of_each_daemon_set_is_valid_and_needs_only_a_writable_store(kub
         agents = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "agent"}
         for selector in (agents, source["spec"]["selector"]["matchLabels"]):
             assert not selector.items() <= labels.items(), "it is taken for an agent"
+    page = (Path(__file__).parents[2] / "docs" / "kubectl.md").read_text()
+    (roles,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    for version in VERSIONS:
+        assert {kubernetes_validate.validate(role, version, strict=True) for role in yaml.safe_load_all(roles)}
 
 
 def test_the_command_has_the_settings_of_the_daemon_set_and_names_the_networks_unless_it_does(
@@ -84,12 +91,13 @@ def test_the_command_has_the_settings_of_the_daemon_set_and_names_the_networks_u
     ]
     for source, options, command in cases:
         assert container(job(kubectl, source, *options))["args"] == command
-
-
-def test_a_sidecar_is_left_out(kubectl: FakeKubectl) -> None:
     source = daemon_set()
     source["spec"]["template"]["spec"]["containers"].insert(0, {"name": "mesh", "image": "x"})
-    assert container(job(kubectl, source))["name"] == "nodeleak"
+    assert container(job(kubectl, source))["name"] == "nodeleak", "a sidecar is left out"
+    done = kubectl.run("clean-job", "worker-1", "--apply", "--context=staging", *MAX)
+    again = "kubectl nodeleak clean-job worker-1 --apply --run --context=staging -- --max 3"
+    assert done.out.splitlines()[0].endswith(f": {again}")
+    assert kubectl.calls("exec") == []
 
 
 def test_another_daemon_set_is_refused(kubectl: FakeKubectl) -> None:
@@ -102,14 +110,6 @@ def test_another_daemon_set_is_refused(kubectl: FakeKubectl) -> None:
     kubectl.daemon_sets()
     done = kubectl.run("clean-job", "worker-1")
     assert (done.code, done.out, "found: none" in done.err) == (2, "", True)
-
-
-def test_the_manifest_says_how_to_run_it(kubectl: FakeKubectl) -> None:
-    kubectl.daemon_sets(daemon_set())
-    done = kubectl.run("clean-job", "worker-1", "--apply", "--context=staging", *MAX)
-    again = "kubectl nodeleak clean-job worker-1 --apply --run --context=staging -- --max 3"
-    assert done.out.splitlines()[0].endswith(f": {again}")
-    assert kubectl.calls("exec") == []
 
 
 # --run
@@ -162,16 +162,6 @@ def test_a_job_that_does_not_start_says_why(kubectl: FakeKubectl) -> None:
             "nodeleak: the Job may go on; to stop it: kubectl --namespace=kube-system delete job nodeleak-clean-x1",
             f"nodeleak: Job nodeleak-clean-x1 did not end within 1 s: {why}",
         ]
-
-
-def test_a_pod_that_the_kubelet_refuses_ends_the_wait(kubectl: FakeKubectl) -> None:
     status = {"phase": "Failed", "reason": "OutOfmemory", "message": "the node is full"}
-    done = run_job(kubectl, {"metadata": {"name": "p"}, "status": status})
+    done = run_job(kubectl, {"metadata": {"name": "p"}, "status": status})  # which the kubelet refused
     assert (done.code, done.err.splitlines()[-1]) == (3, "nodeleak: pod p failed: OutOfmemory: the node is full")
-
-
-def test_the_roles_of_the_page_are_valid() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "kubectl.md").read_text()
-    (roles,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    for version in VERSIONS:
-        assert {kubernetes_validate.validate(role, version, strict=True) for role in yaml.safe_load_all(roles)}

@@ -27,7 +27,9 @@ exec "$0-before" "$@"
 """
 
 
-def test_a_list_that_does_not_come_is_an_error(tmp_path: Path) -> None:
+def test_a_list_that_does_not_come_is_an_error_also_if_it_waits_for_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cases: list[tuple[str, tuple[str, ...]]] = [(script, ("status",)) for script in HUNG]
     cases += [(HUNG[0], ("scan", "worker-1")), (HUNG[0], ("clean", "--all", "--apply", "--yes"))]
     children = []
@@ -36,32 +38,36 @@ def test_a_list_that_does_not_come_is_an_error(tmp_path: Path) -> None:
         kubectl = FakeKubectl(tmp_path / str(number))
         kubectl.replace(script)
         children.append(kubectl.start(*arguments, "--timeout=1s"))
+    why = "nodeleak: cannot list nodes: kubectl did not end within {} s\n"
     for child in children:
         out, err = child.communicate(timeout=60)
-        why = "cannot list nodes: kubectl did not end within 3 s"
-        assert (child.returncode, out, err) == (3, "", f"nodeleak: {why}\n")
+        assert (child.returncode, out, err) == (3, "", why.format(3))
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    monkeypatch.setattr("agent.fleet.kubectl.LOGIN_SECONDS", 4)
+    for number in range(len(HUNG)):
+        monkeypatch.setenv("PATH", f"{tmp_path / str(number)}{os.pathsep}{os.environ['PATH']}")
+        done = kubectl.run("status", "--timeout=1s")
+        assert (done.code, done.err) == (3, why.format(4))
 
 
 def test_a_plugin_that_hangs_ends_with_its_list(kubectl: FakeKubectl) -> None:
     fifo = kubectl.home / "held"
     os.mkfifo(fifo)
     held = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+
+    def ended() -> bool:
+        try:
+            return os.read(held, 1) == b""
+        except BlockingIOError:
+            return False
+
     try:
         kubectl.replace(f"sleep 30 > {fifo}; exit")
         assert "kubectl did not end" in kubectl.run("status", "--timeout=1s").err
         # Its last writer is gone: a pipe that somebody holds would have nothing to read yet.
-        until(lambda: _ended(held), "the plugin has ended")
+        until(ended, "the plugin has ended")
     finally:
         os.close(held)
-
-
-@pytest.mark.parametrize("script", HUNG)
-def test_a_login_has_an_end_too(script: str, kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "isatty", lambda _: True)
-    monkeypatch.setattr("agent.fleet.kubectl.LOGIN_SECONDS", 4)
-    kubectl.replace(script)
-    done = kubectl.run("status", "--timeout=1s")
-    assert (done.code, done.err) == (3, "nodeleak: cannot list nodes: kubectl did not end within 4 s\n")
 
 
 def test_somebody_who_logs_in_on_the_terminal_has_time(kubectl: FakeKubectl) -> None:
@@ -74,23 +80,14 @@ def test_somebody_who_logs_in_on_the_terminal_has_time(kubectl: FakeKubectl) -> 
     assert (child.returncode, "worker-1  missing" in out) == (3, True), out
 
 
-def test_without_a_current_context_its_name_is_left_out(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", own_code=1)
-    kubectl.replace('[ "$1" = config ] && exit 1; exec "$0-before" "$@"')
-    done = kubectl.run("clean", "--all", "--apply", "--yes")
-    assert done.err.startswith("nodeleak: release leaked addresses on 1 node (worker-1), in 1 wave\n")
-
-
 def test_a_context_that_does_not_come_is_an_error_and_not_none(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1")
-    kubectl.replace('[ "$1" = config ] && exec sleep 30; exec "$0-before" "$@"')
-    done = kubectl.run("clean", "--all", "--apply", "--yes", "--timeout=1s")
+    kubectl.node("worker-1", own_code=1)
+    kubectl.replace(f'[ "$1" = config ] && exec {kubectl.home}/config; exec "$0-before" "$@"')
+    config, command = kubectl.home / "config", ("clean", "--all", "--apply", "--yes", "--timeout=1s")
+    config.write_text("#!/bin/sh\nexec sleep 30\n")
+    config.chmod(0o755)
+    done = kubectl.run(*command)
     assert (done.code, done.err) == (3, "nodeleak: cannot read the current context: kubectl did not end within 3 s\n")
     assert kubectl.asked() == []
-
-
-def _ended(pipe: int) -> bool:
-    try:
-        return os.read(pipe, 1) == b""
-    except BlockingIOError:
-        return False
+    config.write_text("#!/bin/sh\nexit 1\n")  # there is none
+    assert kubectl.run(*command).err.startswith("nodeleak: release leaked addresses on 1 node (worker-1), in 1 wave\n")

@@ -7,22 +7,20 @@ from tests.fleet.kubectl import FakeKubectl
 COMMANDS = ("status", "scan", "timeline", "journal", "clean", "restore", "clean-job")
 
 
-def test_the_overview_lists_every_command(kubectl: FakeKubectl) -> None:
+def test_the_overview_lists_every_command_and_each_help_fits_a_screen(
+    kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
         done = kubectl.run(*arguments)
         assert (done.code, all(f"\n    {name}" in done.out for name in COMMANDS)) == (0, True)
         assert len(done.out.splitlines()) <= 45
     assert kubectl.run("--version").out.startswith("nodeleak ")
-
-
-def test_the_help_of_a_command_fits_a_screen(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     for name in COMMANDS:
         done = kubectl.run(name, "--help")
         assert (done.code, done.out.startswith(f"usage: kubectl nodeleak {name} ")) == (0, True)
-        assert len(done.out.splitlines()) <= 40
-        assert max(map(len, done.out.splitlines())) <= 100
-        assert kubectl.run("help", name) == done
+        lines = done.out.splitlines()
+        assert (len(lines) <= 40, max(map(len, lines)) <= 100, kubectl.run("help", name)) == (True, True, done)
 
 
 def test_a_mistake_is_named_with_its_remedy(kubectl: FakeKubectl) -> None:

@@ -9,10 +9,11 @@ from urllib.parse import SplitResult, unquote_plus
 import pytest
 
 from tests.builders import GONE, node, reservation, without
+from tests.cli.commands import Done
 from tests.e2e.prometheus import running_prometheus
 from tests.exporters.daemon import Daemon
 from tests.fakes.serving import Handler, Threads, serving
-from tests.fleet.kubectl import Done, FakeKubectl, finding, query_of, status
+from tests.fleet.kubectl import FakeKubectl, finding, query_of, status
 from tests.wire import FakeServer, Request, hang, http, refusing_port, until
 
 LEAKED = [reservation(f"10.244.1.{n}", f"{n}{GONE[2:]}") for n in range(30, 33)]
@@ -68,12 +69,6 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
     return kubectl
 
 
-def test_a_selector_that_matches_no_node_does_not_mean_all(cluster: FakeKubectl, prometheus: str) -> None:
-    done = cluster.run("status", f"--prometheus={prometheus}/", "-l", "pool=nothing")
-    assert (done.code, done.out) == (2, "")
-    assert "nodeleak: no node matches" in done.err
-
-
 def test_the_table_is_that_of_the_agents(cluster: FakeKubectl, prometheus: str) -> None:
     done = cluster.run("status", f"--prometheus={prometheus}/")
     no_metrics = "Prometheus has no metrics of its agent; to ask the agent itself: kubectl nodeleak status"
@@ -104,22 +99,10 @@ def test_as_json_a_node_has_the_document_of_its_agent(cluster: FakeKubectl, prom
     assert node["document"]["findings"] == [finding("warning", "leaked_reservation", 3) | {"oldest": None}]
     network = {"name": "kubenet", "usable": 253, "free": 248, "leaked": 3, "unknown": 0}
     assert node["document"]["networks"] == [network]
-
-
-def test_other_clusters_are_left_out_on_request(cluster: FakeKubectl, prometheus: str) -> None:
     done = cluster.run("status", f"--prometheus={prometheus}", '--prometheus-cluster=a"b')
-    assert done.out.splitlines()[0] == "8 nodes: 8 unknown"
-
-
-def test_an_answer_of_something_else_or_an_error_is_shown(cluster: FakeKubectl) -> None:
-    error = json.dumps({"status": "error", "error": "query timed out"})
-    for response, why in (
-        (http("no such page"), "no answer of Prometheus' HTTP API: is this the address of a Prometheus?"),
-        (http(error, "503 Service Unavailable"), "the query failed: query timed out"),
-    ):
-        with FakeServer(lambda _: [response]) as server:  # noqa: B023 (called at once)
-            done = cluster.run("status", f"--prometheus={server.url}")
-        assert (done.code, done.out, done.err) == (3, "", f"nodeleak: {server.url}: {why}\n")
+    assert done.out.splitlines()[0] == "8 nodes: 8 unknown", "other clusters are left out"
+    done = cluster.run("status", f"--prometheus={prometheus}/", "-l", "pool=nothing")
+    assert (done.code, done.out, "nodeleak: no node matches" in done.err) == (2, "", True), "it does not mean all"
 
 
 HEAD = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
@@ -127,26 +110,30 @@ SIZED = HEAD + b"Content-Length: 100\r\n\r\nabc"
 IN_CHUNKS = HEAD + b"Transfer-Encoding: chunked\r\n\r\nff\r\nabc"
 
 
-def test_an_answer_that_does_not_come_whole_is_an_error(cluster: FakeKubectl) -> None:
-    answers: tuple[tuple[Callable[[FakeServer], Iterable[bytes]], str], ...] = (
-        (hang, "timed out"),
-        (lambda _: [IN_CHUNKS % b"200 OK"], "broken"),
-        (lambda _: [SIZED % b"200 OK"], "broken"),
-        (lambda _: [], "Remote end closed connection without response"),
-        (lambda _: [b"SSH-2.0-OpenSSH_9.2\r\n"], "SSH-2.0-OpenSSH_9.2"),
-    )
-    for sends, why in answers:
+def test_an_answer_that_is_none_is_an_error(cluster: FakeKubectl) -> None:
+    failed = http(json.dumps({"status": "error", "error": "query timed out"}), "503 Service Unavailable")
+    none = "no answer from {}: "
+    answers: list[tuple[Callable[[FakeServer], Iterable[bytes]], str, str]] = [
+        (lambda _: [http("no such page")], "{}: ", "no answer of Prometheus' HTTP API: is this the address of a Prom"),
+        (lambda _: [failed], "{}: ", "the query failed: query timed out"),
+        (hang, none, "timed out"),
+        (lambda _: [IN_CHUNKS % b"200 OK"], none, "broken"),
+        (lambda _: [SIZED % b"200 OK"], none, "broken"),
+        (lambda _: [], none, "Remote end closed connection without response"),
+        (lambda _: [b"SSH-2.0-OpenSSH_9.2\r\n"], none, "SSH-2.0-OpenSSH_9.2"),
+    ]
+
+    def check(url: str, start: str, why: str) -> None:
+        done = cluster.run("status", f"--prometheus={url}", "--timeout=1s")
+        assert (done.code, done.out, done.err.count("\n")) == (3, "", 1)
+        assert done.err.startswith(f"nodeleak: {start.format(url)}")
+        assert why in done.err
+
+    for sends, start, why in answers:
         with FakeServer(lambda _: sends(server)) as server:  # noqa: B023 (called at once)
-            check_no_answer(cluster, server.url, why)
+            check(server.url, start, why)
     with refusing_port() as port:
-        check_no_answer(cluster, f"http://127.0.0.1:{port}", "onnection refused")
-
-
-def check_no_answer(cluster: FakeKubectl, url: str, why: str) -> None:
-    done = cluster.run("status", f"--prometheus={url}", "--timeout=1s")
-    assert (done.code, done.out, done.err.count("\n")) == (3, "", 1)
-    assert done.err.startswith(f"nodeleak: no answer from {url}: ")
-    assert why in done.err
+        check(f"http://127.0.0.1:{port}", none, "onnection refused")
 
 
 # What no real Prometheus shows within seconds
@@ -202,29 +189,24 @@ def test_the_state_of_a_node(kubectl: FakeKubectl) -> None:
     assert table[0] == "9 nodes: 2 critical, 5 unknown, 1 info, 1 ok"
     assert [line.split()[0] for line in table[3:]] == list(cases)
     assert [text for line, (_, _, _, text) in zip(table[3:], cases.values(), strict=True) if text not in line] == []
+    gone: dict[str, list[Sample]] = {"finding": [(agent("healthy"), 1.0)]}
+    assert "healthy  no metrics" in asked(kubectl, gone, "healthy").out, "an agent that is gone has no findings"
     for entry in json.loads(asked(kubectl, samples, "-o", "json").out)["nodes"]:
         assert entry.get("document", {"state": ""})["state"] == cases[entry["node"]][2]
 
 
-def test_a_label_of_the_target_that_hides_one_of_the_metrics_is_an_error(kubectl: FakeKubectl) -> None:
+def test_an_answer_that_hides_or_lacks_something_is_an_error(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1")
     for name in ("stage", "source", "severity", "network", "version"):
-        done = asked(kubectl, of_agents(agent(**{name: "prod", f"exported_{name}": "own"})))
-        assert (done.code, done.out) == (3, "")
-        assert f"gives the agents the label {name}, which hides" in done.err
-
-
-def test_an_answer_with_a_missing_part_is_none(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1")
+        asked(kubectl, of_agents(agent(**{name: "prod", f"exported_{name}": "own"}))).fails(
+            3, f"gives the agents the label {name}, which hides"
+        )
     for partial, why in (({"warnings": ["a store is down"]}, "a store is down"), ({"isPartial": True}, "partial")):
         done = asked(kubectl, of_agents(agent()), **partial)
         assert (done.code, done.out) == (3, "")
         assert re.search(f"the answer is incomplete: .*{why}", done.err)
-
-
-def test_an_agent_that_is_gone_has_no_findings(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1")
-    assert "worker-1  no metrics" in asked(kubectl, {"finding": [(agent(), 1.0)]}).out
+    done = asked(kubectl, of_agents(agent(cluster="a"), agent("worker-2", cluster="b")))
+    assert (done.code, done.out, "--prometheus-cluster=NAME" in done.err) == (2, "", True), "agents of several clusters"
 
 
 def test_the_cluster_is_chosen_in_every_query(cluster: FakeKubectl) -> None:
@@ -246,12 +228,4 @@ def test_the_prometheus_of_another_cluster_is_not_believed(kubectl: FakeKubectl)
             assert asked(kubectl, samples).out.startswith("2 nodes: ")
             continue
         for chosen in ((), ("worker-1",), ("-l", "zone=a")) if ours == 2 else ((),):
-            done = asked(kubectl, samples, *chosen)
-            assert (done.code, done.out) == (3, "")
-            assert f"the status is unknown: {others} of {ours + others} agents" in done.err
-
-
-def test_agents_of_several_clusters_are_a_mistake(kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1")
-    done = asked(kubectl, of_agents(agent(cluster="a"), agent("worker-2", cluster="b")))
-    assert (done.code, done.out, "--prometheus-cluster=NAME" in done.err) == (2, "", True)
+            asked(kubectl, samples, *chosen).fails(3, f"the status is unknown: {others} of {ours + others} agents")

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.commands import Done
 from tests.fakes.cluster import FakeCluster, Ran
-from tests.fleet.kubectl import ROOT, Done, finding, status
+from tests.fleet.kubectl import ROOT, finding, status
 from tests.processes import environment
 from tests.wire import needs, self_signed
 
@@ -117,34 +118,25 @@ def test_a_status_through_the_api_server_needs_one_list_and_six_queries(served: 
     assert all(path.startswith("/api/v1/query?query=") for path in asked)
 
 
-def test_the_exit_code_and_the_errors_of_a_command_are_those_of_the_node(served: FakeCluster, tmp_path: Path) -> None:
+def test_what_a_command_prints_and_its_exit_code_are_those_of_the_node(served: FakeCluster, tmp_path: Path) -> None:
     done = run(served, tmp_path, "scan", "worker-1", "worker-2", "--", "--verbose")
-    assert done.code == 3
+    assert (done.code, done.err) == (3, "worker-2: nodeleak: a warning\n")
     assert sorted(done.out.splitlines()) == ["worker-1: nodeleak scan --verbose", "worker-2: Incomplete"]
-    assert done.err == "worker-2: nodeleak: a warning\n"
+    (node,) = json.loads(run(served, tmp_path, "journal", "worker-1", "-o", "json").out)["nodes"]
+    assert node["document"]["padding"] == "é" * 200_000, "a long document arrives whole"
 
 
-def test_a_long_document_arrives_whole(served: FakeCluster, tmp_path: Path) -> None:
-    done = run(served, tmp_path, "journal", "worker-1", "-o", "json")
-    (node,) = json.loads(done.out)["nodes"]
-    assert node["document"]["padding"] == "é" * 200_000
-
-
-def test_a_connection_that_breaks_is_no_success(served: FakeCluster, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_is_no_success_and_a_context_is_used(served: FakeCluster, tmp_path: Path) -> None:
     """Some versions of kubectl end with exit code 0."""
     served.run = lambda _node, _command: Ran('{"schema": "nodeleak.clean/v1", "applied"', broken=True)
     done = run(served, tmp_path, "clean", "worker-1", "--apply", "--yes")
-    assert done.code == 4
-    assert "worker-1: UNEXPECTED: " in done.out
+    done.shows(4, "worker-1: UNEXPECTED: ")
     assert "release leaked addresses on 1 node of here (worker-1), in 1 wave" in done.err
     assert served.requests["exec pods"] == 1
-
-
-def test_a_context_is_used_and_its_failure_shown(served: FakeCluster, tmp_path: Path) -> None:
-    done = run(served, tmp_path, "status", "--context=elsewhere")
-    assert (done.code, done.out) == (3, "")
-    assert "127.0.0.1:9" in done.err
-    assert "nodeleak: cannot list nodes: kubectl ended with exit code 1, see above" in done.err
+    served.requests.clear()
+    run(served, tmp_path, "status", "--context=elsewhere").fails(
+        3, "127.0.0.1:9", "nodeleak: cannot list nodes: kubectl ended with exit code 1, see above"
+    )
     assert served.requests == {}
 
 

@@ -4,9 +4,8 @@ import json
 import re
 from typing import Any
 
-import pytest
-
-from tests.fleet.kubectl import Done, FakeKubectl, agent_pod, finding, status
+from tests.cli.commands import Done
+from tests.fleet.kubectl import FakeKubectl, agent_pod, finding, status
 
 SCHEMA = "nodeleak.status/v1"
 CRITICAL, LEAKS = finding("critical", "exhausted_range"), finding("warning", "leaked_reservation", 7)
@@ -98,27 +97,37 @@ def test_a_node_without_a_usable_answer_is_unknown(kubectl: FakeKubectl) -> None
     assert (done.code, done.out.splitlines()[0]) == (3, "10 nodes: 10 unknown")
     for node, (_, agent, text) in answers.items():
         assert (rows(done)[node]["AGENT"], text in rows(done)[node]["FINDINGS"]) == (agent, True), node
-
-
-def test_an_agent_that_does_not_run_is_not_asked(kubectl: FakeKubectl) -> None:
-    cases = {
+    kubectl.clear()
+    pods = {
         "pending": (agent_pod("pending", phase="Pending", ready="", waiting="ImagePullBackOff"), "ImagePullBackOff"),
         "waiting": (agent_pod("waiting", waiting="CrashLoopBackOff", ready="False"), "CrashLoopBackOff"),
         "failed": (agent_pod("failed", phase="Failed", ready=""), "Failed"),
         "new": (agent_pod("new", phase="", ready=""), "no status yet"),
     }
-    for node, (pod, _) in cases.items():
+    for node, (pod, _) in pods.items():
         kubectl.node(node, pods=[pod])
     kubectl.node("worker-1", pods=[])
     found = rows(kubectl.run("status", "-o", "wide"))
     assert (found["worker-1"]["AGENT"], found["worker-1"]["FINDINGS"]) == ("missing", "no agent pod on this node")
-    for node, (_, why) in cases.items():
+    for node, (_, why) in pods.items():
         text = f"agent pod kube-system/nodeleak-{node} is not running: {why}"
         assert (found[node]["AGENT"], found[node]["FINDINGS"]) == ("not running", text)
-    assert kubectl.asked() == []
+    assert kubectl.asked() == [], "who does not run is not asked"
 
 
-def test_of_two_agents_the_one_that_runs_is_asked(kubectl: FakeKubectl) -> None:
+def test_the_container_of_the_agent_that_runs_is_asked(kubectl: FakeKubectl) -> None:
+    containers = {"a": ["istio-proxy", "nodeleak"], "b": ["agent"], "c": ["agent", "sidecar"]}
+    for node, names in containers.items():
+        kubectl.node(node, pods=[agent_pod(node, containers=names)], output=json.dumps(status(node)))
+    sidecar_waits = agent_pod("d", ready="False", containers=["nodeleak", "mesh"])
+    sidecar_waits["status"]["phase"] = "Pending"
+    sidecar_waits["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    kubectl.node("d", pods=[sidecar_waits], output=json.dumps(status("d")))
+    found = rows(kubectl.run("status", "--parallel=1"))
+    asked = [call[call.index("--container") + 1] for call in kubectl.calls("exec")]
+    assert asked == ["nodeleak", "agent", "agent", "nodeleak"]
+    assert [row["AGENT"] for row in found.values()] == ["0.1.0", "0.1.0", "0.1.0", "0.1.0 not ready"]
+    kubectl.clear()
     newer = {"created": "2026-03-27T00:00:00Z"}
     others: list[dict[str, Any]] = [
         {"phase": "Failed", "ready": "", **newer},
@@ -135,35 +144,31 @@ def test_of_two_agents_the_one_that_runs_is_asked(kubectl: FakeKubectl) -> None:
     assert not any("old" in node for node in kubectl.asked())
 
 
-def test_the_container_of_the_agent_is_asked(kubectl: FakeKubectl) -> None:
-    containers = {"a": ["istio-proxy", "nodeleak"], "b": ["agent"], "c": ["agent", "sidecar"]}
-    for node, names in containers.items():
-        kubectl.node(node, pods=[agent_pod(node, containers=names)], output=json.dumps(status(node)))
-    sidecar_waits = agent_pod("d", ready="False", containers=["nodeleak", "mesh"])
-    sidecar_waits["status"]["phase"] = "Pending"
-    sidecar_waits["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    kubectl.node("d", pods=[sidecar_waits], output=json.dumps(status("d")))
-    found = rows(kubectl.run("status", "--parallel=1"))
-    asked = [call[call.index("--container") + 1] for call in kubectl.calls("exec")]
-    assert asked == ["nodeleak", "agent", "agent", "nodeleak"]
-    assert [row["AGENT"] for row in found.values()] == ["0.1.0", "0.1.0", "0.1.0", "0.1.0 not ready"]
-
-
-def test_the_table_has_a_row_for_each_network_and_the_versions(kubectl: FakeKubectl) -> None:
-    storage = network("storage", usable=None, free=None, leaked=None, unknown=3)
+def test_the_table_has_a_row_for_each_network_and_the_versions_and_json_the_documents(kubectl: FakeKubectl) -> None:
+    storage, no_report = network("storage", usable=None, free=None, leaked=None, unknown=3), {"schema": SCHEMA}
+    no_report |= {"state": "no_report", "why": "x"}
     kubectl.node("worker-1", output=json.dumps(status(networks=[network(leaked=7), storage])))
     kubectl.node("worker-2", pods=[])
     kubectl.node("worker-3", output=json.dumps(status(version="0.2.0")))
+    kubectl.node("worker-4", code=69, output=json.dumps(no_report))
     assert kubectl.run("status").out == (
-        "3 nodes: 1 unknown, 2 ok\n"
+        "4 nodes: 2 unknown, 2 ok\n"
         "The agents have different versions: 0.1.0 (1), 0.2.0 (1)\n"
         "\n"
-        "NODE      AGENT    NETWORK  FREE    LEAKED  AGE  FINDINGS\n"
-        "worker-2  missing  -        -       -       -    no agent pod on this node\n"
-        "worker-1  0.1.0    cbr0     12/253  7       12s  none\n"
-        "worker-1  0.1.0    storage  ?/?     ?       12s  none\n"
-        "worker-3  0.2.0    cbr0     12/253  0       12s  none\n"
+        "NODE      AGENT      NETWORK  FREE    LEAKED  AGE  FINDINGS\n"
+        "worker-2  missing    -        -       -       -    no agent pod on this node\n"
+        "worker-4  no report  -        -       -       -    no report: x\n"
+        "worker-1  0.1.0      cbr0     12/253  7       12s  none\n"
+        "worker-1  0.1.0      storage  ?/?     ?       12s  none\n"
+        "worker-3  0.2.0      cbr0     12/253  0       12s  none\n"
     )
+    done = kubectl.run("status", "-o", "json")
+    assert (done.code, json.loads(done.out)) == (3, {"schema": "nodeleak.fleet/v1", "command": "status", "nodes": [
+        {"node": "worker-2", "exit_code": None, "error": "no agent pod on this node"},
+        {"node": "worker-4", "exit_code": 69, "document": no_report},
+        {"node": "worker-1", "exit_code": 0, "document": status(networks=[network(leaked=7), storage])},
+        {"node": "worker-3", "exit_code": 0, "document": status(version="0.2.0")},
+    ]})  # fmt: skip
 
 
 def test_the_wide_table_shows_pods_cleanup_and_long_texts(kubectl: FakeKubectl) -> None:
@@ -180,13 +185,11 @@ def test_the_wide_table_shows_pods_cleanup_and_long_texts(kubectl: FakeKubectl) 
     assert (first["POD"], "x" * 150 in first["FINDINGS"]) == ("kube-system/nodeleak-worker-1", True)
     assert first["CLEANUP"] == "off, cannot release: read-only mount"
     assert [row["CLEANUP"] for row in others] == ["auto, can release", "auto, unknown"]
-
-
-def test_the_longest_names_of_one_agent_do_not_widen_the_rows_of_all(kubectl: FakeKubectl) -> None:
     long = status(version="v" * 10_000, networks=[network("n" * 10_000)])
-    kubectl.node("worker-1", output=json.dumps(long))
-    kubectl.node("worker-2", output=json.dumps(status()))
-    assert max(map(len, kubectl.run("status", "-o", "wide").out.splitlines())) < 1000
+    kubectl.node("worker-4", output=json.dumps(long))
+    assert max(map(len, kubectl.run("status", "-o", "wide").out.splitlines())) < 1000, (
+        "nor do the longest names widen it"
+    )
 
 
 def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
@@ -204,35 +207,18 @@ def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
     assert "--namespace=agents" in pods
 
 
-def test_status_as_json_is_one_document(kubectl: FakeKubectl) -> None:
-    no_report = {"schema": SCHEMA, "state": "no_report", "why": "x"}
-    kubectl.node("worker-1", output=json.dumps(status()))
-    kubectl.node("worker-2", pods=[])
-    kubectl.node("worker-3", code=69, output=json.dumps(no_report))
-    done = kubectl.run("status", "-o", "json")
-    assert done.code == 3
-    assert json.loads(done.out) == {
-        "schema": "nodeleak.fleet/v1",
-        "command": "status",
-        "nodes": [
-            {"node": "worker-2", "exit_code": None, "error": "no agent pod on this node"},
-            {"node": "worker-3", "exit_code": 69, "document": no_report},
-            {"node": "worker-1", "exit_code": 0, "document": status()},
-        ],
-    }
-
-
 def test_the_exit_code_says_on_request_whether_there_are_findings(kubectl: FakeKubectl) -> None:
     for severity, code in (("critical", 1), ("warning", 1), ("info", 0)):
         kubectl.node(severity, output=json.dumps(status(findings=[finding(severity, "x")])))
         assert [kubectl.run("status", severity, *more).code for more in ((), ("--exit-code",))] == [0, code]
 
 
-@pytest.mark.parametrize("kept", [0, 30])
-def test_an_output_that_kubectl_lost_is_requested_again_once(kept: int, kubectl: FakeKubectl) -> None:
-    kubectl.node("worker-1", output=json.dumps(status()), lost=1, kept=kept)
-    kubectl.node("worker-2", output=json.dumps(status()), lost=2, kept=kept)
+def test_an_output_that_kubectl_lost_is_requested_again_once(kubectl: FakeKubectl) -> None:
+    for kept in (0, 30):
+        for lost in (1, 2):
+            kubectl.node(f"worker-{lost}-{kept}", output=json.dumps(status()), lost=lost, kept=kept)
     done = kubectl.run("status", "--parallel=1")
-    assert (done.code, done.out.splitlines()[0]) == (3, "2 nodes: 1 unknown, 1 ok")
-    assert rows(done)["worker-2"]["FINDINGS"].startswith("kubectl exec ended without the whole output")
-    assert kubectl.asked() == ["worker-1", "worker-1", "worker-2", "worker-2"]
+    assert (done.code, done.out.splitlines()[0]) == (3, "4 nodes: 2 unknown, 2 ok")
+    for node in ("worker-2-0", "worker-2-30"):
+        assert rows(done)[node]["FINDINGS"].startswith("kubectl exec ended without the whole output")
+    assert sorted(kubectl.asked()) == sorted(2 * [f"worker-{lost}-{kept}" for lost in (1, 2) for kept in (0, 30)])

@@ -13,12 +13,12 @@ import pytest
 
 from agent.checks import engine
 from agent.checks.devices.history import derive, with_history
-from agent.model.devices import DevicePlugins, DeviceTransition, TransitionKind
+from agent.model.devices import DevicePlugins, DeviceTransition
 from agent.model.documents import StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
 from agent.state.device_history import DeviceHistoryStore
-from tests.builders import KVM, device_plugins, node, plugin_socket, registered, transition, unavailable
+from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
 from tests.wire import as_nobody, open_directory
 
 SEEN = node(
@@ -58,13 +58,20 @@ def stored(path: Path) -> tuple[DeviceTransition, ...]:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_private_file_is_read_by_the_next_snapshot_and_no_temporary_file_is_left(path: Path) -> None:
+def test_a_private_file_is_read_once_after_a_start_and_no_temporary_file_is_left(path: Path, tmp_path: Path) -> None:
     assert derive(read_back(SEEN, path)) == derive(SEEN) == stored(path)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert os.listdir(path.parent) == [path.name]
+    assert DeviceHistoryStore(tmp_path / "none").read() == StoredHistory()
+    following = DeviceHistoryStore(path.parent)
+    for _ in range(2):
+        assert following.read() == StoredHistory(derive(SEEN))
+        path.unlink(missing_ok=True)
 
 
-def test_only_changes_replace_the_file(store: DeviceHistoryStore, path: Path) -> None:
+def test_only_changes_replace_the_file_and_without_a_kubelet_none_is_written(
+    store: DeviceHistoryStore, path: Path, tmp_path: Path
+) -> None:
     before, later = path.stat().st_ino, read_back(SEEN, path)
     for unchanged in (SEEN, later, node(device_plugins=unavailable("device_plugins"))):
         store.export(report(unchanged), 0.1)
@@ -72,12 +79,8 @@ def test_only_changes_replace_the_file(store: DeviceHistoryStore, path: Path) ->
     devices = later.device_plugins.known()
     store.export(report(replace(later, device_plugins=Known(replace(devices, sockets=())))), 0.1)
     assert stored(path)[-1].what.value == "socket_gone"
-
-
-def test_without_a_kubelet_nothing_is_stored(tmp_path: Path) -> None:
-    empty = DevicePlugins(None, (), None, (), ())
-    DeviceHistoryStore(tmp_path).export(report(node(device_plugins=empty)), 0.1)
-    assert os.listdir(tmp_path) == []
+    DeviceHistoryStore(tmp_path).export(report(node(device_plugins=DevicePlugins(None, (), None, (), ()))), 0.1)
+    assert os.listdir(tmp_path) == [path.parent.name]
 
 
 KILLED = """
@@ -128,19 +131,6 @@ def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(store: 
     assert stored(path) == derive(news)
 
 
-# At the next start
-
-
-def test_a_stored_history_is_read_once(path: Path) -> None:
-    store, seen = DeviceHistoryStore(path.parent), transition(TransitionKind.REGISTERED, KVM)
-    assert DeviceHistoryStore(path.parent).read() == StoredHistory()
-    path.parent.mkdir()
-    path.write_text(dump_history([seen]))
-    assert store.read() == StoredHistory((seen,))
-    path.unlink()
-    assert store.read() == StoredHistory((seen,))
-
-
 def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path) -> None:
     path.parent.mkdir()
     makes: tuple[tuple[Callable[[], object], str], ...] = (
@@ -162,13 +152,10 @@ def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path
         path.unlink()
     path.touch()
     assert DeviceHistoryStore(path).read().trouble == f"cannot read {path}/{path.name}: not a directory"
-
-
-def test_an_unreadable_history_is_reported() -> None:
-    with open_directory() as open_dir:
-        path = open_dir / "device-plugins.json"
-        path.write_text(dump_history(derive(SEEN)))
-        path.chmod(0o600)
+    with open_directory() as directory:
+        secret = directory / path.name
+        secret.write_text(dump_history(derive(SEEN)))
+        secret.chmod(0o600)
         with as_nobody():
-            why = f"cannot read {path}: permission denied (run as root)"
-            assert DeviceHistoryStore(open_dir).read() == StoredHistory((), why)
+            why = f"cannot read {secret}: permission denied (run as root)"
+            assert DeviceHistoryStore(directory).read() == StoredHistory((), why)

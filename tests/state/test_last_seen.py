@@ -50,19 +50,13 @@ def test_another_provider_id_and_a_cordon_are_stored_at_once(tmp_path: Path) -> 
         assert stored(tmp_path) == last_seen(timedelta(seconds=ago), provider_id="kind://b", removal=removal)
 
 
-def test_the_time_of_disappearance_is_stored_once(tmp_path: Path) -> None:
+def test_the_time_of_disappearance_is_stored_once_and_a_sync_without_a_record_changes_nothing(tmp_path: Path) -> None:
     exporter = LastSeenExporter(tmp_path)
     exporter.export(report(timedelta(minutes=2)), 0.1)
     exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
-    assert stored(tmp_path) == last_seen(timedelta(minutes=1))
     before = (tmp_path / LAST_SEEN_FILE).stat().st_ino
     exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
-    assert (tmp_path / LAST_SEEN_FILE).stat().st_ino == before
-
-
-def test_a_sync_without_a_record_does_not_change_the_file(tmp_path: Path) -> None:
-    exporter = LastSeenExporter(tmp_path)
-    exporter.export(report(NOTHING), 0.1)
     for incomplete in (node(registration=unavailable("registration")), node(registration=registration())):
         exporter.export(engine.run(incomplete, None, grace=NOTHING, confirm_after=NOTHING)[0], 0.1)
-    assert stored(tmp_path) == last_seen(NOTHING)
+    assert (tmp_path / LAST_SEEN_FILE).stat().st_ino == before
+    assert stored(tmp_path) == last_seen(timedelta(minutes=1))
