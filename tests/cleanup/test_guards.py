@@ -158,7 +158,13 @@ def test_one_protected_address_protects_both_of_a_sandbox_and_an_empty_file() ->
         for limits in (make_limits(), only(THE_IP, "fd00::9")):
             assert reasons(node(LEAK, LEAK6, saved, **DUAL), limits=limits)[0] in OWNED
         assert reasons(node(b.empty_file("fd00::9"), saved, **DUAL))[0] is reason
-    assert refusals(node(b.empty_file("fd00::9"), **DUAL)) == ()
+    assert refusals(node(b.empty_file("fd00::9"), **DUAL), limits=only("fd00::9")) == ()
+
+
+def test_an_empty_file_that_somebody_may_have_made_is_released_only_by_name() -> None:
+    for limits in (make_limits(), UNATTENDED):
+        (refusal,) = refusals(node(b.empty_file(THE_IP)), limits=limits)
+        assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, f"--ip={THE_IP}")
 
 
 def test_one_source_of_address_data_that_was_not_read_or_not_asked_prevents_every_release() -> None:
@@ -397,7 +403,6 @@ def test_the_host_ports_of_a_sandbox_that_ran_are_remembered() -> None:
         assert why in host_ports_of(before, another, another)
     other = node(LEAK, ran, its_pod((WEB,), young, "another uid"))
     assert host_ports_of(other, node(LEAK), node(LEAK)) == "", "of a pod with the same name"
-    assert host_ports_of(node(b.empty_file(THE_IP))) == ""
     assert host_ports_of(node(LEAK, processes=[processes(booted=timedelta(hours=1))])) == "", "a reboot ends the rules"
 
 

@@ -151,7 +151,7 @@ def test_reservations_on_storage_that_other_nodes_may_have_are_a_gap(tmp_path: P
     for kind in ("ext4", "xfs", "overlay", "tmpfs", "fuse.fuse-overlayfs"):
         with own_mounts("/anywhere", kind=kind, device=device):
             assert why_not() == ""
-    for kind in ("nfs4", "ceph", "gpfs", "9p", "fuse.glusterfs", "a new one"):
+    for kind in ("nfs4", "ceph", "gpfs", "9p", "fuse.glusterfs", "newfs"):
         with own_mounts("/anywhere", kind=kind, device=device):
             why = f"{directory} is on {kind}, which other nodes may share: it is unknown which reservations are theirs"
             assert why_not() == why
