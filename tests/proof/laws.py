@@ -91,7 +91,10 @@ def whole(world: World) -> str:
 
 
 def clean(before: World, after: World) -> str:
-    """Every leak is gone, if the runtime's list is complete, the API server is up to date, and the journal has room."""
+    """Every leak is gone, if the runtime's list is complete, the API server is up to date, and the journal has room.
+
+    Empty files stay: they are released only by name.
+    """
     truthful = before.room >= len(unowned(before)) and all(
         not sandbox.hidden
         and (not sandbox.status or sandbox.listed)
@@ -99,7 +102,8 @@ def clean(before: World, after: World) -> str:
         for sandbox in before.sandboxes
     )  # fmt: skip
     held = {namespace.ip for namespace in before.pinned}
-    if truthful and (left := [file for file in unowned(before) if file in after.files and file.ip not in held]):
+    due = [file for file in unowned(before) if file.content and file.ip not in held]
+    if truthful and (left := [file for file in due if file in after.files]):
         return f"{left[0].ip} is still leaked after a cleaner has run to its end"
     return ""
 
