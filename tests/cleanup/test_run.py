@@ -162,6 +162,14 @@ def test_no_release_starts_long_after_its_snapshot() -> None:
         assert (owners.probed == [], THE_IP in daemon.names) == (expired, expired)
 
 
+def test_after_a_list_that_lost_most_of_its_containers_nothing_is_released() -> None:
+    daemon = Daemon()
+    daemon.sync(LEAK, *(sandbox(f"{n:064x}", f"shop/p{n}") for n in range(9)))
+    for _ in range(2):
+        assert reasons_of(daemon.sync(LEAK)) == [[Reason.RUNTIME_DOUBTFUL]]
+    assert THE_IP in daemon.names
+
+
 def test_with_a_damaged_journal_only_a_person_releases_and_without_one_nobody() -> None:
     for unattended in (True, False):
         daemon = Daemon(limits=make_limits(unattended=unattended, release_host_ports=True))
@@ -300,7 +308,11 @@ def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit_or_are_re
         assert [ip for ip, verdict in done if verdict is Verdict.RELEASED] == expected
 
 
-UNCOUNTED: tuple[dict[str, Any], ...] = ({"verdict": Verdict.BUSY}, {"restored": NOW}, {"actor": "clean"})
+AN_HOUR_BEFORE = NOW + 2 * timedelta(seconds=15) - timedelta(hours=1)
+"""The second sync."""
+UNCOUNTED: tuple[dict[str, Any], ...] = (
+    {"verdict": Verdict.BUSY}, {"restored": NOW}, {"actor": "clean"}, {"at": AN_HOUR_BEFORE},
+)  # fmt: skip
 """What the budget of an hour does not count."""
 
 
@@ -314,7 +326,7 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         earlier = [entry(one, at=NOW) for one in lost[: max(0, spent - 2)]]
         if spent:
             earlier.append(entry(LEAK, at=NOW + OLD, files=(image(LEAK), image(LEAK6))))  # the clock was set back
-        earlier += [entry(one, at=NOW, **fields) for one, fields in zip(lost[-3:], UNCOUNTED, strict=True)]
+        earlier += [entry(one, **{"at": NOW} | fields) for one, fields in zip(lost[-4:], UNCOUNTED, strict=True)]
         budget = Budget(per_sync=("--max-per-sync", a_sync), per_hour=("--max-per-hour", an_hour))
         daemon = Daemon(*earlier, budget=budget)
         over = [refusal for outcome in daemon.twice(*leaks(3)).outcomes for refusal in outcome.refusals]

@@ -99,7 +99,7 @@ def test_no_or_an_unknown_node_and_agents_in_several_namespaces_are_a_mistake(ku
         if arguments == "status":
             kubectl.node("worker-2", pods=[agent_pod("worker-2", namespace="tenant")])
         done = kubectl.run(*arguments.split())
-        assert (done.code, done.out, why in done.err) == (2, "", True), done
+        assert (done.code, done.out, why in done.err, kubectl.asked()) == (2, "", True, []), done
     assert kubectl.calls("exec") == []
 
 

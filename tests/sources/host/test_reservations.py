@@ -91,6 +91,7 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kub
     needs(os.geteuid() == 0, "root, to make a device")
     contents = {
         b" " * 4097: "it holds 4097 bytes; host-local writes 70",
+        ID.encode() + b" " * 4097: "it holds 4161 bytes; host-local writes 70",
         b"\xff\xfe" * 35: "its content is not text",
         f"{ID}\r\n\xff".encode("latin-1"): "its content is not text",
         ID[:63].encode(): "'0123456789abcdef01234...' is not a container id",

@@ -200,6 +200,8 @@ def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cr
         with serve(FakeRuntime(version=version, has_store=False)):
             for question in (lambda: cri.containers([A]), lambda: cri.has(A)):
                 assert "unknown service containerd.services.sandbox.v1.Store" in error_of(question)
+    with serve(FakeRuntime(version="1.6.20", instead={STORE: failing(14, "shutting down")})):
+        assert "shutting down" in error_of(lambda: cri.containers([A])), "an older one with a store that fails"
     for failure in (failing(14, "shutting down"), failing(5, "could not find pod: not found")):
         with serve(cri_o(instead={"PodSandboxStatus": failure})):
             assert "PodSandboxStatus: " in error_of(lambda: cri.containers([A]))
