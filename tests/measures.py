@@ -31,9 +31,9 @@ BUDGETS: Final = {
     "the destroying path: lines": (1_710, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (12, 10),
-    "tests: lines": (39_468, 40_000),
-    "names that tests import from agent": (197, 250),
-    "words in *.md": (27_481, 30_000),
+    "tests: lines": (39_500, 40_000),
+    "names that tests import from agent": (198, 250),
+    "words in *.md": (27_291, 30_000),
     "words in README.md": (1_300, 1_300),
     "hack: lines": (6_096, 2_600),
 }

@@ -25,6 +25,8 @@ from tests.proof.world import LONG_AGO, File, Sandbox, World
 ONE, TWO = "1" * 64, "2" * 64
 GONE = "9" * 64
 DEFAULTS = Setup(grace=timedelta(minutes=5), confirm=timedelta(seconds=3), settle=timedelta(minutes=5), clock=True)
+NAMED = Setup(only=frozenset({f"10.244.1.{last}" for last in range(2, 9)}))
+"""Somebody releases by name, which is the only way to release an empty file."""
 V4 = (("10.244.1.2",),)
 DUAL_STACK = (*V4, ("fd00::2",))
 
@@ -92,10 +94,12 @@ RESTART = Scenario(
 DYING = Scenario(
     name="the kubelet restarts in the middle of anything",
     start=node(sandbox(ONE), started(TWO, leaves=False), families=V4, left=rarely("kubelet restarts")),
+    setup=NAMED,
 )
 EMPTY = Scenario(
     name="host-local dies between creating a file and writing it",
     start=node(sandbox(ONE), noted(TWO, leaves=False), left=rarely("host-local dies")),
+    setup=NAMED,
 )
 TWO_CLEANERS = Scenario(
     name="two cleaners, one leak, and its address reused at once",
