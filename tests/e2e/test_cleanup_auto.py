@@ -93,7 +93,8 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
     checkpoint = CHECKPOINTS / reserved_before[back]
     for file in (STORE / back, checkpoint):
         shutil.copy2(file, tmp_path)
-    with nodeleak.running(*AUTO) as daemon:
+    # The kernel ends the namespaces of killed pods when it has time; an address that answers a probe is left for minutes.
+    with nodeleak.running(*AUTO, "--confirm-after=5s") as daemon:
         cluster.leak()
         new = pods.running()
         eventually(_held, equal=set(new))
