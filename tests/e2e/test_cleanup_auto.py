@@ -93,7 +93,7 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
     checkpoint = CHECKPOINTS / reserved_before[back]
     for file in (STORE / back, checkpoint):
         shutil.copy2(file, tmp_path)
-    # The kernel ends the namespaces of killed pods when it has time; an address that answers a probe is left for minutes.
+    # The kernel ends the namespaces of killed pods later; an address that answers a probe is left alone for minutes.
     with nodeleak.running(*AUTO, "--confirm-after=5s") as daemon:
         cluster.leak()
         new = pods.running()
