@@ -150,6 +150,7 @@ def test_a_containerd_that_fails_makes_the_list_unavailable_and_one_without_cri_
     wired = machine.wire(*both)
     assert (containers(wired), [one.name for one in asked(wired)]) == ([], [DOCKER])
     assert wired.recheck.has_container(A) is False
+    assert "no container runtime serves CRI at its socket" in why(machine.wire(*both, runtime="cri"))
     machine.connections()
     for kubelet, endpoint in ((f"unix://{SOCKET}", ""), ("", SOCKET)):
         wired = machine.wire(*both, kubelet=kubelet, **({"cri_endpoint": endpoint} if endpoint else {}))
