@@ -156,7 +156,7 @@ _CAUSES: Final = {
     "pod ran; reserved at {since}",
     LeakCause.TEARDOWN_SKIPPED: "likely cause: sandbox removed without a completed CNI DEL; reserved at {since}",
     LeakCause.SETUP_FAILED: "likely cause: its CNI ADD was not completed, or DEL failed; reserved at {since}",
-    LeakCause.EMPTY_FILE: "likely cause: a crash or power cut at {since}",
+    LeakCause.EMPTY_FILE: "likely cause: a crash at {since}, or somebody keeps it free: released only with --ip",
     LeakCause.UNKNOWN: "cause unknown; reserved at {since}",
 }
 

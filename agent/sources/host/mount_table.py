@@ -68,7 +68,7 @@ def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
 def shared_storage(path: Path, own: Path = Path("/proc/self")) -> str:
     """Return the type of the file system of a directory if other nodes may have it as well; empty: they do not.
 
-    Raises OSError and SourceError. `own`: this process.
+    Raises OSError and SourceError. A device that no entry has is a subvolume of btrfs. `own`: this process.
     """
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
