@@ -77,36 +77,38 @@ def _page(detector: str) -> str:
 
 
 def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[Step]:
-    """Say how urgent the leaks are, by the fullest network that has some."""
+    """Say how urgent the leaks are, and how to release them."""
     networks = _leaking_networks(report)
-    free = [network.free for network in networks if network.free is not None]
-    if 0 in free:
+    is_full = any(network.free == 0 for network in networks)
+    if is_full:
         yield Step("No address is free, and pods that start now fail. Cordon the node:", (f"kubectl cordon {node}",))
-        urgency = ""
-    elif len(free) < len(networks) or not free:
-        urgency = "The number of free addresses is unknown. "
-    else:
-        calm = "" if any(map(_is_scarce, networks)) else "Not urgent: "
-        urgency = f"{calm}{count_of(min(free), 'address is', 'addresses are')} free. "
     if report.assessment.snapshot.unavailable_about_addresses():
         yield Step("Restore what is unavailable (below): nothing is released before.")
     if any(tracked.finding.port_mappings for tracked in report.findings):
         yield Step("Delete the rules of the host ports that are named above, or the next pod gets their traffic.")
     where = " with a Job, from your machine (this pod only reads)" if "clean-job" in release[-1] else ""
+    urgency = "" if is_full else _urgency(networks)
     yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
-    if 0 in free:
+    if is_full:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
     yield Step("Find out what restarted or removed containers at the time shown, or addresses will leak again.")
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 
+def _urgency(networks: Sequence[NetworkSummary]) -> str:
+    """Say how many addresses are free in the fullest network."""
+    free = [network.free for network in networks if network.free is not None]
+    if len(free) < len(networks) or not free:
+        return "The number of free addresses is unknown. "
+    is_scarce = any((network.free or 0) * _SCARCE < (network.usable or 0) for network in networks)
+    calm = "" if is_scarce else "Not urgent: "
+    return f"{calm}{count_of(min(free), 'address is', 'addresses are')} free. "
+
+
 def _about_pods(report: Report, node: str) -> Iterator[Step]:
     """Say what to do about a range that is full of pods, or is too small for them."""
-    critical = any(
-        tracked.finding.detector == exhausted_range.NAME and tracked.finding.severity is Severity.CRITICAL
-        for tracked in report.findings
-    )
-    if critical:
+    found = {(tracked.finding.detector, tracked.finding.severity) for tracked in report.findings}
+    if (exhausted_range.NAME, Severity.CRITICAL) in found:
         yield Step("No address is free, and pods that start now fail. Cordon the node:", (f"kubectl cordon {node}",))
         yield Step("No address is known to be leaked. Delete pods here that can run on other nodes.")
     yield Step("Lower the kubelet's --max-pods, or give the node a larger pod CIDR.")
@@ -116,10 +118,6 @@ def _leaking_networks(report: Report) -> list[NetworkSummary]:
     findings = (tracked.finding for tracked in report.findings)
     leaking = {finding.network for finding in findings if finding.detector == leaked_reservation.NAME}
     return [network for network in report.networks if network.name in leaking]
-
-
-def _is_scarce(network: NetworkSummary) -> bool:
-    return (network.free or 0) * _SCARCE < (network.usable or 0)
 
 
 def runbook(detector: str, severity: Severity) -> str:

@@ -50,7 +50,7 @@ def apply_on_nodes(arguments: argparse.Namespace) -> int:
     unexpected = _conclude(arguments, results, skipped, pending)
     # A node that is away does not hide an unexpected result: the summary and the document name it anyway.
     if unexpected or pending:
-        return FAILED if unexpected or not stop.is_set() else INTERRUPTED
+        return FAILED if unexpected else INTERRUPTED
     return UNAVAILABLE if skipped else DONE
 
 

@@ -6,7 +6,7 @@ nobody can find a name by guessing it. Networks and ranges keep their sizes, and
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -139,14 +139,18 @@ def _new_names(names: Iterable[str]) -> Mapping[str, str]:
     new = {name: f"n{number:0{digits}}" for number, name in enumerate(others)}
     for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
         family = {name: address for name, address in addresses.items() if address.version == first.version}
-        moved = _moved([address.network for address in family.values()], int(first), first.max_prefixlen)
-        networks = [*moved]
-        begins = [int(network.network_address) for network in networks]
-        for name, address in family.items():
-            old = networks[bisect_right(begins, int(address.ip)) - 1]
-            ip = type(first)(moved[old] + int(address.ip) - int(old.network_address))
-            new[name] = f"{ip}/{address.network.prefixlen}" if "/" in name else str(ip)
+        new.update(_new_addresses(family, first))
     return new
+
+
+def _new_addresses(family: Mapping[str, Any], first: IPv4Address | IPv6Address) -> Iterator[tuple[str, str]]:
+    """Yield each name of an address with its new name. `first`: where the networks of this family begin now."""
+    moved = _moved([address.network for address in family.values()], int(first), first.max_prefixlen)
+    networks = [*moved]
+    for name, address in family.items():
+        old = networks[bisect_right(networks, address.ip, key=lambda network: network.network_address) - 1]
+        ip = type(first)(moved[old] + int(address.ip) - int(old.network_address))
+        yield name, f"{ip}/{address.network.prefixlen}" if "/" in name else str(ip)
 
 
 def _address(name: str) -> IPv4Interface | IPv6Interface | None:

@@ -24,11 +24,8 @@ class SnapshotIndex:
     @cached_property
     def running_sandboxes(self) -> Mapping[str, str]:
         """Their pods, by container ID."""
-        return {
-            container.id: container.pod
-            for container in self.containers.values()
-            if container.sandbox and container.running
-        }
+        sandboxes = (container for container in self.containers.values() if container.sandbox)
+        return {sandbox.id: sandbox.pod for sandbox in sandboxes if sandbox.running}
 
     @cached_property
     def checkpoints(self) -> frozenset[str]:

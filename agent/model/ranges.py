@@ -41,12 +41,8 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
     if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)
         raise ValueError(f"{subnet} is too small to allocate from")
     lowest = network.network_address + 1
-    highest = network.broadcast_address - 1 if network.version == 4 else network.broadcast_address  # noqa: PLR2004
-    given = Range(
-        ip_address(first) if first else lowest,
-        ip_address(last) if last else highest,
-        ip_address(gateway) if gateway else lowest,
-    )
+    highest = network.broadcast_address - (network.version == 4)  # noqa: PLR2004
+    given = Range(ip_address(first or lowest), ip_address(last or highest), ip_address(gateway or lowest))
     if given.first not in network or given.last not in given or given.last not in network:
         raise ValueError(f"{given} is no range of {subnet}")
     return given

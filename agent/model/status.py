@@ -64,12 +64,13 @@ def checked(answer: Any) -> dict[str, Any]:
 
 
 def _checked(value: Any, shape: Any) -> Any:
-    if isinstance(shape, dict) and isinstance(value, dict):
-        return {key: _checked(value.get(key), part) for key, part in shape.items()}
-    if isinstance(shape, list) and isinstance(value, list):
-        return [_checked(item, shape[0]) for item in value]
-    if isinstance(shape, (dict, list)) or not isinstance(value, shape):
+    kind: Any = type(shape) if isinstance(shape, (dict, list)) else shape
+    if not isinstance(value, kind):
         raise Malformed(f"{type(value).__name__} instead of {shape}")
+    if isinstance(shape, dict):
+        return {key: _checked(value.get(key), part) for key, part in shape.items()}
+    if isinstance(shape, list):
+        return [_checked(item, shape[0]) for item in value]
     if isinstance(value, _NUMBER) and not abs(value) < _TOO_LARGE:  # nor NaN
         raise Malformed("a number too large")
     return escape(value) if isinstance(value, str) else value

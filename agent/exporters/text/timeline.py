@@ -23,27 +23,27 @@ def timeline_table(timeline: dict[str, Any], since: str, *, verbose: bool = Fals
 
 def _lines(timeline: dict[str, Any], since: str, columns: int | None, *, verbose: bool) -> Iterator[str]:
     events = timeline["events"]
-    yield f"Node {timeline['node']}, {timeline['taken_at']}"
-    yield ""
+    yield from (f"Node {timeline['node']}, {timeline['taken_at']}", "")
     if events:
-        rows = list(_rows(events, verbose=verbose))
-        left = 2 + max(len(time) for time, _ in rows)
-        yield f"{' TIME (UTC)':<{left}}EVENT"
-        for time, text in rows:
-            yield from fill(text, columns, first=f"{time:<{left}}", rest=" " * left)
+        yield from _table(list(_rows(events, verbose=verbose)), columns)
     else:
         when = f" in the last {since}" if since else ""
         yield f"No events{when}{' in the sources that could be read' if timeline['unavailable'] else ''}."
     if not all(event["exact"] for event in events):
-        yield ""
-        yield from fill(_APPROXIMATE, columns, rest="  ")
+        yield from ("", *fill(_APPROXIMATE, columns, rest="  "))
     yield from _clock(timeline["api_skew_seconds"] or 0)
-    if timeline["undated_rejections"]:
-        yield ""
-        yield f"Rejected pods without a known time: {timeline['undated_rejections']} (nodeleak scan lists them)."
+    if undated := timeline["undated_rejections"]:
+        yield from ("", f"Rejected pods without a known time: {undated} (nodeleak scan lists them).")
     yield from section(f"warning: {warning}" for warning in timeline["warnings"])
     missing = fill_each(by_reason(timeline["unavailable"]), columns)
     yield from section(missing, "Unavailable (events of these sources are missing above):")
+
+
+def _table(rows: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
+    left = 2 + max(len(time) for time, _ in rows)
+    yield f"{' TIME (UTC)':<{left}}EVENT"
+    for time, text in rows:
+        yield from fill(text, columns, first=f"{time:<{left}}", rest=" " * left)
 
 
 def _clock(skew: float) -> Iterator[str]:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,8 +49,7 @@ class CheckpointDirectories:
             raise NotFound(f"none of these exists: {directories} ({remedy})")
         left_over = _left_over(found, [container for container in containers if container.sandbox], now)
         self._left_over = frozenset(path / container_id for path in left_over for container_id in found[path].ids)
-        in_use = (directory for path, directory in found.items() if path not in left_over)
-        return tuple(checkpoint for directory in in_use for checkpoint in directory.checkpoints)
+        return tuple(chain.from_iterable(found[path].checkpoints for path in found if path not in left_over))
 
     def has(self, container_id: str) -> bool:
         """Return whether this sandbox has a checkpoint that is not left over. Raises SourceError."""

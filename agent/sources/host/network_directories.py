@@ -60,7 +60,7 @@ def read_all(
     found: dict[str, _Directory] = {}
     for directory in _directories(settings, known_or(networks, ()), networks_dir, mounted, names, cached):
         first = found.setdefault(directory.network, directory)
-        differs = first.above != directory.above and directory.named and first.named in {"", directory.named}
+        differs = first.above != directory.above and first.named in {"", directory.named}
         if differs and not _is_absent(directory, is_missing):
             other = first._replace(other=str(directory.data_dir))
             found[directory.network] = directory if _is_absent(first, is_missing) else other

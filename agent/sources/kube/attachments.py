@@ -47,12 +47,13 @@ class _Inquiry:
 
     def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
         found = {volume: self._attachment(volume) for volume in volumes}
+        known = {attachment.claim for attachment in found.values()}
         # If every volume leads to its claim, the claims need not be asked for their volumes.
-        if not all(attachment.claim for attachment in found.values()):
-            known = {attachment.claim for attachment in found.values()}
-            claims = [f"{pod.name.partition('/')[0]}/{claim}" for pod in pods for claim in pod.claims]
-            for claim in (claim for claim in claims if claim not in known):
-                self._add_claim(found, claim, volumes)
+        if "" in known:
+            claims = (f"{pod.name.partition('/')[0]}/{claim}" for pod in pods for claim in pod.claims)
+            for claim in claims:
+                if claim not in known:
+                    self._add_claim(found, claim, volumes)
         failed = tuple(pod.uid for pod in pods if self._attach_failed(pod))
         return Attachments(tuple(found.values()), failed, tuple(self._not_requested))
 

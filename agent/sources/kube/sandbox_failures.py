@@ -74,15 +74,15 @@ def read_failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:
     words = str(event.get("message") or "")[:_LONGEST_READ]
     exhausted = _EXHAUSTED.search(words)
     found = _plugin(words) or _NO_BINARY.search(words)
-    parts = found.groupdict() if found else {}
+    parts = found.groupdict("") if found else {}
     network = _NETWORK.search(found.string if found else words)
     return SandboxFailure(
         pod=pod,
         at=max(filter(None, map(moment, times)), default=None),
-        message=escape(truncate(parts.get("message") or words, 300)),
-        plugin=escape(parts.get("plugin") or ""),
+        message=escape(truncate(parts.get("message", words), 300)),
+        plugin=escape(parts.get("plugin", "")),
         network=escape(parts.get("network") or (network[1] if network else "")),
-        operation=parts.get("operation") or "",
+        operation=parts.get("operation", ""),
         exhausted=exhausted[1].rstrip(".:,-") if exhausted else "",
     )
 

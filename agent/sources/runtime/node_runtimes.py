@@ -202,9 +202,8 @@ class NodeRuntimes:
         try:
             return self._processes.named_runtime() or ""
         except SourceError as error:
-            raise SourceError(
-                f"no container runtime was asked, because it is unknown which one runs: {error}"
-            ) from error
+            why = f"it is unknown which one runs: {error}"
+            raise SourceError(f"no container runtime was asked, because {why}") from error
 
     def _served(self, sockets: Iterable[Path]) -> frozenset[Path]:
         """Return those that are listened on, and whose runtime runs."""
