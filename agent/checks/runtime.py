@@ -57,10 +57,12 @@ def keeps_checkpoints(snapshot: Snapshot) -> bool:
 
     Where its runtime is not known, it may have some if docker was asked, or if there are some.
     """
-    told, disputed = _named(snapshot) or _reported(snapshot), contradiction(snapshot)
-    if told and not disputed and not _is_docker(told):
+    told = _named(snapshot) or _reported(snapshot)
+    if contradiction(snapshot) or _is_docker(told):
+        return True
+    if told:
         return _any_docker(of_the_kubelet(snapshot))
-    if disputed or not asked(snapshot) or _any_docker(asked(snapshot)) or not_asked(snapshot):
+    if not asked(snapshot) or _any_docker(asked(snapshot)):
         return True
     reading = snapshot.checkpoints
     return bool(known_or(reading, ())) or (isinstance(reading, Unavailable) and not is_missing(reading))
@@ -76,11 +78,8 @@ def _is_docker(told: str) -> bool:
 
 def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtimes whose list may lack a sandbox that has an address already."""
-    return tuple(
-        runtime
-        for runtime in of_the_kubelet(snapshot) or asked(snapshot)
-        if runtime.name != DOCKER and not record_before_address(runtime.name, runtime.version)
-    )
+    with_cri = (runtime for runtime in of_the_kubelet(snapshot) or asked(snapshot) if runtime.name != DOCKER)
+    return tuple(runtime for runtime in with_cri if not record_before_address(runtime.name, runtime.version))
 
 
 def deletes_at_start(snapshot: Snapshot) -> bool:

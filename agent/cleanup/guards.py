@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_address
+from itertools import chain
 from posixpath import normpath
 from typing import Final, NamedTuple
 
@@ -55,8 +56,8 @@ _LONGEST_PLUGIN_RUN: Final = timedelta(minutes=1)
 class RuntimeHistory:
     """What earlier snapshots said of the container runtime."""
 
-    running: int | None = None
-    """How many containers ran. Stopped ones do not count: on a full range each try to start a pod leaves another."""
+    running: int = 0
+    """How many containers ran, if known. Not stopped ones: on a full range each try to start a pod leaves another."""
     start: timedelta | None = None
     """Of the runtime, after boot."""
     suspect_since: timedelta | None = None
@@ -68,7 +69,7 @@ class RuntimeHistory:
         name, running, start, why = runtimes.name_of(snapshot), self.running, self.start, ""
         if isinstance(snapshot.containers, Known):
             running = sum(container.running for container in snapshot.containers.value)
-            if self.running and self.running >= MIN_CONTAINERS and running < self.running / 2:
+            if self.running >= MIN_CONTAINERS and running < self.running / 2:
                 why = f"{name} listed {self.running} running containers, then {running} in the next snapshot"
         processes = known_or(snapshot.processes, None)
         if processes and (started := processes.start_of(name)):
@@ -289,14 +290,9 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """Older than the grace period by its mtime, and the same leak in two snapshots. If it is empty: by name only."""
-    now, grace = context.snapshot.taken_at, context.limits.grace
     for reservation in request.reservations:
-        age = now - reservation.mtime
-        if age < timedelta(0):
-            return Refusal(Reason.NOT_CONFIRMED, f"the file is {-age.total_seconds():.0f} s newer than the snapshot")
-        if age < grace:
-            why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
-            return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
+        if refusal := _too_young(context.snapshot.taken_at - reservation.mtime, context.limits.grace):
+            return refusal
     for gap in context.report.gaps:
         if gap.broken and gap.detector == leaked_reservation.NAME:
             return Refusal(Reason.NOT_CONFIRMED, f"the check of leaks failed: {gap.why}")
@@ -310,6 +306,15 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     return None
 
 
+def _too_young(age: timedelta, grace: timedelta) -> Refusal | None:
+    if age < timedelta(0):
+        return Refusal(Reason.NOT_CONFIRMED, f"the file is {-age.total_seconds():.0f} s newer than the snapshot")
+    if age < grace:
+        why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
+        return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
+    return None
+
+
 def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """An address outside the range belongs to an earlier pod CIDR or to another program."""
     lift, named = " ".join(f"--ip={ip}" for ip in request.ips), context.limits.only or ()
@@ -319,7 +324,7 @@ def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | No
         sets = context.ranges[reservation.network]
         if isinstance(sets, InsufficientData):
             return Refusal(Reason.OUTSIDE_RANGE, str(sets), lift)
-        address, ranges = ip_address(reservation.ip), [allocated for each in sets for allocated in each]
+        address, ranges = ip_address(reservation.ip), [*chain.from_iterable(sets)]
         if not any(address in allocated and address != allocated.gateway for allocated in ranges):
             why = f"{reservation.ip} is not allocated from {', '.join(map(str, ranges))}"
             return Refusal(Reason.OUTSIDE_RANGE, why, lift)
@@ -394,9 +399,8 @@ def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal |
 def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """While each retry of a pod takes another address, automatic releases only feed it."""
     for network in request.networks if context.limits.unattended else ():
-        if treadmill := context.treadmills.get(network):
-            why = f"a CNI plugin of network {network} fails ({treadmill}): mend it first"
-            return Refusal(Reason.PLUGIN_FAILING, why)
+        if leaking := context.treadmills.get(network):
+            return Refusal(Reason.PLUGIN_FAILING, f"a CNI plugin of network {network} fails ({leaking}): mend it first")
     return None
 
 
@@ -408,8 +412,8 @@ def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
     found = {reservation.ip: context.host_ports[reservation] for reservation in request.reservations}
-    hidden = CRI_O in runtimes.names(context.snapshot)
-    if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded or (hidden and forwarded is None)}):
+    none = {()} if CRI_O in runtimes.names(context.snapshot) else {(), None}
+    if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded not in none}):
         return None
     why = host_ports.describe_rules(ports)
     if not any(ports.values()):

@@ -41,9 +41,8 @@ def missing_of(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[Fi
         if image in taken:
             raise RestoreError(f"{image.name} of network {image.network} is reserved again")
         reserved = networks[image.directory].addresses_of(entry.container_id) if entry.container_id else []
-        if others := set(reserved).difference(entry.ips):
-            listed = ", ".join(sorted(others))
-            raise RestoreError(f"container {entry.container_id[:12]} has another address now: {listed}")
+        if others := sorted(set(reserved).difference(entry.ips)):
+            raise RestoreError(f"container {entry.container_id[:12]} has another address now: {', '.join(others)}")
     return missing
 
 
@@ -52,16 +51,9 @@ def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> tuple[li
 
     IDs are never reused, so equal content is proof.
     """
-    missing: list[FileImage] = []
-    taken: list[FileImage] = []
-    for image in entry.reservations:
-        now = networks[image.directory].read(image.name)
-        if now is None:
-            missing.append(image)
-        elif (now.name, now.content) != (image.name, image.content):
-            missing.append(image)
-            taken.append(image)
-    return missing, taken
+    found = [(image, networks[image.directory].read(image.name)) for image in entry.reservations]
+    missing = [image for image, now in found if now is None or (now.name, now.content) != (image.name, image.content)]
+    return missing, [image for image, now in found if now is not None and image in missing]
 
 
 def restore(entry: Entry, files: NodeFiles, journal: JournalStore, now: datetime) -> Restoration:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from agent.checks import runtime as runtimes
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import InsufficientData, NotRequested, Reservation, Snapshot, known_or
+from agent.model.snapshot import InsufficientData, Reservation, Snapshot, known_or, require_available
 from agent.model.text import format_age
 
 CLOCK_SLACK = timedelta(seconds=10)
@@ -79,15 +79,12 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
     if holder := _in_namespace(reservation, index):
         return State.UNMANAGED, f"the runtime does not know its container, but {holder}"
     # Pod status can only prove use. Not requested (no credentials), the other evidence decides; unavailable, none does.
-    if not isinstance(snapshot.pods, NotRequested):
-        snapshot.pods.known()
+    require_available(snapshot.pods)
     if claimant := index.claims.get(reservation.ip):
         return State.UNMANAGED, f"the runtime does not know its container, but pod {claimant} has the address"
     if reservation.container_id:
         # A sandbox is classified whole, and it may be in use in a network that could not be read.
-        for store in snapshot.reservations:
-            if not isinstance(store.reading, NotRequested):
-                store.reading.known()
+        require_available(*(store.reading for store in snapshot.reservations))
     results = index.results.get(reservation.container_id, ())
     own = (result for result in results if result.network == reservation.network != KUBENET)
     if any(result.pod == "" for result in own):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import serves, usable
-from agent.model.snapshot import InsufficientData, NotRequested, Unavailable, require_available
+from agent.model.snapshot import InsufficientData, Node, NotRequested, Unavailable, require_available
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -78,11 +78,15 @@ def _demand(assessment: Assessment, network: str) -> _Demand | None:
     if isinstance(snapshot.node, NotRequested) or isinstance(snapshot.pods, NotRequested):
         return None
     node = snapshot.node.known()
-    # Only the network that gives this node's pods their addresses fills up with pods; a secondary network need not.
-    if node is None or not node.pod_cidrs or not serves(assessment.ranges(network), assessment.pod_ranges()):
+    if node is None or not _serves_pods(assessment, network, node):
         return None
     if node.max_pods is None:
         raise InsufficientData("node: it has no allocatable.pods")
     pods = [pod for pod in snapshot.pods.known() if pod.live]
     more = 0 if node.unschedulable else max(0, node.max_pods - len(pods))
     return _Demand(more, node.max_pods - sum(pod.host_network for pod in pods))
+
+
+def _serves_pods(assessment: Assessment, network: str, node: Node) -> bool:
+    """Only the network that gives this node's pods their addresses fills up with pods; a secondary network need not."""
+    return bool(node.pod_cidrs) and serves(assessment.ranges(network), assessment.pod_ranges())

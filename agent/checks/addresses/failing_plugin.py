@@ -125,11 +125,8 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
         for pod in known_or(snapshot.pods, ())
         if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
     ]
-    return [
-        pod
-        for scheduled, _, pod in sorted(waiting, key=lambda pair: pair[:2])
-        if snapshot.api_time - scheduled >= _WAITS
-    ]
+    in_order = sorted(waiting, key=lambda pair: pair[:2])
+    return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= _WAITS]
 
 
 def _last_start(snapshot: Snapshot) -> datetime | None:
@@ -142,9 +139,6 @@ def _last_start(snapshot: Snapshot) -> datetime | None:
 
 def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
     """Return what a waiting pod says about the network, or about a network that it does not name."""
-    failures = [
-        failure
-        for failure in known_or(snapshot.sandbox_failures, ())
-        if failure.plugin and not failure.exhausted and failure.network in {network, ""}
-    ]
+    of_network = (failure for failure in known_or(snapshot.sandbox_failures, ()) if failure.network in {network, ""})
+    failures = (failure for failure in of_network if failure.plugin and not failure.exhausted)
     return max(failures, key=lambda failure: failure.network, default=None)

@@ -65,6 +65,10 @@ class LeakEvidence:
         running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
         return frozenset(result.network for result in running if result.ifname in PRIMARY)
 
+    def has_replaced(self, network: str) -> bool:
+        """Return whether running sandboxes have their address from other networks only."""
+        return bool(self.current_networks) and network not in self.current_networks
+
     @cached_property
     def has_older_record(self) -> bool:
         """Whether the runtime has a container from before its start."""
@@ -136,8 +140,7 @@ def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetim
     if started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1:  # not all records are its own
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
     survived = started <= leak.mtime or evidence.has_older_record
-    current = evidence.current_networks
-    replaced = leak.ifname in PRIMARY and bool(current) and leak.network not in current
+    replaced = leak.ifname in PRIMARY and evidence.has_replaced(leak.network)
     if replaced and survived:
         return LeakCause.NETWORK_RENAMED, leak.mtime
     if not replaced and not survived and evidence.lost_sandboxes >= _FEWEST_LOST:

@@ -47,13 +47,13 @@ def _kubelet(view: DeviceView) -> Iterator[DeviceTransition]:
 
 def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
     last = {transition.socket: transition for transition in view.history if transition.socket}
+    known = {name: before.at for name, before in last.items() if before.what is not TransitionKind.SOCKET_GONE}
     present = {socket.name: socket.made for socket in view.plugins.sockets}
     for name, made in sorted(present.items()):
-        before = last.get(name)
-        if before is None or before.what is TransitionKind.SOCKET_GONE or before.at != made:
+        if known.get(name) != made:
             yield _transition(view, TransitionKind.SOCKET_APPEARED, made, socket=name)
-    for name, before in last.items():
-        if name not in present and before.what is not TransitionKind.SOCKET_GONE:
+    for name in known:
+        if name not in present:
             yield _transition(view, TransitionKind.SOCKET_GONE, view.snapshot.taken_at, socket=name, exact=False)
 
 
@@ -74,19 +74,23 @@ class _Resources:
     def _registered(self) -> Iterator[DeviceTransition]:
         written = self.view.written_since_start
         # Several registrations can be in the same version of the file, which has a single time.
-        by_file, by_stream = [], []
+        by_file = []
         for resource, devices in self.view.healthy.items():
             before = self.view.last.get(resource)
             if not devices or (before is not None and before.what is TransitionKind.REGISTERED):
                 continue
             if written and self._written_after(before):
                 by_file.append(resource)
-            elif self._connected(resource) and (before is not None or written is None):
-                by_stream.append(self._change(TransitionKind.REGISTERED, resource))
+            elif self._shown_by_stream(resource, before):
+                yield self._change(TransitionKind.REGISTERED, resource)
         for resource in by_file:
             at, exact = self._registration_time(resource, alone=len(by_file) == 1)
             yield self._change(TransitionKind.REGISTERED, resource, at, exact)
-        yield from by_stream
+
+    def _shown_by_stream(self, resource: str, before: DeviceTransition | None) -> bool:
+        """Whether the plugin's stream shows a registration that the file need not have."""
+        lost_or_unclear = before is not None or self.view.written_since_start is None
+        return lost_or_unclear and self._connected(resource) is True
 
     def _registration_time(self, resource: str, *, alone: bool) -> tuple[datetime, bool]:
         """Return when the checkpoint's registration was, and whether that is exact.
@@ -105,11 +109,8 @@ class _Resources:
     def _socket_bound(self, resource: str, written: datetime) -> datetime | None:
         """Return when the plugin bound its socket for this registration, as far as earlier snapshots tell."""
         view, socket = self.view, self.view.sockets.get(resource)
-        bound = [
-            change
-            for change in view.history
-            if change.what is TransitionKind.SOCKET_APPEARED and change.socket == socket
-        ]
+        appeared = TransitionKind.SOCKET_APPEARED, socket
+        bound = [change for change in view.history if (change.what, change.socket) == appeared]
         lost = view.last.get(resource)
         since = view.plugins.kubelet_socket if lost is None else lost.at
         if not bound or since is None or not since < bound[-1].at <= written:

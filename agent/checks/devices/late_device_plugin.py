@@ -33,9 +33,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     view = DeviceView.of(snapshot)
     start, up = view.start, kubelet_up_for(view)
     # A resource that was replaced, or that only the node's status names, is late only if it is requested.
-    unclear = {
-        resource for resource in replaced(view) | named_by_node_only(view) if requested(resource, snapshot) is None
-    }
+    doubtful = replaced(view) | named_by_node_only(view)
+    unclear = {resource for resource in doubtful if requested(resource, snapshot) is None}
     missing = [
         state for state in resource_states(snapshot) if state.registered is False and state.resource not in unclear
     ]
@@ -52,23 +51,23 @@ def _late(state: ResourceState, start: DeviceTransition, up: timedelta, view: De
     # When the kubelet drops a resource, it has been gone for long.
     seen = (transition for transition in view.since_start if transition.what is not TransitionKind.DROPPED)
     lost, listed = last_by_resource(seen).get(state.resource), state.resource in view.healthy
-    missing_for = up if lost is None else min(up, view.snapshot.uptime - lost.uptime)
+    if lost is None:
+        missing_for, since = up, start.at
+        what = f"the kubelet started {format_age(up)} ago, at {format_time(start.at)}"
+    else:
+        missing_for, since = min(up, view.snapshot.uptime - lost.uptime), lost.at
+        what = f"the kubelet started at {format_time(start.at)} and lost it at {format_time(lost.at)}"
     no_healthy_device = listed and not view.healthy[state.resource]
     if missing_for < GRACE or (no_healthy_device and _plugin_present(state, missing_for)):
         return
-    since = (
-        f"the kubelet started {format_age(up)} ago, at {format_time(start.at)}"
-        if lost is None
-        else f"the kubelet started at {format_time(start.at)} and lost it at {format_time(lost.at)}"
-    )
     effect = "the kubelet stops offering it after 5 minutes"
     if not listed or missing_for >= ENDPOINT_GRACE:
         effect = f"the kubelet no longer offers it{_node_status(state.resource, view.snapshot)}"
     yield Finding(
         detector=NAME,
         subject=state.resource,
-        message=f"{state.resource} is not registered: {since}{_socket(state)}; {effect}",
-        since=start.at if lost is None else lost.at,
+        message=f"{state.resource} is not registered: {what}{_socket(state)}; {effect}",
+        since=since,
         resource=state.resource,
     )
 

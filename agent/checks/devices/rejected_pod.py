@@ -63,9 +63,12 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
 
     Without the device plugins the pods are the same, and the causes are unverified.
     """
-    view = DeviceView.of(snapshot) if isinstance(snapshot.device_plugins, Known) else None
-    by_socket = {socket: resource for resource, socket in view.sockets.items()} if view else {}
-    healthy = {state.resource for state in resource_states(snapshot) if state.registered} if view else set()
+    view: DeviceView | None = None
+    by_socket, healthy = dict[str, str](), set[str]()
+    if isinstance(snapshot.device_plugins, Known):
+        view = DeviceView.of(snapshot)
+        by_socket = {socket: resource for resource, socket in view.sockets.items()}
+        healthy = {state.resource for state in resource_states(snapshot) if state.registered}
     for pod in snapshot.pods.known():
         if pod.phase == "Failed" and pod.rejection and (not pod.deleting or _overdue(pod, snapshot)):
             # If the message names a socket and no resource, the rejection's resource is a guess from the spec.

@@ -106,7 +106,7 @@ class _Case:
 
     def _race(self, registration: DeviceTransition | None, *, certain: bool) -> Explanation:
         """Explain a rejection between the kubelet's start and the registration."""
-        if why := self._doubt(registration, certain=certain):
+        if why := self._doubt(None if certain else registration):
             return _unverified(why)
         start = self.run.start
         started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, registration)}"
@@ -117,14 +117,14 @@ class _Case:
             return RejectionCause.NODE_REBOOT, f"the node booted, its kubelet {started}; {rejected}"
         return RejectionCause.KUBELET_RESTART, f"the kubelet {started}; {rejected}"
 
-    def _doubt(self, registration: DeviceTransition | None, *, certain: bool) -> str:
-        """Say why it may not have been before the registration; empty: it was."""
+    def _doubt(self, registration: DeviceTransition | None) -> str:
+        """Say why it may not have been before the registration; empty: it was. None: that was later, or never."""
         since_start = self.window.earliest - self.run.start.at
         before = registration is None or self.window.latest <= registration.at
         if before and not self.no_device_known and since_start >= SURELY_DROPPED_AFTER:
             # If it had not been registered, the kubelet would have dropped it, and its message would say so.
             return _NOT_SEEN
-        if certain or registration is None:
+        if registration is None:
             return ""
         if self.no_device_known and (registration.exact or since_start <= ENDPOINT_GRACE):
             return ""
@@ -132,9 +132,8 @@ class _Case:
 
     def _admitted_again(self) -> Explanation | None:
         """Return why a newer kubelet rejects a pod that had run."""
-        had_run = self.pod.started is not None or any(
-            allocation.pod_uid == self.pod.uid for allocation in self.view.plugins.allocations
-        )
+        given_devices = {allocation.pod_uid for allocation in self.view.plugins.allocations}
+        had_run = self.pod.started is not None or self.pod.uid in given_devices
         if not had_run or not self.rejection.message.startswith(_SINCE_1_26):
             return None
         if self.pod.controller.startswith("Job/"):
@@ -200,6 +199,10 @@ def explain(view: DeviceView, pod: Pod, rejection: Rejection, resource: str) -> 
         return _unverified("no record names the device")
     if (by_message := _by_message(rejection, at)) is not None:
         return by_message
+    return _by_time(view, pod, rejection, resource, at)
+
+
+def _by_time(view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime) -> Explanation:
     window = _rejection_window(rejection, at, view.snapshot.api_skew)
     # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.
     run = next((run for run in reversed(view.runs) if run.start.at < window.latest), None)

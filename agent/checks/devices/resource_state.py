@@ -85,12 +85,14 @@ def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
 def requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: not known."""
     asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
-    node = known_or(snapshot.node, None)
-    listed = node.devices if node is not None else ()
-    offered = any(device.resource == resource and device.capacity for device in listed)
-    if offered or any(resource in pod.wants for pod in asking):
+    if _has_capacity(resource, snapshot) or any(resource in pod.wants for pod in asking):
         return True
     return None if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable) else False
+
+
+def _has_capacity(resource: str, snapshot: Snapshot) -> bool:
+    node = known_or(snapshot.node, None)
+    return node is not None and any(device.resource == resource and device.capacity for device in node.devices)
 
 
 def kubelet_up_for(view: DeviceView) -> timedelta | None:

@@ -36,11 +36,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
-            missing = (
-                resource
-                for resource in sorted(of_plugins.intersection(pod.wants))
-                if (pod.uid, resource) not in allocated
-            )
+            wanted = sorted(of_plugins.intersection(pod.wants))
+            missing = (resource for resource in wanted if (pod.uid, resource) not in allocated)
             yield from _too_early(pod, pod.started, missing, view)
 
 

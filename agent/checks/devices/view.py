@@ -30,9 +30,8 @@ class KubeletRun:
         return tuple(transition for transition in self.history if transition.resource == resource)
 
     def first_registration(self, resource: str) -> DeviceTransition | None:
-        return next(
-            (transition for transition in self.of(resource) if transition.what is TransitionKind.REGISTERED), None
-        )
+        registrations = (change for change in self.of(resource) if change.what is TransitionKind.REGISTERED)
+        return next(registrations, None)
 
     def socket_bound(
         self, resource: str, sockets: Mapping[str, str], since: datetime, until: datetime

@@ -75,14 +75,8 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     registered = last is not None and last.at >= started
     if not registered and snapshot.taken_at - started < REGISTERS_WITHIN:
         return
-    if last is not None and last.removal.planned:
-        severity, message = (
-            Severity.INFO,
-            f"{_REMOVED[last.removal]} before it was deleted ({evidence}); {_KEEP_REMOVED}",
-        )
-    else:
-        remedy = _RESTART if registered else f"{_NOT_REGISTERED} {format_time(started)}: check its log"
-        severity, message = _deleted(snapshot, last, evidence, remedy)
+    remedy = _RESTART if registered else f"{_NOT_REGISTERED} {format_time(started)}: check its log"
+    severity, message = _deleted(snapshot, last, evidence, remedy)
     yield Finding(
         detector=NAME,
         subject=f"Node {name}",
@@ -106,7 +100,9 @@ _NOT_REGISTERED: Final = "the kubelet has not registered it since its start at"
 
 
 def _deleted(snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str) -> tuple[Severity, str]:
-    """Return how severe it is that a Node was deleted, not as part of a planned removal, and what to do."""
+    """Return how severe it is that a Node was deleted, and what to do; `remedy`: if that was not planned."""
+    if last is not None and last.removal.planned:
+        return Severity.INFO, f"{_REMOVED[last.removal]} before it was deleted ({evidence}); {_KEEP_REMOVED}"
     cordoned = last is not None and last.removal is Removal.CORDONED
     how = "deleted while it was cordoned, no drain was seen in the day before, and" if cordoned else "deleted, but"
     start = f"{how} its kubelet is running: {evidence}; "

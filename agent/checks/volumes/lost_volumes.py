@@ -119,7 +119,7 @@ def _attachments(snapshot: Snapshot) -> Mapping[str, Attachment]:
 
 
 def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
-    pods = [pod for pod in snapshot.pods.known() if pod.live]
+    pods = snapshot.pods.known()
     if not lost or request(snapshot) is None:
         return
     failed_pods, times = snapshot.attachments.known().failed_pods, _waiting_times(snapshot, pods)
@@ -128,13 +128,13 @@ def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     for volume in lost:
         attachment = attachments.get(volume, Attachment(volume))
         exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
-        waiting = {pod: times[pod] for pod in times if _may_need(pod, attachment, None if exact else resolved)}
+        waiting = {pod: times[pod] for pod in times if _may_need(pod, attachment, resolved, exact=exact)}
         yield from _if_late(attachment, waiting, failed_pods, exact=exact)
 
 
-def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str] | None) -> bool:
-    """`resolved`: the claims of which the volume is known; None: it is known which pods need this volume."""
-    return _needs(pod, attachment) if resolved is None else bool(_claims(pod).difference(resolved))
+def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, exact: bool) -> bool:
+    """`resolved`: the claims of which the volume is known. `exact`: it is known which pods need this volume."""
+    return _needs(pod, attachment) if exact else bool(_claims(pod).difference(resolved))
 
 
 def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:
@@ -177,7 +177,8 @@ def _claims(pod: Pod) -> set[str]:
 
 
 def _needs(pod: Pod, attachment: Attachment) -> bool:
-    return attachment.claim in _claims(pod) or any(same(volume, attachment.volume) for volume in pod.volumes)
+    named = (same(volume, attachment.volume) for volume in pod.volumes)
+    return pod.live and (attachment.claim in _claims(pod) or any(named))
 
 
 def _by_name(pods: Iterable[Pod]) -> tuple[Pod, ...]:
