@@ -58,8 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
     view = view_of(arguments)
     reports: list[Report] = []
     for name, report in _reports(arguments):
-        if len(arguments.recording or ()) > 1 and arguments.output in {"table", "wide"}:
-            write(("\n" if reports else "") + f"==> {escape(name)} <==\n")
+        if name and arguments.output in {"table", "wide"}:
+            write("\n" * bool(reports) + f"==> {escape(name)} <==\n")
         _print(report, view, arguments)
         reports.append(report)
     if not all(report.complete for report in reports):
@@ -68,14 +68,14 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _reports(arguments: argparse.Namespace) -> Iterator[tuple[str, Report]]:
-    """Return the report of this node, or those of the recordings with the names of their files."""
+    """Return the report of this node, or those of the recordings, with their files' names if there are several."""
     if arguments.recording is None:
         config = config_of(arguments)
         yield "", assess(record_node(config), config)
         return
     recordings = [_load(name, arguments) for name in arguments.recording]
     for name, recording in zip(arguments.recording, recordings, strict=True):
-        yield name, assess(recording, None)
+        yield name if len(recordings) > 1 else "", assess(recording, None)
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:

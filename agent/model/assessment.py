@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import TypeVar
 
 from agent.model.index import SnapshotIndex
@@ -216,9 +217,9 @@ class Assessment:
         self.snapshot.containers.known()
         running = frozenset(self.index.running_sandboxes.values()).difference(self._without_address())
         reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
-        for entry in (entry for network in self.networks for entry in self.of(network) if entry.ifname in PRIMARY):
-            if entry.container_id in self.index.running_sandboxes:
-                reserved[self.index.running_sandboxes[entry.container_id], ":" in entry.name].add(entry.name)
+        for entry in chain.from_iterable(map(self.of, self.networks)):
+            if entry.ifname in PRIMARY:
+                reserved[self.index.running_sandboxes.get(entry.container_id, ""), ":" in entry.name].add(entry.name)
         return tuple(
             (pod, ip)
             for pod in pods

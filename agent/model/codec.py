@@ -6,8 +6,8 @@ error that names its place.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -63,26 +63,27 @@ def plain(value: Any) -> Any:
         case IPv4Address() | IPv6Address():
             return str(value)
         case tuple():
-            return [plain(item) for item in value]
+            return [*map(plain, value)]
         case _ if is_dataclass(value):
-            return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.compare}
+            return {field.name: plain(getattr(value, field.name)) for field in _recorded(value)}
         case _:
             return value
 
 
-def build(kind: type[D], tree: Any, path: str) -> D:
-    """Build a dataclass of the model from its plain form; raises Damaged with the path that is wrong.
+def _recorded(value: Any) -> Iterator[Field[Any]]:
+    """Yield the fields of a dataclass, or of its class, that are recorded: those that are compared."""
+    return (field for field in fields(value) if field.compare)
 
-    Fields that are not compared are not recorded.
-    """
+
+def build(kind: type[D], tree: Any, path: str) -> D:
+    """Build a dataclass of the model from its plain form; raises Damaged with the path that is wrong."""
     if not isinstance(tree, Mapping):
         raise Damaged(f"{path}: expected an object, found {_short(tree)}")
-    hints = get_type_hints(kind)
-    given: dict[str, Any] = {}
-    for field in fields(cast("Any", kind)):
-        if field.compare and field.name in tree:
+    hints, given = get_type_hints(kind), dict[str, Any]()
+    for field in _recorded(kind):
+        if field.name in tree:
             given[field.name] = _value(hints[field.name], tree[field.name], f"{path}.{field.name}")
-        elif field.compare and field.default is MISSING:  # with a default: a recording of a version that lacked it
+        elif field.default is MISSING:  # with a default: a recording of a version that lacked it
             raise Damaged(f"{path}.{field.name}: missing")
     blocked = "name" if given.get("blocks") is True else "ip"  # of an unrecognized entry that takes an address
     if blocked in given:

@@ -74,7 +74,7 @@ class _Resources:
     def _registered(self) -> Iterator[DeviceTransition]:
         written = self.view.written_since_start
         # Several registrations can be in the same version of the file, which has a single time.
-        by_file = []
+        by_file, by_stream = [], []
         for resource, devices in self.view.healthy.items():
             before = self.view.last.get(resource)
             if not devices or (before is not None and before.what is TransitionKind.REGISTERED):
@@ -82,10 +82,11 @@ class _Resources:
             if written and self._written_after(before):
                 by_file.append(resource)
             elif self._shown_by_stream(resource, before):
-                yield self._change(TransitionKind.REGISTERED, resource)
+                by_stream.append(self._change(TransitionKind.REGISTERED, resource))
         for resource in by_file:
             at, exact = self._registration_time(resource, alone=len(by_file) == 1)
             yield self._change(TransitionKind.REGISTERED, resource, at, exact)
+        yield from by_stream
 
     def _shown_by_stream(self, resource: str, before: DeviceTransition | None) -> bool:
         """Whether the plugin's stream shows a registration that the file need not have."""

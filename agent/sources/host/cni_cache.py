@@ -119,13 +119,17 @@ def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: st
         ifname=str(tree.get("ifName", ifname)),
         pod=None if is_bare else _pod(tree.get("cniArgs")),
         ranges=_ranges_of_ipam(ipam) or _ranges_of_result(tree.get("result")),
-        data_dir=str(ipam.get("dataDir") or "") if ipam.get("type") == "host-local" else "",
+        data_dir=_text(ipam, "dataDir") if ipam.get("type") == "host-local" else "",
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
         port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),
         uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
-        plugin=str(main.get("type") or ""),
+        plugin=_text(main, "type"),
     )
+
+
+def _text(tree: Mapping[str, Any], key: str) -> str:
+    return str(tree.get(key) or "")
 
 
 def _plugins(config: Any) -> list[dict[str, Any]]:
@@ -148,10 +152,8 @@ def _pod(arguments: Any) -> str:
 
 def _ranges_of_ipam(ipam: Mapping[str, Any]) -> RangeSets:
     try:
-        return tuple(
-            tuple(subnet_range(written.subnet, written.first, written.last, written.gateway) for written in ranges)
-            for ranges in ranges_of(ipam)
-        )
+        sets = ([subnet_range(r.subnet, r.first, r.last, r.gateway) for r in ranges] for ranges in ranges_of(ipam))
+        return tuple(map(tuple, sets))
     except (TypeError, ValueError, KeyError, AttributeError):
         return ()
 

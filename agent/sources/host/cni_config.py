@@ -196,8 +196,7 @@ def with_subnet(networks: Iterable[RuntimeNetwork], run_dir: Path) -> tuple[Runt
         content, _ = read_file(run_dir / "flannel/subnet.env")
     except (OSError, SourceError):
         content = b""
-    subnets = _FLANNEL_SUBNET.findall(content.decode(errors="replace"))
-    ranges = tuple((WrittenRange(subnet),) for subnet in subnets)
+    ranges = tuple((WrittenRange(subnet),) for subnet in _FLANNEL_SUBNET.findall(content.decode(errors="replace")))
     return tuple(
         replace(network, ranges=network.ranges or ranges) if _FLANNEL in network.plugins else network
         for network in networks

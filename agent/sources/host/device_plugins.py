@@ -66,10 +66,8 @@ class DeviceManager:
         except SourceError:
             found = UnixSockets(frozenset(), frozenset())
         same_namespace = bool(paths[KUBELET] & found.listening)
-        return tuple(
-            PluginSocket(escape(name), at, bool(paths[name] & found.connected) if same_namespace else None)
-            for name, at in sorted(made.items())
-        )
+        connected = {name: bool(paths[name] & found.connected) if same_namespace else None for name in made}
+        return tuple(PluginSocket(escape(name), at, connected[name]) for name, at in sorted(made.items()))
 
     def _paths(self, name: str) -> frozenset[bytes]:
         return frozenset(os.fsencode(directory / name) for directory in (self._directory, CANONICAL))

@@ -38,14 +38,12 @@ def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ..
         content, _ = read_file(table, follow=True, largest=LARGEST_TABLE)
     except OSError as error:
         raise SourceError(cannot_read(table, error)) from error
-    lines = content.decode(errors="replace").split("\n")
-    return tuple(
-        # A mount outlives the file below it, which then is marked so.
-        MountEntry(
-            matched["root"], _unescaped(matched["point"]).removesuffix(_DELETED), matched["kind"], matched["device"]
-        )
-        for matched in filter(None, map(_LINE.fullmatch, lines))
-    )
+    return tuple(map(_entry, filter(None, map(_LINE.fullmatch, content.decode(errors="replace").split("\n")))))
+
+
+def _entry(line: re.Match[str]) -> MountEntry:
+    # A mount outlives the file below it, which then is marked so.
+    return MountEntry(line["root"], _unescaped(line["point"]).removesuffix(_DELETED), line["kind"], line["device"])
 
 
 def _unescaped(text: str) -> str:

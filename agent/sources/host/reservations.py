@@ -12,6 +12,7 @@ import re
 import socket
 import stat
 import sys
+from itertools import filterfalse
 from pathlib import Path
 from typing import Final
 
@@ -53,15 +54,12 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        reading = Unavailable("reservations", _why_unavailable(directory, error), error.errno == errno.ENOENT)
-        # Whatever else is there, host-local makes this directory for the first pod.
-        absent = reading.missing and any(map(is_directory, (networks_dir, networks_dir.parent)))
-        return NetworkStore(network, reading, absent=absent)
+        return _unopened(networks_dir, network, error)
     try:
         names = names_in(handle, directory)
         if len(names) > most - others:
             return NetworkStore(network, _too_many(directory, most, others))
-        entries = [read_one(network, name, handle) for name in names if not _OWN.fullmatch(name)]
+        entries = [read_one(network, name, handle) for name in filterfalse(_OWN.fullmatch, names)]
     except (OSError, SourceError) as error:
         why = cannot_read(directory, error) if isinstance(error, OSError) else str(error)
         return NetworkStore(network, Unavailable("reservations", why))
@@ -76,6 +74,13 @@ def _too_many(directory: Path, most: int, others: int) -> Unavailable:
     together = f", together with the {others:,} of other networks" if others else ""
     what_to_do = "raise --max-reservations, and the memory limit of its container"
     return Unavailable("reservations", f"{directory} has more than {most:,} files{together}: {what_to_do}")
+
+
+def _unopened(networks_dir: Path, network: str, error: OSError) -> NetworkStore:
+    reading = Unavailable("reservations", _why_unavailable(networks_dir / network, error), error.errno == errno.ENOENT)
+    # Whatever else is there, host-local makes this directory for the first pod.
+    absent = reading.missing and any(map(is_directory, (networks_dir, networks_dir.parent)))
+    return NetworkStore(network, reading, absent=absent)
 
 
 def _why_unavailable(directory: Path, error: OSError) -> str:

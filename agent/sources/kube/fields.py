@@ -64,11 +64,8 @@ def resource_version(metadata: Mapping[str, Any]) -> int:
 
 def is_device(resource: str) -> bool:
     """Whether it is an extended resource (`IsExtendedResourceName`): device plugins offer no other."""
-    return (
-        "kubernetes.io/" not in resource
-        and not resource.startswith("requests.")
-        and re.fullmatch(RESOURCE, resource) is not None
-    )
+    is_native = "kubernetes.io/" in resource or resource.startswith("requests.")
+    return not is_native and re.fullmatch(RESOURCE, resource) is not None
 
 
 def objects(written: Any) -> list[Mapping[str, Any]]:

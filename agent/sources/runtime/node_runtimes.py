@@ -105,10 +105,8 @@ class NodeRuntimes:
 
         One that was asked for the last list has to be asked again: the others cannot deny what is in it.
         """
-        asked = {
-            runtime.expected.endpoint: self._ask(runtime, lambda runtime: runtime.has(container_id))
-            for runtime in self._runtimes()
-        }
+        runtimes = {runtime.expected.endpoint: runtime for runtime in self._runtimes()}
+        asked = {endpoint: self._ask(one, lambda one: one.has(container_id)) for endpoint, one in runtimes.items()}
         if any(asked.values()):
             return True
         answers = {endpoint for endpoint, answer in asked.items() if answer is not None}
@@ -127,11 +125,7 @@ class NodeRuntimes:
         self._late, self._found = None, ()
         runtimes = self._found = self._runtimes()
         certain = len(runtimes) == 1 or bool(self._named())
-        try:
-            status = (self._ask(runtimes[0], lambda runtime: runtime.networks()) if certain else None) or CniStatus()
-        except Late as late:
-            self._late, self._found = late, ()
-            raise
+        status = self._status(runtimes[0]) if certain else CniStatus()
         directory = config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
             others = chain.from_iterable(self._of_class(other) for other in status.others)
@@ -139,6 +133,13 @@ class NodeRuntimes:
         if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
             return self._docker_networks(directory, certain=certain)
         return default_networks(read_directory(directory))
+
+    def _status(self, runtime: Runtime) -> CniStatus:
+        try:
+            return self._ask(runtime, lambda asked: asked.networks()) or CniStatus()
+        except Late as late:
+            self._late, self._found = late, ()
+            raise
 
     def _of_class(self, directory: Path) -> Sequence[RuntimeNetwork]:
         """Return the networks of a runtime class with a directory of its own: without a file, it can start no pod."""
