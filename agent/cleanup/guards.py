@@ -31,6 +31,7 @@ from agent.model.snapshot import (
     ReservationKey,
     Snapshot,
     known_or,
+    require_available,
 )
 from agent.model.text import count_of
 from agent.sources.networks import cleanable
@@ -274,12 +275,10 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
     Pod status can prove that an address is in use, never that it is leaked. It is optional (`--api=off`).
     """
-    index, pods = context.assessment.index, context.snapshot.pods
-    if not isinstance(pods, NotRequested):
-        pods.known()
+    index, sandbox = context.assessment.index, request.container_id
+    require_available(context.snapshot.pods)
     for reservation in request.reservations:
         classified, claimed = context.classified[reservation], reservation.ip in index.claims
-        sandbox = reservation.container_id
         held = reservation.ip in index.holders or sandbox in index.checkpoints or sandbox in index.mounted_namespaces
         if classified.state in OWNED and (held or not claimed):
             return Refusal(OWNED[classified.state], classified.why)
@@ -392,6 +391,7 @@ def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal |
     for network in request.networks:
         if (share := context.shares[network]) > context.limits.max_share:
             why = f"{share:.0%} of network {network} looks leaked, and --max-share is {context.limits.max_share:.0%}"
+            why += ": first check on the node that the runtime has none of these containers"
             return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")
     return None
 

@@ -22,7 +22,7 @@ _LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) 
 
 ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
 _IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
-_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
+_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run # or deploy/clean-one-node.yaml")
 
 
 class Step(NamedTuple):
