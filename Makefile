@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-WORKERS := $(shell n=$$(($$(nproc) * 2)); echo $$((n < 8 ? n : 8))) # many tests wait
+# Many tests wait.
+WORKERS := $(shell n=$$(($$(nproc) * 2)); echo $$((n < 8 ? n : 8)))
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
 # Of Debian. Tests that need one say so if it is missing, and fail where CI=true.
 TOOLS := binutils containerd containernetworking-plugins iproute2 iptables openssl prometheus prometheus-alertmanager python3-venv runc

@@ -22,7 +22,8 @@ _LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) 
 
 ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
 _IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
-_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run # or deploy/clean-one-node.yaml")
+_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
+_BY_JOB: Final = " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
 
 
 class Step(NamedTuple):
@@ -86,7 +87,7 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
         yield Step("Restore what is unavailable (below): nothing is released before.")
     if any(tracked.finding.port_mappings for tracked in report.findings):
         yield Step("Delete the rules of the host ports that are named above, or the next pod gets their traffic.")
-    where = " with a Job, from your machine (this pod only reads)" if "clean-job" in release[-1] else ""
+    where = _BY_JOB if "clean-job" in release[-1] else ""
     urgency = "" if is_full else _urgency(networks)
     yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
     if is_full:
@@ -101,8 +102,7 @@ def _urgency(networks: Sequence[NetworkSummary]) -> str:
     if len(free) < len(networks) or not free:
         return "The number of free addresses is unknown. "
     is_scarce = any((network.free or 0) * _SCARCE < (network.usable or 0) for network in networks)
-    calm = "" if is_scarce else "Not urgent: "
-    return f"{calm}{count_of(min(free), 'address is', 'addresses are')} free. "
+    return f"{'' if is_scarce else 'Not urgent: '}{count_of(min(free), 'address is', 'addresses are')} free. "
 
 
 def _about_pods(report: Report, node: str) -> Iterator[Step]:

@@ -87,7 +87,7 @@ def test_only_the_commands_that_work_here_are_printed() -> None:
     recording = dumps(Recording(GRACE, GRACE * 0, (node(LOST), node(LOST))))
     commands: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "nodeleak clean --apply --cleanup-network=auto"),
-        (pod, "kubectl nodeleak clean-job worker-1 --apply --run # or deploy/clean-one-node.yaml"),
+        (pod, "kubectl nodeleak clean-job worker-1 --apply --run"),
         (pod | {"NODELEAK_CLEANUP_NETWORK": "auto"}, "nodeleak clean --apply"),
     )
     for environment, command in commands:
