@@ -28,7 +28,7 @@ test: packages ## run all tests (the real-node tests need Debian 12 and root, an
 	[ -z "$$failed" ] || { echo "make test: FAILED:$$failed"; exit 1; }
 
 # The linters share the cores with the tests; their output follows the tests' output, so that lines do not mix.
-check: $(READY) ## lint, types, import contracts, unit and property tests: 3 minutes on 2 cores
+check: $(READY) ## lint, types, import contracts, unit and property tests: 4 minutes on 2 cores
 	@log=$$(mktemp); \
 	nice $(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
 	trap 'kill $$lint 2>/dev/null; rm -f "$$log"' EXIT; \
