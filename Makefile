@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Without bytecode, every process of a test compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Many tests wait.
 WORKERS := $(shell n=$$(($$(nproc) * 2)); echo $$((n < 8 ? n : 8)))
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
