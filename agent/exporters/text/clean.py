@@ -1,5 +1,6 @@
 """Cleanup results, restorations and the journal as text, for people."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from shlex import quote
@@ -7,7 +8,7 @@ from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.advice import Step
+from agent.exporters.advice import BY_JOB, Step
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
 from agent.exporters.text.addresses import AddressRow, TableView, address_table, grouped, name_lines, sorted_rows
@@ -27,6 +28,8 @@ _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
 _OF_A_POD: Final = {BlockedBy.NO_CLEANUP_NETWORK, BlockedBy.NETWORK_UNWRITABLE}
 """What the manifests of a pod, and nobody in it, can change."""
+_REMEDY: Final = re.compile(": (name the networks|to release, create a Job) .*")
+"""What to do about these, where the command to run says it."""
 _SCREENFUL: Final = 15
 """How many addresses have a row each. Of more, those that are alike share one."""
 _NAMED: Final = 3
@@ -81,11 +84,13 @@ def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
     blockers = document["blockers"]
     if blockers:
         yield f"No release is possible {_scope(blockers)}:"
+    by_job = "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}
     halted = "cleanup halted: see below"
     whys = (halted if blocker["by"] == BlockedBy.HALTED else blocker["why"] for blocker in blockers)
-    yield from fill_each(whys, view.columns)
-    if "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}:
-        yield from ("To release, run:", f"  {view.release[-1].replace('{node}', quote(document['node']))}")
+    yield from fill_each((_REMEDY.sub("", why) if by_job else why for why in whys), view.columns)
+    if by_job:
+        yield from fill(f"To release{BY_JOB}:", view.columns, rest="  ")
+        yield f"  {view.release[-1].replace('{node}', quote(document['node']))}"
     use_apply = "" if _everywhere(blockers) else "; use --apply to release"
     yield f"DRY RUN: nothing is changed{use_apply}."
 
