@@ -85,8 +85,7 @@ def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
     if blockers:
         yield f"No release is possible {_scope(blockers)}:"
     by_job = "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}
-    halted = "cleanup halted: see below"
-    whys = (halted if blocker["by"] == BlockedBy.HALTED else blocker["why"] for blocker in blockers)
+    whys = ("cleanup halted: see below" if each["by"] == BlockedBy.HALTED else each["why"] for each in blockers)
     yield from fill_each((_REMEDY.sub("", why) if by_job else why for why in whys), view.columns)
     if by_job:
         yield from fill(f"To release{BY_JOB}:", view.columns, rest="  ")
