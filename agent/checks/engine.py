@@ -185,11 +185,7 @@ def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
 
 
 def replay(
-    snapshots: Iterable[Snapshot],
-    *,
-    grace: timedelta,
-    confirm_after: timedelta,
-    pods: Mapping[str, str] | None = None,
+    snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: timedelta, pods: Mapping[str, str] | None = None
 ) -> Report:
     """Assess snapshots one after the other, and keep of the last what was confirmed: the report of a command."""
     state: ConfirmationState | None = None

@@ -128,4 +128,4 @@ def _to_mend(report: Report, released: Sequence[Reservation]) -> Iterator[str]:
     ports = host_ports.forwarded(report.assessment, released)
     for unknown in (False, True):
         if found := {leak.ip: known for leak, known in ports.items() if known != () and (known is None) == unknown}:
-            yield f"{host_ports.describe_rules(found)}; they would lead to the next pod"
+            yield host_ports.describe_rules(found)

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "release at most N addresses, oldest first (default: all)"
     parser.add_argument("--max", type=value(positive), metavar="N", help=text)
     add_address_table(parser, CLEAN_ORDERS)
-    text = "list every reason with its addresses ('nodeleak explain REASON')"
+    text = "list each address, and every reason with its addresses ('nodeleak explain REASON')"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 

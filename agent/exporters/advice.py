@@ -23,7 +23,7 @@ _LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) 
 ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
 _IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
 _AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
-_BY_JOB: Final = " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
+BY_JOB: Final = " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
 
 
 class Step(NamedTuple):
@@ -87,7 +87,7 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
         yield Step("Restore what is unavailable (below): nothing is released before.")
     if any(tracked.finding.port_mappings for tracked in report.findings):
         yield Step("Delete the rules of the host ports that are named above, or the next pod gets their traffic.")
-    where = _BY_JOB if "clean-job" in release[-1] else ""
+    where = BY_JOB if "clean-job" in release[-1] else ""
     urgency = "" if is_full else _urgency(networks)
     yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
     if is_full:

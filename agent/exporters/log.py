@@ -15,16 +15,7 @@ from agent.model.finding import Finding, Key, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.runtime import AUTO
-from agent.model.snapshot import (
-    InsufficientData,
-    NotRequested,
-    Reading,
-    Reservation,
-    ReservationKey,
-    Snapshot,
-    Unavailable,
-    known_or,
-)
+from agent.model.snapshot import NotRequested, Reading, Reservation, ReservationKey, Snapshot, Unavailable, known_or
 from agent.model.token_bucket import TokenBucket
 from agent.model.watches import Evidence
 
@@ -139,16 +130,14 @@ class LogExporter:
 
     def _log_transitions(self, snapshot: Snapshot) -> None:
         self._started = self._started or snapshot.taken_at
-        try:
-            history = snapshot.device_plugins.known().history
-        except InsufficientData:
+        if (plugins := known_or(snapshot.device_plugins, None)) is None:
             return
-        for transition in history:
+        for transition in plugins.history:
             # At first by time; later not, because the clock may be set back.
             is_new = transition.at > self._started if self._history is None else transition not in self._history
             if is_new:
                 self._log_transition(transition)
-        self._history = frozenset(history)
+        self._history = frozenset(plugins.history)
 
     def _log_transition(self, transition: DeviceTransition) -> None:
         subject = {"resource": transition.resource, "socket": transition.socket}

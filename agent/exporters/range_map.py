@@ -180,10 +180,7 @@ def lay_out(of: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, avai
         return Cell(address(low), address(high), counts, entries[0] if entries and low == high else None)
 
     rows = tuple(
-        Row(
-            address(start),
-            tuple(cell(low, min(low + block - 1, end)) for low in range(start, start + width, block)),
-        )
+        Row(address(start), tuple(cell(low, min(low + block - 1, end)) for low in range(start, start + width, block)))
         for start in range(first - first % width, end + 1, width)
     )
     return RangeMap(of, block, columns, rows, cell(end + 1, last))

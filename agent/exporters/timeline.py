@@ -17,7 +17,7 @@ from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import InsufficientData, Pod, Snapshot, Unavailable, known_or
+from agent.model.snapshot import Pod, Snapshot, Unavailable, known_or
 from agent.model.text import rfc3339, truncate
 
 if TYPE_CHECKING:
@@ -125,11 +125,8 @@ def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
 
 
 def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
-    try:
-        transitions = snapshot.device_plugins.known().history
-    except InsufficientData:
-        return
-    for transition in transitions:
+    plugins = known_or(snapshot.device_plugins, None)
+    for transition in plugins.history if plugins else ():
         kind, subject, text = _describe_transition(transition)
         yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
 

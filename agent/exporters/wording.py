@@ -21,9 +21,7 @@ WORDING: Final = {
         says_what_to_do=True,
     ),
     "exhausted_range": Wording(
-        "Ranges.md#nodeleakrangetoosmall",
-        "range with too few free addresses",
-        "ranges with too few free addresses",
+        "Ranges.md#nodeleakrangetoosmall", "range with too few free addresses", "ranges with too few free addresses"
     ),
     "shared_ip": Wording(
         "AddressesInUse.md#nodeleaksharedaddress",

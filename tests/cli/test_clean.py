@@ -576,6 +576,11 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(inc
     dry = incident.clean(prefix=prefix)
     dry.shows(BLOCKED, f"  cannot change {store}: read-only mount: to release, create a Job (kubectl ")
     assert "--apply" not in dry.out
+    pod: dict[str, Any] = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODELEAK_CLEANUP_NETWORK": ""}
+    where = "To release with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads):\n  kubectl "
+    network = "  --cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set\n"
+    mount = f"  cannot change {store}: read-only mount\n"
+    incident.clean(prefix=prefix, **pod).shows(BLOCKED, f"here:\n{network}{mount}{where}nodeleak clean-job ")
     assert [one["by"] for one in incident.document(code=BLOCKED, prefix=prefix)["blockers"]] == ["network_unwritable"]
     incident.clean("--apply", prefix=prefix).shows(
         FAILED, "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/"

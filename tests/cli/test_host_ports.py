@@ -5,13 +5,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from agent.checks.addresses.host_ports import describe_rules
 from tests.cli.test_cni_config import CONTAINERD, CRI_O, on
 from tests.cli.test_networks import BRIDGE, NOW, OF_A_POD, Stand, cache_result, standing
 
 LEAKED: Final = "9" * 64
 IP: Final = "10.244.1.200"
-SHOWN: Final = f"`iptables-save -t nat | grep -wF {IP}` or `nft list ruleset | grep -wF {IP}` on the node shows them"
-NEXT: Final = "they would lead to the next pod"
+COMMAND: Final = f"`(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -wE '{IP}'`"
+SHOWN: Final = f"such rules would lead to the next pod; to see them, run on the node: {COMMAND}"
 
 
 def leak(stand: Stand, *cached_ports: dict[str, Any], cached: bool = True) -> None:
@@ -37,12 +38,18 @@ def test_only_host_ports_in_the_cached_result_are_named(tmp_path: Path) -> None:
         leak(stand)
         assert warnings(stand) == []
         leak(stand, {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"})
-        rules = f"iptables or nftables rules may still forward host port 8080/tcp to {IP}: {SHOWN}"
-        assert warnings(stand) == [f"{rules}; {NEXT}"]
+        rules = f"iptables or nftables rules may still forward host port 8080/tcp to {IP}; {SHOWN}"
+        assert warnings(stand) == [rules]
 
 
 def test_host_ports_that_no_cached_result_has_are_not_known(tmp_path: Path) -> None:
     for name, runtime, cached in (("a", CRI_O, True), ("b", CONTAINERD, False)):
         with standing(tmp_path / name, on(runtime)) as stand:
             leak(stand, cached=cached)
-            assert warnings(stand) == [f"rules that forward host ports to 1 address are not known: {SHOWN}; {NEXT}"]
+            assert warnings(stand) == [f"rules that forward host ports to 1 address are not known; {SHOWN}"]
+
+
+def test_one_command_shows_the_rules_of_all_addresses() -> None:
+    text = describe_rules(dict.fromkeys(("10.42.0.2", "10.42.0.33", "10.42.1.4", "fd00::9")))
+    assert "4 addresses are not known; such" in text
+    assert "| grep -wE '10.42.0.(2|33)|10.42.1.4|fd00::9'`" in text

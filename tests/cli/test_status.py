@@ -113,6 +113,7 @@ def test_a_daemon_that_hangs_is_stalled_and_unhealthy(node: SmallNode) -> None:
         tree, port = document(listen, code=UNAVAILABLE), int(listen.rpartition(":")[2])
         until(lambda: served(port, "/healthz") == (503, "no sync for too long\n"), "the heart has stopped")
         assert served(port, "/metrics")[0] == 200
+        assert "\n\nReleases: off here (read-only). 'nodeleak clean' says how " in nodeleak("status", listen).out
     assert (tree["state"], tree["findings"][0]["detector"]) == ("stalled", "leaked_reservation")
     assert tree["report"]["age_seconds"] > 0.5
 

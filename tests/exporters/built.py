@@ -162,10 +162,10 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
     "dry run": cleaning(outcome(Verdict.WOULD_RELEASE), applied=False),
     "refused by two guards, one of which has no setting": cleaning(refused(c.CANDIDATE, c.UNMANAGED)),
     "refused, and both can be overridden": cleaning(refused(c.CANDIDATE, c.BUDGET)),
-    "one reason for many": cleaning(*(refused(c.BUDGET, of=(lost,)) for lost in c.many(5)), applied=False),
+    "one reason for many": cleaning(*(refused(c.BUDGET, of=(lost,)) for lost in c.many(16)), applied=False),
     "reasons that count": cleaning(*(refused(no, of=(lost,)) for no, lost in zip(_COUNTING, c.many(9), strict=True))),
     "busy and failed": cleaning(
-        *(outcome(Verdict.BUSY, lost, why="another cleaner is at work") for lost in c.many(4)),
+        *(outcome(Verdict.BUSY, lost, why="another cleaner is at work") for lost in c.many(40)[::2]),
         outcome(Verdict.FAILED, why="unlink: \x1b[2J", entry=c.ENTRY, waited=0.2),
     ),
     "an empty file": cleaning(refused(c.CANDIDATE, of=(b.empty_file("10.244.1.9"),))),

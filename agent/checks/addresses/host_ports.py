@@ -3,7 +3,7 @@
 A CNI plugin forwards what libcni's cached result has. kubenet and CRI-O forward by themselves, as the pod's spec says.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from agent.checks import runtime as runtimes
@@ -44,8 +44,7 @@ def forwarded(assessment: Assessment, reservations: Collection[Reservation]) -> 
     processes = known_or(snapshot.processes, None)
     found: dict[Reservation, Ports | None] = {}
     for reservation in reservations:
-        sandbox = reservation.container_id
-        recorded = cached.get((sandbox, reservation.network), specs.get(sandbox))
+        recorded = cached.get((reservation.container_id, reservation.network), specs.get(reservation.container_id))
         found[reservation] = () if _without_rules(reservation, processes) else recorded
     return found
 
@@ -71,12 +70,20 @@ def describe(ports: str) -> str:
 
 
 def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
-    """Say which rules a release leaves, and what shows them. `ports`: of each address; None: not known."""
-    ip = next(iter(ports)) if len(ports) == 1 else "ADDRESS"
-    iptables = "ip6tables" if ":" in ip else "iptables"
-    show = f"`{iptables}-save -t nat | grep -wF {ip}` or `nft list ruleset | grep -wF {ip}` on the node shows them"
+    """Say which rules a release leaves, and one command that shows them. `ports`: of each address; None: not known."""
+    command = f"`(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -wE '{_pattern(ports)}'`"
+    show = f"such rules would lead to the next pod; to see them, run on the node: {command}"
     known = [f"{port} to {ip}" for ip, forwarded in ports.items() for port in forwarded or ()]
     if not known:
-        return f"rules that forward host ports to {count_of(len(ports), 'address', 'addresses')} are not known: {show}"
+        return f"rules that forward host ports to {count_of(len(ports), 'address', 'addresses')} are not known; {show}"
     more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-    return f"{describe(', '.join(known[:_NAMED]) + more).removeprefix('; ')}: {show}"
+    return f"{describe(', '.join(known[:_NAMED]) + more).removeprefix('; ')}; {show}"
+
+
+def _pattern(ips: Iterable[str]) -> str:
+    """Return what matches the addresses, for `grep -wE`: short enough for a whole range."""
+    ends: dict[str, list[str]] = {}
+    for ip in ips:
+        cut = max(ip.rfind("."), ip.rfind(":")) + 1
+        ends.setdefault(ip[:cut], []).append(ip[cut:])
+    return "|".join(f"{start}({'|'.join(end)})" if len(end) > 1 else f"{start}{end[0]}" for start, end in ends.items())

@@ -42,10 +42,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _finding(
-    reservation: Reservation,
-    classified: ClassifiedReservation,
-    evidence: LeakEvidence,
-    ports: tuple[PortMapping, ...],
+    reservation: Reservation, classified: ClassifiedReservation, evidence: LeakEvidence, ports: tuple[PortMapping, ...]
 ) -> Finding:
     cause, at, since = likely_cause(reservation, evidence)
     because = describe_cause(cause, format_time(at), evidence.runtime)

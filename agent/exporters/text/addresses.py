@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from agent.exporters.advice import ON_NODE
 from agent.exporters.text.table import table
+from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
 
 AddressRow: TypeAlias = dict[str, Any]
@@ -38,6 +40,22 @@ def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
             return sorted(rows, key=lambda row: (row["age_seconds"] is None, -(row["age_seconds"] or 0)))
         case _:
             return sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
+
+
+def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
+    """Make one row, with the age of the oldest, of consecutive addresses that have the same cause and verdict."""
+
+    def run(index: int, row: AddressRow) -> tuple[object, ...]:
+        return numbered(row["ip"])[1] - index, row["network"], row["cause"], row["verdict"]
+
+    return [_as_one([row for _, row in group]) for _, group in groupby(enumerate(rows), lambda item: run(*item))]
+
+
+def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
+    first, last, count = rows[0], rows[-1], len(rows)
+    same = {key: value if all(row[key] == value for row in rows) else "…" for key, value in first.items()}
+    ip = first["ip"] if count == 1 else f"{first['ip']} to {last['ip']}, {count} addresses"
+    return {**same, "ip": ip, "age_seconds": max(row["age_seconds"] for row in rows)}
 
 
 def address_table(keys: Sequence[str], rows: Iterable[AddressRow], columns: int | None) -> Iterator[str]:

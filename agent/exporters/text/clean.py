@@ -1,5 +1,6 @@
 """Cleanup results, restorations and the journal as text, for people."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from shlex import quote
@@ -7,21 +8,11 @@ from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.advice import Step
+from agent.exporters.advice import BY_JOB, Step
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
-from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
-from agent.exporters.text.table import (
-    commands,
-    fill,
-    fill_each,
-    lines_as_text,
-    numbered,
-    refer,
-    section,
-    table,
-    what_to_do,
-)
+from agent.exporters.text.addresses import AddressRow, TableView, address_table, grouped, name_lines, sorted_rows
+from agent.exporters.text.table import fill, fill_each, lines_as_text, numbered, refer, section, table, what_to_do
 from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
 from agent.model.text import count_of, format_number, rfc3339
 
@@ -37,12 +28,16 @@ _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
 _OF_A_POD: Final = {BlockedBy.NO_CLEANUP_NETWORK, BlockedBy.NETWORK_UNWRITABLE}
 """What the manifests of a pod, and nobody in it, can change."""
+_REMEDY: Final = re.compile(": (name the networks|to release, create a Job) .*")
+"""What to do about these, where the command to run says it."""
+_SCREENFUL: Final = 15
+"""How many addresses have a row each. Of more, those that are alike share one."""
 _NAMED: Final = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
 def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False) -> str:
-    """Write a cleanup. `verbose`: every reason with all its addresses."""
+    """Write a cleanup. `verbose`: every address, and every reason with all its addresses."""
     return lines_as_text(_lines(clean_document(cleaning), view, verbose=verbose))
 
 
@@ -59,7 +54,7 @@ def _lines(document: dict[str, Any], view: TableView, *, verbose: bool) -> Itera
         halted = fill(f"Cleanup halted: {document['halted']}", view.columns, rest="  ")
         yield from ("", *halted, *numbered(map(Step, WHEN_HALTED.split("; ")), view.columns))
     if document["addresses"]:
-        yield from section(address_table(_COLUMNS, _rows(document, view), view.columns))
+        yield from section(_table(document, view, whole=verbose or view.wide))
     reasons = _reasons(document, verbose=verbose)
     yield from section(fill_each(reasons, view.columns), "Why:")
     passed_over = (f"{row['ip']}: nothing to release: {row['why']}" for row in document["passed_over"])
@@ -72,16 +67,29 @@ def _lines(document: dict[str, Any], view: TableView, *, verbose: bool) -> Itera
     yield from _totals(document)
 
 
+def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
+    rows = _rows(document, view)
+    if whole or len(rows) <= _SCREENFUL:
+        yield from address_table(_COLUMNS, rows, view.columns)
+        return
+    shown = grouped(rows)
+    yield from address_table(_COLUMNS, shown[:_SCREENFUL], view.columns)
+    more = f"… and {len(shown) - _SCREENFUL} more rows. " if len(shown) > _SCREENFUL else ""
+    how = "'nodeleak journal' lists each release" if document["applied"] else "-v lists each address"
+    yield f"{more}AGE is that of the oldest; {how}."
+
+
 def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
     """Say first whether what follows can be done here, and otherwise where."""
     blockers = document["blockers"]
     if blockers:
         yield f"No release is possible {_scope(blockers)}:"
-    halted = "cleanup halted: see below"
-    whys = (halted if blocker["by"] == BlockedBy.HALTED else blocker["why"] for blocker in blockers)
-    yield from fill_each(whys, view.columns)
-    if "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}:
-        yield from commands([view.release[-1].replace("{node}", quote(document["node"]))], "To release, run:")
+    by_job = "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}
+    whys = ("cleanup halted: see below" if each["by"] == BlockedBy.HALTED else each["why"] for each in blockers)
+    yield from fill_each((_REMEDY.sub("", why) if by_job else why for why in whys), view.columns)
+    if by_job:
+        yield from fill(f"To release{BY_JOB}:", view.columns, rest="  ")
+        yield f"  {view.release[-1].replace('{node}', quote(document['node']))}"
     use_apply = "" if _everywhere(blockers) else "; use --apply to release"
     yield f"DRY RUN: nothing is changed{use_apply}."
 

@@ -64,6 +64,9 @@ def _duration(seconds: float) -> str:
 
 
 def _cleanup(cleanup: dict[str, Any]) -> Iterator[str]:
+    if (cleanup["mode"], cleanup["networks"], cleanup["release_possible"], cleanup["halted"]) == ("off", [], False, ""):
+        yield "Releases: off here (read-only). 'nodeleak clean' says how to release leaked addresses."
+        return
     networks = ", ".join(cleanup["networks"]) or "none"
     yield f"Cleanup by the daemon: {cleanup['mode']}. Networks that may be cleaned: {networks}."
     yield _POSSIBLE[cleanup["release_possible"]]

@@ -19,11 +19,7 @@ from agent.model.report import Report
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
 """The paths beside the page."""
 _JSON, _HTML, _PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
-_ALWAYS: Final = (
-    ("Server", "nodeleak"),
-    ("Cache-Control", "no-store"),
-    ("X-Content-Type-Options", "nosniff"),
-)
+_ALWAYS: Final = (("Server", "nodeleak"), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 _NO_SYNC: Final = "no sync yet"
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
