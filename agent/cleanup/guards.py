@@ -454,20 +454,19 @@ GUARDS: Final[tuple[Guard, ...]] = (
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
 
 
-def _within_budget(decisions: Iterable[Decision], allowances: Sequence[Allowance]) -> Iterator[Decision]:
+def _within_budget(decisions: Collection[Decision], allowances: Sequence[Allowance]) -> Iterator[Decision]:
     """Let as many addresses pass as the allowances permit, in their order."""
-    passed = queued = 0
+    passed, ready = 0, sum(len(request.reservations) for request, refusals in decisions if not refusals)
     for request, refusals in decisions:
         wanted = 0 if refusals else len(request.reservations)
-        queued += wanted
         over = wanted and any(passed + wanted > allowance.left for allowance in allowances)
         passed += 0 if over else wanted
-        yield request, (_over_budget(queued, allowances),) if over else refusals
+        yield request, (_over_budget(ready, allowances),) if over else refusals
 
 
-def _over_budget(queued: int, allowances: Sequence[Allowance]) -> Refusal:
-    """Name the allowances that are too small, and the values that would admit all `queued` addresses so far."""
-    short = [allowance for allowance in allowances if queued > allowance.left]
+def _over_budget(ready: int, allowances: Sequence[Allowance]) -> Refusal:
+    """Name the allowances that are too small, and the values that would admit all addresses that are `ready`."""
+    short = [allowance for allowance in allowances if ready > allowance.left]
     allowed = (f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left, _ in short)
-    lift = " ".join(f"{setting}={queued + spent}" for setting, _, spent in short)
-    return Refusal(Reason.OVER_BUDGET, f"{', '.join(allowed)}; this is number {queued} in line", lift)
+    lift = " ".join(f"{setting}={ready + spent}" for setting, _, spent in short)
+    return Refusal(Reason.OVER_BUDGET, f"{', '.join(allowed)}, and {ready} are ready", lift)

@@ -41,11 +41,11 @@ PHASES: Final = {
 LEAK_CAUSES: Final = {
     "kubelet_restart": "The kubelet restarted after the address was reserved. A kubelet that restarts can forget a "
     "sandbox before it has released its address.",
-    "runtime_restart": "The container runtime restarted after the address was reserved. With containerd and CRI-O: it "
-    "started within 5 minutes of that, and libcni's cache has no result of the sandbox, so it had stopped while it set "
-    "up the pod's network; or the cache proves nothing about the sandbox.\nDo: drain a node before you restart its "
-    "runtime, or k3s. If nobody restarted it, find out why it stopped: `journalctl -u containerd`, or `-u k3s`. "
-    "Containerd older than 1.7.31, 2.0.8, 2.1.7 or 2.2.2 may never release such an address: upgrade it.",
+    "runtime_restart": "The container runtime restarted after the address was reserved. With containerd and CRI-O, "
+    "most likely while it set up the pod's network: it started within 5 minutes of that, and libcni's cache does not "
+    "show that the setup was finished.\nDo: drain a node before you restart its runtime (or k3s). If nobody restarted "
+    "it, find out why it stopped: `journalctl -u containerd`, or `-u k3s`. Containerd older than 1.7.31, 2.0.8, 2.1.7 "
+    "or 2.2.2 may never release such an address: upgrade it.",
     "runtime_state_lost": "The container runtime started without its records of earlier sandboxes, and several of them "
     "still have a result in libcni's cache. The runtime's data was deleted, or the node changed to another runtime.\n"
     "Do: drain a node before its runtime's data is deleted, so that its pods are torn down.",

@@ -92,7 +92,7 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
     yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
     if is_full:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
-    yield Step("Find out what restarted or removed containers at the time shown, or addresses will leak again.")
+    yield Step("Find out why it happened at the time shown, or addresses will leak again.")
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 

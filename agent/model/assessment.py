@@ -161,7 +161,7 @@ class Assessment:
                 return tuple(tuple(map(self._range, ranges)) for ranges in configured.ranges)
         node = known_or(snapshot.node, None)
         if network == KUBENET and node is not None and node.pod_cidrs:
-            return self.pod_ranges()
+            return self.pod_ranges
         return self._cached_ranges(network)
 
     def _cached_ranges(self, network: str) -> RangeSets:
@@ -172,10 +172,11 @@ class Assessment:
                 f"the range of network {network} is neither in the node's pod CIDR nor in libcni's cache"
             )
         newest = max(told, key=lambda result: result.mtime_ns)
-        return self.pod_ranges() if newest.uses_pod_cidr else newest.ranges
+        return self.pod_ranges if newest.uses_pod_cidr else newest.ranges
 
+    @cached_property
     def pod_ranges(self) -> RangeSets:
-        """Return each pod CIDR of the node as a set with a single range. Raises InsufficientData."""
+        """Each pod CIDR of the node as a set with a single range. Raises InsufficientData."""
         node = self.snapshot.node.known()
         if node is None or not node.pod_cidrs:
             raise InsufficientData("node: it has no pod CIDR")
@@ -187,7 +188,7 @@ class Assessment:
     def _range(self, written: WrittenRange) -> Range:
         if written.subnet.startswith("usePodCidr"):
             version = 6 if written.subnet.endswith("IPv6") else 4
-            for (pod_range,) in self.pod_ranges():
+            for (pod_range,) in self.pod_ranges:
                 if pod_range.first.version == version:
                     return pod_range
             raise InsufficientData(f"node: it has no IPv{version} pod CIDR")

@@ -6,10 +6,11 @@ error that names its place.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -18,6 +19,7 @@ from agent.model.snapshot import Known, NotRequested, Reading, Unavailable
 
 D = TypeVar("D")
 
+_type_hints: Final[Callable[[Any], dict[str, Any]]] = cache(get_type_hints)
 _GREATEST: Final = 2**64
 """Of integers. The kernel has none that is greater, and a float cannot hold each of those."""
 MAX_LEVELS: Final = 20
@@ -79,7 +81,7 @@ def build(kind: type[D], tree: Any, path: str) -> D:
     """Build a dataclass of the model from its plain form; raises Damaged with the path that is wrong."""
     if not isinstance(tree, Mapping):
         raise Damaged(f"{path}: expected an object, found {_short(tree)}")
-    hints, given = get_type_hints(kind), dict[str, Any]()
+    hints, given = _type_hints(kind), dict[str, Any]()
     for field in _recorded(kind):
         if field.name in tree:
             given[field.name] = _value(hints[field.name], tree[field.name], f"{path}.{field.name}")

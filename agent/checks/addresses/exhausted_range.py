@@ -89,4 +89,4 @@ def _demand(assessment: Assessment, network: str) -> _Demand | None:
 
 def _serves_pods(assessment: Assessment, network: str, node: Node) -> bool:
     """Only the network that gives this node's pods their addresses fills up with pods; a secondary network need not."""
-    return bool(node.pod_cidrs) and serves(assessment.ranges(network), assessment.pod_ranges())
+    return bool(node.pod_cidrs) and serves(assessment.ranges(network), assessment.pod_ranges)

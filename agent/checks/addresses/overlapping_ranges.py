@@ -6,8 +6,8 @@ same range, the new network knows nothing of the addresses of the pods that run.
 
 Means: both networks are in use, and their ranges overlap, or a running container has an address of the one in the
 range of the other. Severity info: at least one network is no pod's `eth0`.
-Do: give each network a range of its own. If the network was renamed, cordon the node, delete the pods that have their
-addresses from the earlier network, and uncordon when this finding is gone. Two isolated segments may have one range.
+Do: if one network has replaced the other, cordon the node, delete the pods that have their addresses from the earlier
+one, and uncordon when this finding is gone. Otherwise give each a range of its own, unless they are isolated.
 """
 
 from collections.abc import Iterator

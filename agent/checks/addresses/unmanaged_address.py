@@ -7,9 +7,9 @@ kernel still answers for the address. In the runtime's list alone, such addresse
 Means: no container has the reservation's ID, and a process has the address configured, or the network namespace that
 libcni's cache names for the sandbox is still mounted. Severity info: as many containers of other networks have reserved
 the same address as namespaces have it, so that the reservation is most likely leaked.
-Do: do not release the address now, or the next pod shares it. Look at the process on the node, and end it if it is a
-leftover and another pod does its work. Delete a namespace that has no process: `ip netns delete NAME`, or `umount PATH`
-and `rm PATH`. Then the address is leaked, and can be released. Severity info: nothing, the process is a healthy pod's.
+Do: do not release the address now, or the next pod shares it. Look at the process on the node, and end it only if you
+know that another pod does its work. Delete a network namespace that has no process: `ip netns delete NAME`, or `umount
+PATH` and `rm PATH`. Then the address can be released. Severity info: nothing, the process is a healthy pod's.
 """
 
 from collections.abc import Iterator

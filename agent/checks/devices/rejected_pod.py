@@ -1,14 +1,14 @@
 """The kubelet rejected a pod because it had no device for it, and the pod stays Failed: nothing admits it again.
 
-A kubelet admits pods before the device plugins have registered with it again. It rejects pods in between with
-`UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. The scheduler does not see it and may send more.
+After a restart, a kubelet admits pods before the device plugins have registered again. It rejects pods in between with
+`UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. The scheduler does not know that and may send more.
 
 Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of the rejection and of
-the plugin's registration; `unverified` if they do not prove it. Five pods of a controller in ten minutes are a storm.
+the plugin's registration; `unverified` if they do not prove it. Five pods of one controller share a finding.
 Do: if nothing replaces the pod, save its manifest, and delete it when the devices are healthy again (`kubectl delete
 pod`); never with --force, which can leak the address of a pod that had run. If its controller replaces it, delete the
 leftover at your convenience. To prevent it, give the plugin the priority class system-node-critical, taint nodes until
-their devices are registered, and run kubelet 1.28 (1.27.6) or later.
+their devices are registered, and run kubelet 1.27.6, 1.28 or later.
 """
 
 from collections import Counter, defaultdict
