@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from agent.checks.devices import rejected_pod
-from agent.checks.devices.resource_state import resource_states
+from agent.checks.devices.state import resource_states
 from agent.exporters.metric_help import HELP, PREFIX
 from agent.model.devices import ResourceState
 from agent.model.rejections import RejectedPod

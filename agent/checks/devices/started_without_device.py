@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.view import DeviceView, KubeletRun, last_by_resource
+from agent.checks.devices.state import DeviceView, KubeletRun, last_by_resource
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
