@@ -18,15 +18,15 @@ DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
     "agent/sources: lines": (5_810, 4_300),
-    "agent/exporters: lines": (3_155, 2_400),
-    "agent/checks: lines": (3_492, 2_100),
+    "agent/exporters: lines": (3_144, 2_400),
+    "agent/checks: lines": (3_482, 2_100),
     "agent/model: lines": (2_649, 1_500),
     "agent/cleanup: lines": (1_878, 1_000),
     "agent/fleet: lines": (1_531, 1_250),
     "agent/cli: lines": (1_389, 950),
     "agent/kube_events: lines": (594, 400),
     "agent/app, state and others: lines": (1_447, 1_050),
-    "agent: lines": (21_945, 15_000),
+    "agent: lines": (21_924, 15_000),
     "agent: modules": (186, 150),
     "the destroying path: lines": (1_710, 1_000),
     "the longest function": (40, 40),

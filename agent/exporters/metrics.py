@@ -12,6 +12,7 @@ import platform
 import re
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
@@ -267,7 +268,9 @@ def _oldest(report: Report) -> Metric:
 
 def _devices(report: Report) -> Iterator[Metric]:
     """Yield the gauges of device plugins, their resources, and the pods rejected for a device."""
-    states = _resource_states(report.assessment.snapshot)
+    states: tuple[ResourceState, ...] = ()
+    with suppress(InsufficientData):
+        states = resource_states(report.assessment.snapshot)
     confirmed = (tracked.finding for tracked in report.findings if tracked.confirmed)
     rejected_pods = tuple(
         pod for finding in confirmed if finding.detector == rejected_pod.NAME for pod in finding.rejected_pods
@@ -296,13 +299,6 @@ def _resource_gauges(grouped: Mapping[str, Sequence[ResourceState]]) -> Iterator
 def _add_known(family: GaugeMetricFamily, label: str, value: float | None) -> None:
     if value is not None:
         family.add_metric([label], value)
-
-
-def _resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
-    try:
-        return resource_states(snapshot)
-    except InsufficientData:
-        return ()
 
 
 def _resource_labels(resources: Iterable[str]) -> Mapping[str, str]:
