@@ -18,7 +18,7 @@ from agent.cleanup.signals import held_signals
 from agent.cleanup.summary import find_blockers
 from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
-from agent.model.release import Blocker, Cleaning, CleanupStatus, Limits
+from agent.model.release import Blocker, Cleaning, Limits
 from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Unavailable
@@ -117,7 +117,7 @@ def clean_once(
     )
 
 
-def cleanup_status(config: Config, report: Report) -> CleanupStatus:
+def cleanup_status(config: Config, report: Report) -> dict[str, object]:
     """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
     journal = JournalStore(config.state_dir)
     context = _context(config, report, journal)
@@ -125,12 +125,12 @@ def cleanup_status(config: Config, report: Report) -> CleanupStatus:
     if missing := dict.fromkeys(source.source for source in context.snapshot.unavailable_about_addresses()):
         obstacles.append(f"unavailable sources: {', '.join(missing)}")
     unknown = [why] if (why := _unknown_networks(config, context)) else []
-    return CleanupStatus(
-        mode=config.cleanup,
-        networks=tuple(sorted(context.networks)) if config.cleanup_network else (),
-        release_possible=None if unknown and not obstacles else not obstacles,
-        why_not=tuple(obstacles or unknown),
-    )
+    return {
+        "mode": config.cleanup,
+        "networks": sorted(context.networks) if config.cleanup_network else [],
+        "release_possible": None if unknown and not obstacles else not obstacles,
+        "why_not": obstacles or unknown,
+    }
 
 
 def _context(config: Config, report: Report, journal: JournalStore) -> GuardContext:

@@ -34,8 +34,7 @@ from agent.exporters.json.scan import scan_document
 from agent.exporters.text.addresses import TableView
 from agent.exporters.text.map import map_table
 from agent.exporters.text.scan import scan_names, scan_table
-from agent.model.codec import Damaged
-from agent.model.documents import Recording, loads
+from agent.model.documents import Damaged, Recording, loads
 from agent.model.report import Report
 from agent.model.text import escape
 from agent.sources.os_error import describe_os_error

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from agent.checks.devices.resource_state import resource_states
+from agent.checks.devices.state import resource_states
 from agent.model.devices import ResourceState
 from agent.model.snapshot import Snapshot
 from agent.model.text import format_number, rfc3339

@@ -1,34 +1,38 @@
 """Prometheus metrics: gauges from the last report, and counters.
 
 Gauges are computed from the last report when the metrics are rendered; a value that is not known is absent, never 0.
-Labels come from closed lists, from the configured networks, and from a bounded number of device resources; never from a
-pod, an address or an id.
+Labels come from closed lists, from the configured networks, and from device resources (32 names at most, and `other`);
+never from a pod, an address or an id.
 
 A large fleet pays for every series on every node. So there are zeros only where an alert compares them or where a rate
 starts from them, and how times are distributed is left to the comparison of nodes.
 """
 
 import platform
+import re
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, Summary, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent.checks.devices import rejected_pod
+from agent.checks.devices.state import resource_states
 from agent.checks.registry import DETECTORS
-from agent.exporters import metrics_devices
 from agent.exporters.metric_help import HELP, PREFIX
-from agent.exporters.metrics_devices import gauge, single
+from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, Severity
+from agent.model.rejections import RejectedPod
 from agent.model.release import MISSED, Outcome, Reason, Verdict
 from agent.model.report import Report
 from agent.model.runtime import AUTO
-from agent.model.snapshot import NotRequested, Snapshot, Unavailable
+from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, Unavailable, known_or
 
 if TYPE_CHECKING:
     from agent.sources.kube.list_watch import Reflector
@@ -41,6 +45,15 @@ CLEAN: Final = "clean"
 _PROCESS: Final = frozenset(
     {"process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds", "process_open_fds"}
 )
+
+_MOST_RESOURCES: Final = 32
+_OTHER: Final = "other"
+"""Resources beyond the first 32 by name, and invalid names. No resource has this name: theirs have a `/`."""
+_UNKNOWN_RESOURCE: Final = "unknown"
+"""The resource of a rejected pod where neither the rejection nor the spec names one."""
+
+_RESOURCE_NAME = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
+"""A resource name that the API server accepts: a DNS subdomain, a slash, and a label value."""
 
 
 class MetricsExporter(Collector):
@@ -133,22 +146,22 @@ class MetricsExporter(Collector):
         yield from _watch_counters(self._watches)
         yield from (family for family in self._process.collect() if family.name in _PROCESS)
         if self._journal_bytes is not None:
-            yield single("journal_bytes", self._journal_bytes)
+            yield _single("journal_bytes", self._journal_bytes)
         if (report := self._last) is not None:
             yield from _networks(report)
             yield from (_findings(report), _oldest(report))
-            yield from metrics_devices.families(report)
+            yield from _devices(report)
             yield from self._sources(report.assessment.snapshot)
             if report.cleaning is not None:
-                yield single("cleanup_halted", bool(report.cleaning.halted))
+                yield _single("cleanup_halted", bool(report.cleaning.halted))
 
     def _sources(self, snapshot: Snapshot) -> Iterator[Metric]:
-        up, read_at = gauge("source_up", "source"), gauge("source_last_read_timestamp_seconds", "source")
+        up, read_at = _gauge("source_up", "source"), _gauge("source_last_read_timestamp_seconds", "source")
         for source, is_up in _sources_up(snapshot).items():
             up.add_metric([source], is_up)
             if not is_up and source in self._read_at:
                 read_at.add_metric([source], self._read_at[source])
-        yield from (up, read_at, single("last_sync_timestamp_seconds", snapshot.taken_at.timestamp()))
+        yield from (up, read_at, _single("last_sync_timestamp_seconds", snapshot.taken_at.timestamp()))
 
 
 def _counter(registry: CollectorRegistry | None, name: str, *labels: str) -> Counter:
@@ -159,8 +172,17 @@ def _histogram(registry: CollectorRegistry | None, name: str, buckets: Sequence[
     return Histogram(f"{PREFIX}{name}", HELP[name], buckets=buckets, registry=registry)
 
 
+def _gauge(name: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}{name}", HELP[name], labels=labels)
+
+
+def _single(name: str, value: float) -> GaugeMetricFamily:
+    """Return a gauge without labels."""
+    return GaugeMetricFamily(f"{PREFIX}{name}", HELP[name], value=value)
+
+
 def _info(name: str, **labels: str) -> Metric:
-    family = gauge(name, *labels)
+    family = _gauge(name, *labels)
     family.add_metric(list(labels.values()), 1)
     return family
 
@@ -195,8 +217,8 @@ def _in_use(report: Report) -> Iterator[str]:
 
 
 def _networks(report: Report) -> Iterator[Metric]:
-    reservations = gauge("reservations", "network", "state")
-    usable, free = gauge("range_addresses", "network"), gauge("range_free_addresses", "network")
+    reservations = _gauge("reservations", "network", "state")
+    usable, free = _gauge("range_addresses", "network"), _gauge("range_free_addresses", "network")
     for network in report.networks:
         for state, count in (network.states or {}).items():
             reservations.add_metric([network.name, state.value], count)
@@ -209,7 +231,7 @@ def _networks(report: Report) -> Iterator[Metric]:
 
 def _findings(report: Report) -> Metric:
     """Of what alerts compare, zeros too; of a detector that was not evaluated, nothing: unknown is not 0."""
-    family = gauge("findings", "detector", "severity", "phase")
+    family = _gauge("findings", "detector", "severity", "phase")
     not_evaluated = {gap.detector for gap in report.gaps}
     found = Counts[tuple[str, Severity, bool]]()
     for tracked in report.findings:
@@ -226,7 +248,7 @@ def _findings(report: Report) -> Metric:
 
 
 def _oldest(report: Report) -> Metric:
-    family = gauge("oldest_finding_timestamp_seconds", "detector")
+    family = _gauge("oldest_finding_timestamp_seconds", "detector")
     oldest: dict[str, datetime] = {}
     for tracked in report.findings:
         if tracked.confirmed:
@@ -235,3 +257,68 @@ def _oldest(report: Report) -> Metric:
     for detector, since in sorted(oldest.items()):
         family.add_metric([detector], since.timestamp())
     return family
+
+
+def _devices(report: Report) -> Iterator[Metric]:
+    """Yield the gauges of device plugins, their resources, and the pods rejected for a device."""
+    states: tuple[ResourceState, ...] = ()
+    with suppress(InsufficientData):
+        states = resource_states(report.assessment.snapshot)
+    confirmed = (tracked.finding for tracked in report.findings if tracked.confirmed)
+    rejected_pods = tuple(
+        pod for finding in confirmed if finding.detector == rejected_pod.NAME for pod in finding.rejected_pods
+    )
+    labels = _resource_labels([*(state.resource for state in states), *(pod.resource for pod in rejected_pods)])
+    grouped: dict[str, list[ResourceState]] = {}
+    for state in states:
+        grouped.setdefault(labels[state.resource], []).append(state)
+    yield from _resource_gauges(grouped)
+    yield _rejected_pods(rejected_pods, labels)
+    yield from _kubelet_start(report.assessment.snapshot)
+
+
+def _resource_gauges(grouped: Mapping[str, Sequence[ResourceState]]) -> Iterator[Metric]:
+    registered = _gauge("device_plugin_registered", "resource")
+    present = _gauge("device_plugin_socket_present", "resource")
+    delay = _gauge("device_plugin_registration_delay_seconds", "resource")
+    for label, group in grouped.items():
+        delays = [state.delay.total_seconds() for state in group if state.delay is not None]
+        _add_known(registered, label, _all(state.registered for state in group))
+        _add_known(present, label, _all(state.socket_present for state in group))
+        _add_known(delay, label, max(delays, default=None))
+    yield from (registered, present, delay)
+
+
+def _add_known(family: GaugeMetricFamily, label: str, value: float | None) -> None:
+    if value is not None:
+        family.add_metric([label], value)
+
+
+def _resource_labels(resources: Iterable[str]) -> Mapping[str, str]:
+    known = sorted(set(resources))
+    kept = frozenset([name for name in known if _RESOURCE_NAME.fullmatch(name)][:_MOST_RESOURCES])
+    return {name: name if name in kept else _OTHER if name else _UNKNOWN_RESOURCE for name in known}
+
+
+def _all(answers: Iterable[bool | None]) -> bool | None:
+    """Return False where any is False, else None where any is unknown."""
+    known = set(answers)
+    return False if False in known else None if None in known else True
+
+
+def _rejected_pods(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Metric:
+    family = _gauge("rejected_pods", "resource", "cause", "pod_outcome")
+    counted = Counts((labels[pod.resource], pod.cause.value, pod.pod_outcome.value) for pod in pods)
+    for label, count in sorted(counted.items()):
+        family.add_metric(label, count)
+    return family
+
+
+def _kubelet_start(snapshot: Snapshot) -> Iterator[Metric]:
+    """By the process table, or else by when the kubelet bound its plugin socket, a moment later."""
+    processes, plugins = known_or(snapshot.processes, None), known_or(snapshot.device_plugins, None)
+    first = processes.kubelet if processes else None
+    if first is None and plugins:
+        first = plugins.kubelet_socket
+    if first is not None:
+        yield _single("kubelet_start_timestamp_seconds", first.timestamp())

@@ -190,19 +190,15 @@ def _why(rejection: Rejection) -> str:
         case RejectionKind.NO_HEALTHY:
             return f"the kubelet had no healthy device of {resource}"
         case RejectionKind.INSUFFICIENT:
-            return f"too few devices of {resource}{_amounts(rejection)}"
+            known = rejection.requested is not None and rejection.available is not None
+            amounts = f" (requested {rejection.requested}, available {rejection.available})" if known else ""
+            return f"too few devices of {resource}{amounts}"
         case RejectionKind.PLUGIN_GONE:
             return f"the plugin of {resource} was gone"
         case RejectionKind.NO_CAPACITY:
             return f"the node had no {resource}"
         case RejectionKind.OTHER:
             return truncate(rejection.message)
-
-
-def _amounts(rejection: Rejection) -> str:
-    if rejection.requested is None or rejection.available is None:
-        return ""
-    return f" (requested {rejection.requested}, available {rejection.available})"
 
 
 def _leaks(report: Report) -> Iterator[_Event]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from agent.model.codec import MAX_LEVELS, is_deeper
+from agent.model.documents import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"

@@ -13,10 +13,8 @@ from enum import StrEnum
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
-    IPv4Network,
     IPv6Address,
     IPv6Interface,
-    IPv6Network,
     collapse_addresses,
     ip_address,
     ip_interface,
@@ -119,16 +117,11 @@ def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
 
 
 def _rewrite_fields(value: Any, rename: _Rename) -> Any:
-    if isinstance(value, Range):
-        rename(str(_around(value)))  # its addresses stay together
+    if isinstance(value, Range):  # the smallest network around it is renamed first: its addresses stay together
+        different = (int(value.first) ^ int(value.last)).bit_length()
+        rename(str(ip_interface(f"{value.first}/{value.first.max_prefixlen - different}").network))
     kind, names = type(value).__name__, [field.name for field in fields(value)]
     return replace(value, **{name: _rewrite(getattr(value, name), rename, f"{kind}.{name}", name) for name in names})
-
-
-def _around(range_: Range) -> IPv4Network | IPv6Network:
-    """Return the smallest network that contains a range."""
-    different = (int(range_.first) ^ int(range_.last)).bit_length()
-    return ip_interface(f"{range_.first}/{range_.first.max_prefixlen - different}").network
 
 
 def _new_names(names: Iterable[str]) -> Mapping[str, str]:

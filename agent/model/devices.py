@@ -42,18 +42,18 @@ class Allocation:
 
 
 class TransitionKind(StrEnum):
-    """What can happen to the kubelet's device manager, or to a plugin."""
+    """What can happen to the kubelet's device manager, or to a plugin, in the order in which they act."""
 
     KUBELET_STARTED = "kubelet_started"
     """The kubelet bound `kubelet.sock`: its device manager started, and knows no plugin."""
     SOCKET_APPEARED = "socket_appeared"
-    SOCKET_GONE = "socket_gone"
     REGISTERED = "registered"
     """The kubelet knows healthy devices of the resource."""
     LOST = "lost"
     """The kubelet knew healthy devices of the resource, and knows none now."""
     DROPPED = "dropped"
     """The kubelet has dropped the resource, `ENDPOINT_GRACE` after its plugin was gone; the node's capacity is 0."""
+    SOCKET_GONE = "socket_gone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,16 +304,3 @@ class Cleaning:
 def _with_pod(outcome: Outcome, pods: Mapping[str, str]) -> Outcome:
     request = outcome.request
     return replace(outcome, request=replace(request, pod=request.pod or pods.get(request.container_id, "")))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanupStatus:
-    """Whether anything could be released from here now, by the daemon or by a command beside it."""
-
-    mode: str
-    """`--cleanup`: `off`, `dry-run` or `auto`."""
-    networks: tuple[str, ...]
-    """The networks that --cleanup-network allows; empty: it is not set, or `auto` finds none."""
-    release_possible: bool | None
-    """None: not known."""
-    why_not: tuple[str, ...] = ()

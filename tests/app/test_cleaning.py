@@ -8,7 +8,6 @@ import pytest
 
 from agent.app.cleaning import cleanup_status
 from agent.config import load
-from agent.model.release import CleanupStatus
 from agent.model.snapshot import Snapshot
 from tests.builders import node, reservation, scanned, without
 from tests.exporters.cleanings import cleaning
@@ -22,7 +21,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def status_of(home: Path, snapshot: Snapshot = LEAKING, halted: str = "", **given: Any) -> CleanupStatus:
+def status_of(home: Path, snapshot: Snapshot = LEAKING, halted: str = "", **given: Any) -> dict[str, Any]:
     paths = {"cni_networks_dir": str(home / "networks"), "state_dir": str(home / "state")}
     report = replace(scanned(snapshot), cleaning=cleaning(halted=halted) if halted else None)
     return cleanup_status(load("run", {"api": "off", "cleanup_network": "auto", **paths, **given}, {}), report)
@@ -30,7 +29,7 @@ def status_of(home: Path, snapshot: Snapshot = LEAKING, halted: str = "", **give
 
 def test_the_settings_say_the_mode_and_the_networks_of_which_one_is_enough(home: Path) -> None:
     for mode in ("off", "dry-run", "auto"):
-        assert status_of(home, cleanup=mode).mode == mode
+        assert status_of(home, cleanup=mode)["mode"] == mode
     unknown, setting = node(networks=()), "--cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set: "
     cases: list[tuple[str, Snapshot, tuple[str, ...], bool | None, str | None]] = [
         ("auto", LEAKING, ("kubenet",), True, None),
@@ -43,30 +42,30 @@ def test_the_settings_say_the_mode_and_the_networks_of_which_one_is_enough(home:
     for given, snapshot, networks, possible, why_not in cases:
         more = {"network": given} if why_not is None else {}
         status = status_of(home, snapshot, cleanup_network=given, **more)
-        assert (set(status.networks), status.release_possible) == (set(networks), possible)
-        assert len(status.why_not) == (0 if why_not is None else 1)
-        assert "".join(status.why_not).startswith(why_not or "")
+        assert (set(status["networks"]), status["release_possible"]) == (set(networks), possible)
+        assert len(status["why_not"]) == (0 if why_not is None else 1)
+        assert "".join(status["why_not"]).startswith(why_not or "")
 
 
 def test_obstacles_are_listed_and_a_halt_comes_first_but_one_network_that_can_be_changed_is_enough(home: Path) -> None:
     given: dict[str, Any] = {"cleanup_network": "cbr0,kubenet", "network": "cbr0,kubenet"}
     (home / "networks/cbr0").write_text("")
-    assert status_of(home, **given).release_possible is True
+    assert status_of(home, **given)["release_possible"] is True
     (home / "networks/kubenet").rmdir()
     status = status_of(home, **given)
-    assert (status.release_possible, len(status.why_not)) == (False, 1)
+    assert (status["release_possible"], len(status["why_not"])) == (False, 1)
     (home / "networks/kubenet").write_text("")
-    (why,) = status_of(home).why_not
+    (why,) = status_of(home)["why_not"]
     assert why.startswith(f"cannot change {home}/networks/kubenet: ")
     (home / "networks/kubenet").unlink()
     (home / "networks/kubenet").mkdir()
     status = status_of(home, without(node(), "containers", "pods"))
-    assert (status.release_possible, status.why_not) == (False, ("unavailable sources: containers, pods",))
-    assert status_of(home, without(node(), "device_plugins")).release_possible is True
+    assert (status["release_possible"], status["why_not"]) == (False, ["unavailable sources: containers, pods"])
+    assert status_of(home, without(node(), "device_plugins"))["release_possible"] is True
     journal = home / "state/journal"
     journal.mkdir(parents=True)
     for number in range(2000):
         (journal / f"{number:04}.json").touch()
     full = f"the journal is full until {journal}/0000.json is 24 hours old"
     halted = "container 950b reappeared"
-    assert status_of(home, halted=halted).why_not == (f"cleanup halted: {halted}", full)
+    assert status_of(home, halted=halted)["why_not"] == [f"cleanup halted: {halted}", full]

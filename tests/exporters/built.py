@@ -36,7 +36,8 @@ LOST: Final = reservation("10.244.1.9")
 EVIL: Final = "<script>alert('x')</script>&\"<b onclick=x>\x1b[2J"
 _UNUSED: Final = NetworkStore("storage", NotRequested("reservations", "the pods use another"))
 _MIXED: Final = ("10.244.1.1", "10.244.1.10", "10.244.0.200", "fd00::10", "fd00::a", "fd00:0:1::1", "10.9.9.9")
-_TRANSITIONS: Final = [b.transition(what, b.KVM, ago=HOUR, socket=b.KVM_SOCKET, exact=False) for what in TransitionKind]
+_KINDS: Final = sorted(TransitionKind, key=TransitionKind.DROPPED.__eq__)  # of a resource, the last one counts
+_TRANSITIONS: Final = [b.transition(what, b.KVM, ago=HOUR, socket=b.KVM_SOCKET, exact=False) for what in _KINDS]
 _REJECTED: Final = [b.refused_pod(f"shop/{refused}", refused=refused) for refused in RejectionKind]
 
 

@@ -15,10 +15,9 @@ from agent.app.daemon import http_exporter
 from agent.app.loop import Heartbeat
 from agent.config import load
 from agent.exporters.json.status import status_document
-from agent.model.release import CleanupStatus
 from agent.model.report import Report
 
-CLEANUP = CleanupStatus(mode="auto", networks=("kubenet",), release_possible=None, why_not=("it is not known",))
+CLEANUP = {"mode": "auto", "networks": ["kubenet"], "release_possible": None, "why_not": ["it is not known"]}
 
 
 @dataclass(frozen=True)

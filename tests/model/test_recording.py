@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from agent.model.anonymize import anonymous
-from agent.model.codec import Damaged
 from agent.model.devices import TransitionKind
-from agent.model.documents import dumps, loads
+from agent.model.documents import Damaged, dumps, loads
 from agent.model.snapshot import NotRequested, Unavailable
 from tests.builders import device_plugins, node, recorded, refused_pod, reservation, scanned, transition
 

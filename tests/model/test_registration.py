@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.codec import Damaged
-from agent.model.documents import dump_last_seen, load_last_seen
+from agent.model.documents import Damaged, dump_last_seen, load_last_seen
 from agent.model.registration import TO_BE_DELETED, Expected, LastSeen, Removal, Taint
 from agent.model.snapshot import Known, Node
 from agent.sources.host.registration import RegistrationTracker

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.view import DeviceView, kubelet_runs, last_by_resource
+from agent.checks.devices.state import DeviceView, kubelet_runs, last_by_resource
 from agent.model.devices import ENDPOINT_GRACE, DeviceTransition, TransitionKind
 from agent.model.snapshot import Known, Snapshot
 
@@ -164,23 +164,12 @@ def _transition(
     return DeviceTransition(what, at, view.snapshot.uptime, view.boot_id, resource, socket, exact)
 
 
-_RANK: Final = (
-    TransitionKind.KUBELET_STARTED,
-    TransitionKind.SOCKET_APPEARED,
-    TransitionKind.REGISTERED,
-    TransitionKind.LOST,
-    TransitionKind.DROPPED,
-    TransitionKind.SOCKET_GONE,
-)
-"""The order in which the kubelet and its plugins act: when the kubelet starts, it removes every socket."""
-
-
 def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
-    """Sort the transitions of a snapshot by time, or by rank if the clock was set in between."""
-    comparable = all(view.in_this_boot(transition.at) for transition in transitions)
+    """Sort by time, or by rank if the clock was set in between: when the kubelet starts, it removes every socket."""
+    comparable, ranks = all(view.in_this_boot(transition.at) for transition in transitions), list(TransitionKind)
 
     def sort_key(transition: DeviceTransition) -> tuple[object, ...]:
-        at, rank = transition.at, _RANK.index(transition.what)
+        at, rank = transition.at, ranks.index(transition.what)
         return *((at, rank) if comparable else (rank, at)), transition.resource, transition.socket
 
     return sorted(transitions, key=sort_key)

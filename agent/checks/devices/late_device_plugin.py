@@ -14,8 +14,15 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices.resource_state import kubelet_up_for, named_by_node_only, replaced, requested, resource_states
-from agent.checks.devices.view import DeviceView, last_by_resource
+from agent.checks.devices.state import (
+    DeviceView,
+    kubelet_up_for,
+    last_by_resource,
+    named_by_node_only,
+    replaced,
+    requested,
+    resource_states,
+)
 from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
 from agent.model.finding import Finding, Severity

@@ -17,8 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.devices.rejection_cause import explain
-from agent.checks.devices.resource_state import resource_states
-from agent.checks.devices.view import DeviceView
+from agent.checks.devices.state import DeviceView, resource_states
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.rejections import PodOutcome, RejectedPod, Rejection, RejectionCause

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.devices.history import PROMPTLY
-from agent.checks.devices.view import DeviceView, KubeletRun
+from agent.checks.devices.state import DeviceView, KubeletRun
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, TransitionKind
 from agent.model.rejections import Rejection, RejectionCause, RejectionKind
 from agent.model.snapshot import Pod

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.view import DeviceView, KubeletRun, last_by_resource
+from agent.checks.devices.state import DeviceView, KubeletRun, last_by_resource
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
@@ -42,18 +42,14 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _too_early(pod: Pod, started: datetime, resources: Iterable[str], view: DeviceView) -> Iterator[Finding]:
-    run = _run_that_started(started, view)
+    # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in that second.
+    run = next((run for run in reversed(view.runs) if run.start.at.replace(microsecond=0) <= started), None)
     if run is None or not view.in_this_boot(run.start.at):
         return
     for resource in resources:
         until = _unknown_until(resource, run, view)
         if until and started + CLOCK_RESOLUTION < until:
             yield _finding(pod, started, resource, run)
-
-
-def _run_that_started(at: datetime, view: DeviceView) -> KubeletRun | None:
-    # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in that second.
-    return next((run for run in reversed(view.runs) if run.start.at.replace(microsecond=0) <= at), None)
 
 
 def _unknown_until(resource: str, run: KubeletRun, view: DeviceView) -> datetime | None:

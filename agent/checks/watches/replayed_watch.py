@@ -19,12 +19,13 @@ from agent.model.finding import Finding, Severity
 from agent.model.runtime import is_since
 from agent.model.snapshot import require_available
 from agent.model.text import format_time
-from agent.model.watches import LASTS, Evidence, Watch
+from agent.model.watches import LASTS, Evidence
 
 NAME = "replayed_watch"
 SEVERITIES: Final = (Severity.WARNING,)
 
 _FIXED: Final = ((1, 8, 8), (1, 9, 3))
+_ALTHOUGH_FIXED: Final = ", although this version has the fix: check for an older API server beside it"
 _SHOWN: Final = {
     Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
     Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had reached {}",
@@ -38,28 +39,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         if watch.evidence not in _SHOWN or snapshot.uptime - watch.last_uptime > LASTS:
             continue
         shown = _SHOWN[watch.evidence].format(watch.version, watch.before)
+        server = f" ({watch.server_version})" if watch.server_version else ""
+        times = f"at {format_time(watch.last)}"
+        if watch.count != 1:
+            times = f"{watch.count} times since {format_time(watch.first)}, last {times}"
+        fixed = _ALTHOUGH_FIXED if is_since(watch.server_version, _FIXED) else ""
         yield Finding(
             detector=NAME,
             subject=f"{watch.resource} {watch.evidence.value}",
-            message=f"{watch.resource}: the API server{_version(watch)} sent {shown}{_times(watch)}; clients that "
-            f"adopt this version process old events again and delete live objects{_but_fixed(watch)}",
+            message=f"{watch.resource}: the API server{server} sent {shown}, {times}; clients that adopt this version "
+            f"process old events again and delete live objects{fixed}",
             since=watch.first,
         )
     # Without events there is no evidence, so the absence of a finding means nothing.
     require_available(snapshot.pods, snapshot.node)
-
-
-def _version(watch: Watch) -> str:
-    return f" ({watch.server_version})" if watch.server_version else ""
-
-
-def _times(watch: Watch) -> str:
-    if watch.count == 1:
-        return f", at {format_time(watch.last)}"
-    return f", {watch.count} times since {format_time(watch.first)}, last at {format_time(watch.last)}"
-
-
-def _but_fixed(watch: Watch) -> str:
-    if not is_since(watch.server_version, _FIXED):
-        return ""
-    return ", although this version has the fix: check for an older API server beside it"

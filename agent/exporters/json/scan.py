@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from agent.checks.devices.resource_state import resource_states
+from agent.checks.devices.state import resource_states
 from agent.model.assessment import ClassifiedReservation
 from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, TrackedFinding

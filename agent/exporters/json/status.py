@@ -1,13 +1,12 @@
 """What the daemon knows of its node, in short: the JSON document `nodeleak.status/v1`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from agent.exporters.headline import Status, headline, status_of
 from agent.exporters.json.scan import unavailable_sources
 from agent.model.assessment import State
 from agent.model.finding import TrackedFinding, total
-from agent.model.release import CleanupStatus
 from agent.model.report import NetworkSummary, Report
 from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339
@@ -21,7 +20,7 @@ _STATES: Final = {
 
 
 def status_document(
-    report: Report, cleanup: CleanupStatus, version: str, *, age: float, interval: float, alive: bool
+    report: Report, cleanup: Mapping[str, object], version: str, *, age: float, interval: float, alive: bool
 ) -> dict[str, Any]:
     """Return the document. What is not known is null, never 0.
 
@@ -33,13 +32,7 @@ def status_document(
         "node": report.assessment.snapshot.node_name,
         "state": (_STATES[status_of(report)] if alive else NodeState.STALLED).value,
         "headline": headline(report, alive=alive),
-        "cleanup": {
-            "mode": cleanup.mode,
-            "networks": list(cleanup.networks),
-            "release_possible": cleanup.release_possible,
-            "why_not": list(cleanup.why_not),
-            "halted": report.cleaning.halted if report.cleaning else "",
-        },
+        "cleanup": {**cleanup, "halted": report.cleaning.halted if report.cleaning else ""},
         "networks": [_network(network) for network in report.networks if not network.not_in_use],
         "findings": list(_findings(report.sorted_findings)),
         "unavailable": unavailable_sources(report.unavailable),

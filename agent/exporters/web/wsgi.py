@@ -57,7 +57,9 @@ class Server(ThreadingWSGIServer):
         self.setup_environ()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        client = client_of(client_address[0], request.getsockname()[0])
+        peer = client_address[0]
+        # The kubelet probes from the address that it connects to.
+        client = _THIS_MACHINE if peer == request.getsockname()[0] or is_loopback(peer) else peer
         taken = Counter(other for other, _ in list(self._open.values()))
         if client == _THIS_MACHINE:
             room = taken[client] < MOST_OF_THIS_MACHINE
@@ -108,11 +110,6 @@ class _Bounded:
         if self._left <= 0:
             raise ConnectionAbortedError("the request is too large")
         return line
-
-
-def client_of(peer: str, own: str) -> str:
-    """Return what counts as one client. `own`: the address that it connected to, from which the kubelet probes too."""
-    return _THIS_MACHINE if peer == own or is_loopback(peer) else peer
 
 
 def is_loopback(client: str) -> bool:

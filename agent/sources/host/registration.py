@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from agent.model.codec import Damaged
-from agent.model.documents import LAST_SEEN_FILE, load_last_seen
+from agent.model.documents import LAST_SEEN_FILE, Damaged, load_last_seen
 from agent.model.registration import (
     NO_CLOUD,
     TO_BE_DELETED,
