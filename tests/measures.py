@@ -17,17 +17,17 @@ DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
 """From `clean --apply` to unlink."""
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_811, 4_300),
+    "agent/sources: lines": (5_770, 4_300),
     "agent/exporters: lines": (3_178, 2_400),
     "agent/checks: lines": (3_509, 2_100),
     "agent/model: lines": (2_682, 1_500),
     "agent/cleanup: lines": (1_878, 1_000),
-    "agent/fleet: lines": (1_531, 1_250),
+    "agent/fleet: lines": (1_511, 1_250),
     "agent/cli: lines": (1_390, 950),
-    "agent/kube_events: lines": (594, 400),
-    "agent/app, state and others: lines": (1_447, 1_050),
-    "agent: lines": (22_020, 15_000),
-    "agent: modules": (189, 150),
+    "agent/kube_events: lines": (593, 400),
+    "agent/app, state and others: lines": (1_446, 1_050),
+    "agent: lines": (21_957, 15_000),
+    "agent: modules": (183, 150),
     "the destroying path: lines": (1_710, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (10, 10),

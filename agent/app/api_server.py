@@ -91,7 +91,7 @@ class _ApiServer:
 
     def first_connection(self) -> "Api":
         """Open a connection; raises UsageError if there are no credentials."""
-        from agent.sources.kube.credentials import NoCredentials
+        from agent.sources.kube.client import NoCredentials
 
         try:
             return self.connect()

@@ -34,7 +34,6 @@ from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.cni_config import with_subnet
 from agent.sources.host.device_plugins import DeviceManager
-from agent.sources.host.mount_table import is_missing_on_node, read_namespaces
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.host.state_directory import read_disk
@@ -69,7 +68,7 @@ def node_sources(
     # A little more than the timeout of one answer, which bounds silence and has the better message.
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
-    is_missing = partial(is_missing_on_node, proc=config.proc)
+    is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
     last = LastNetworks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
     host = {
@@ -86,7 +85,7 @@ def node_sources(
         "processes": lambda snapshot: processes.read(complete=bool(unowned(snapshot)), plugins=_plugins(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": lambda _: _device_plugins(config, history),
-        "mounted_namespaces": lambda _: read_namespaces(config.proc, processes.runtimes()),
+        "mounted_namespaces": lambda _: mounts.read_namespaces(config.proc, processes.runtimes()),
         "mounts": lambda _: _mounts(config),
         "state": lambda _: read_disk(config.state_dir) if keeps_state else NotRequested("state", "no daemon"),
         "registration": _registration(config, api, processes),

@@ -16,8 +16,7 @@ from typing import Any, Final
 from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, UNAVAILABLE
 from agent.cli.output import warn, write, write_json
 from agent.config import UsageError
-from agent.fleet.answers import Answer, merged
-from agent.fleet.inventory import Agent, natural
+from agent.fleet.nodes import Agent, Answer, merged, natural
 from agent.fleet.session import Session, agents_of, cluster_options
 from agent.model.text import count_of, escape, format_number, truncate
 

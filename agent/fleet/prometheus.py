@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 import requests
 
 from agent.config import UsageError
-from agent.fleet.inventory import Target
 from agent.fleet.kubectl import KubectlError
+from agent.fleet.nodes import Target
 from agent.fleet.session import Session
 from agent.fleet.status import NodeStatus, status_of, unknown
 from agent.model.finding import Severity

@@ -8,8 +8,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from agent.exporters.text.table import grid, lines_as_text
-from agent.fleet.answers import Answer
-from agent.fleet.inventory import Target, natural
+from agent.fleet.nodes import Answer, Target, natural
 from agent.model.status import SCHEMA, Malformed, NodeState, checked
 from agent.model.text import count_of, format_age, format_number, truncate
 
