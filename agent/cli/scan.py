@@ -38,7 +38,7 @@ from agent.model.codec import Damaged
 from agent.model.documents import Recording, loads
 from agent.model.report import Report
 from agent.model.text import escape
-from agent.sources.os_error import describe_os_error
+from agent.sources.source_error import describe_os_error
 
 SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
 

@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import NotFound, SourceError
+from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 LARGEST_FILE: Final = 1024 * 1024
 """Bytes of a file that a program wrote: it has some thousand."""

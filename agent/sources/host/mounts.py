@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from agent.model.volumes import Mount
 from agent.sources.host.files import LARGEST_TABLE, read_file
 from agent.sources.kube import volume_names
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 _LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*")
 """Of proc_pid_mountinfo(5)."""

@@ -15,8 +15,7 @@ from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, endpoint_path
 from agent.model.snapshot import PluginProcess, ProcessStartTimes
 from agent.model.text import escape, truncate
 from agent.sources.host.files import read_file
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 _KUBELET: Final = frozenset({"kubelet", "k3s-server", "k3s-agent", "kubelite"})
 _CRI_DOCKERD: Final = frozenset({"cri-dockerd"})

@@ -19,8 +19,7 @@ from typing import Final
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
 from agent.sources.host.files import names_in
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 MAX_RESERVATION_BYTES: Final = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""

@@ -23,8 +23,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from agent.model.text import truncate
 from agent.sources.collector import Moment
 from agent.sources.kube.fields import parsing, resource_version
-from agent.sources.os_error import describe_os_error, why_not_connected
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, describe_os_error, why_not_connected
 
 _T = TypeVar("_T")
 

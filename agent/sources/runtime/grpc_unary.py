@@ -15,8 +15,7 @@ from urllib.parse import unquote
 
 from agent.model.text import truncate
 from agent.sources.deadline import Late
-from agent.sources.os_error import describe_os_error
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, describe_os_error
 
 LARGEST_MESSAGE: Final = 16 * 1024 * 1024
 """Bytes of an answer: the kubelet takes as much."""
