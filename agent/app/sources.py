@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.app import api_server, loop
+from agent.app import loop
 from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
@@ -27,7 +27,7 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.model.volumes import Mount
-from agent.sources.collector import Sources, unowned
+from agent.sources.collector import Reader, Sources, unowned
 from agent.sources.deadline import Deadline
 from agent.sources.host import addresses, mounts, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
@@ -56,7 +56,21 @@ def displayed_name(config: Config) -> str:
 
 
 def for_command(config: Config) -> NodeSources:
-    return node_sources(config, api_server.asked_once(config), DeviceHistoryStore(config.state_dir).read)
+    if config.api == "off":
+        api = without_api_server()
+    else:
+        from agent.app.api_server import asked_once
+
+        api = asked_once(config)
+    return node_sources(config, api, DeviceHistoryStore(config.state_dir).read)
+
+
+def without_api_server() -> Sources:
+    def reader(name: str) -> Reader:
+        return lambda _: NotRequested(name, f"{option('api')}=off")
+
+    names = ("pods", "node", "watches", "attachments", "sandbox_failures", "autoscaler")
+    return Sources({name: reader(name) for name in names})
 
 
 def node_sources(
