@@ -5,7 +5,6 @@ The API client is most of a command's memory: a command imports this module only
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -61,7 +60,7 @@ def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
         node=lambda _: _named(nodes.reading(), config.node),
         watches=lambda _: Known(tuple(watch for monitor in monitors for watch in monitor.watches)),
     )
-    return replace(sources, latest_node=lambda: nodes.latest), [pods, nodes]
+    return sources, [pods, nodes]
 
 
 class _ApiServer:
@@ -110,16 +109,14 @@ class _ApiServer:
             request = lost_volumes.request(snapshot) or lost_volumes.Request((), ())
             return attachments.read(request.volumes, request.pods)
 
-        return Sources(
-            {
-                **readers,
-                "attachments": read_attachments,
-                "sandbox_failures": lambda snapshot: failures.read(waiting_pods(snapshot)),
-                "autoscaler": lambda snapshot: autoscaler.read(snapshot.node, snapshot.registration),
-            },
-            api_skew=lambda: self.info.skew,
-            server_version=lambda: self.info.version,
-        )
+        return {
+            **readers,
+            "attachments": read_attachments,
+            "sandbox_failures": lambda snapshot: failures.read(waiting_pods(snapshot)),
+            "autoscaler": lambda snapshot: autoscaler.read(snapshot.node, snapshot.registration),
+            "api_skew": lambda _: self.info.skew,
+            "server_version": lambda _: self.info.version,
+        }
 
 
 def _named(nodes: Reading[tuple[Node, ...]], name: str) -> Reading[Node | None]:

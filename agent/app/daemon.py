@@ -27,6 +27,7 @@ from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
 from agent.kube_events.events import EventExporter
 from agent.kube_events.writer import Writer
 from agent.model.runtime import AUTO
+from agent.sources.host.state_directory import read_disk
 from agent.sources.kube.list_watch import Reflector
 from agent.state.device_history import DeviceHistoryStore
 from agent.state.last_seen import LastSeenExporter
@@ -44,7 +45,8 @@ def run_daemon(config: Config) -> int:
     log = configure(config.log_format)
     history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why))
     api, watches = api_server.watched(config) if config.api == "on" else (without_api_server(), [])
-    sources = node_sources(config, api, history.read, keeps_state=True)
+    rest = {**api, "state": lambda _: read_disk(config.state_dir)}
+    sources = node_sources(config, rest, history.read, lambda: watches[1].latest if watches else None)
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()

@@ -50,7 +50,7 @@ def sources_of_command(config: Path, **options: str) -> Sources:
 def read(sources: Sources, name: str, snapshot: Snapshot = HEALTHY) -> Reading[Any]:
     """Return the reading of one source; what was read before it is that of a healthy node, if not given."""
     try:
-        found = sources.readers[name](snapshot)
+        found = sources[name](snapshot)
     except SourceError as error:
         return Unavailable(name, str(error))
     return found if isinstance(found, (Known, Unavailable, NotRequested)) else Known(found)
