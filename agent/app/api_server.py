@@ -21,7 +21,6 @@ from agent.sources.kube.client import Api, Get, NoCredentials, Query, Resource, 
 from agent.sources.kube.list_watch import Reflector, list_once
 from agent.sources.kube.node import own_node
 from agent.sources.kube.pods import pods_of
-from agent.sources.kube.replica import WatchMonitor
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from agent.sources.source_error import SourceError
 
@@ -51,14 +50,13 @@ def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
     """Wire the readers for the daemon; it has to run the reflectors."""
     server = _ApiServer(config)
     server.first_connection().close()
-    monitors = [WatchMonitor(name, loop.now, lambda: server.info.version) for name in ("pods", "node")]
     stale_after, node = config.stale_after.total_seconds(), own_node(config.node)
-    pods = Reflector(pods_of(config.node), server.connect, node, loop.clock, stale_after, monitors[0].record)
-    nodes = Reflector(node, server.connect, node, loop.clock, stale_after, monitors[1].record)
+    pods = Reflector(pods_of(config.node), server.connect, node, loop.clock, stale_after, server.info)
+    nodes = Reflector(node, server.connect, node, loop.clock, stale_after, server.info)
     sources = server.sources(
         pods=lambda _: pods.reading(),
         node=lambda _: _named(nodes.reading(), config.node),
-        watches=lambda _: Known(tuple(watch for monitor in monitors for watch in monitor.watches)),
+        watches=lambda _: Known((*pods.watches, *nodes.watches)),
     )
     return sources, [pods, nodes]
 
