@@ -17,7 +17,7 @@ DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
 """From `clean --apply` to unlink."""
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_689, 4_300),
+    "agent/sources: lines": (5_676, 4_300),
     "agent/exporters: lines": (3_178, 2_400),
     "agent/checks: lines": (3_509, 2_100),
     "agent/model: lines": (2_682, 1_500),
@@ -26,7 +26,7 @@ BUDGETS: Final = {
     "agent/cli: lines": (1_390, 950),
     "agent/kube_events: lines": (593, 400),
     "agent/app, state and others: lines": (1_406, 1_050),
-    "agent: lines": (21_824, 15_000),
+    "agent: lines": (21_811, 15_000),
     "agent: modules": (182, 150),
     "the destroying path: lines": (1_709, 1_000),
     "the longest function": (40, 40),
