@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from agent.model.registration import Expected
 from agent.model.runtime import AUTO
@@ -27,8 +27,7 @@ class UsageError(Exception):
         """What to run next; shown after the lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """How one setting is read and explained."""
 
     parse: Callable[[str], Any]

@@ -17,16 +17,16 @@ DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
 """From `clean --apply` to unlink."""
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_676, 4_300),
+    "agent/sources: lines": (5_672, 4_300),
     "agent/exporters: lines": (3_178, 2_400),
     "agent/checks: lines": (3_509, 2_100),
     "agent/model: lines": (2_682, 1_500),
     "agent/cleanup: lines": (1_877, 1_000),
-    "agent/fleet: lines": (1_500, 1_250),
-    "agent/cli: lines": (1_390, 950),
-    "agent/kube_events: lines": (593, 400),
-    "agent/app, state and others: lines": (1_406, 1_050),
-    "agent: lines": (21_811, 15_000),
+    "agent/fleet: lines": (1_493, 1_250),
+    "agent/cli: lines": (1_388, 950),
+    "agent/kube_events: lines": (586, 400),
+    "agent/app, state and others: lines": (1_405, 1_050),
+    "agent: lines": (21_790, 15_000),
     "agent: modules": (182, 150),
     "the destroying path: lines": (1_709, 1_000),
     "the longest function": (40, 40),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.model.codec import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
@@ -22,8 +22,7 @@ _ADDRESS: Final = 5
 """After name, status, roles, age and version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(NamedTuple):
     """A pod of the DaemonSet."""
 
     node: str
@@ -41,8 +40,7 @@ class Agent:
         return f"{self.namespace}/{self.pod}"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A node, and its agent."""
 
     node: str

@@ -4,9 +4,9 @@ A source is declared by its field in `Snapshot`. `app/sources.py` gives it a rea
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.devices.history import with_history
@@ -30,8 +30,7 @@ Sources: TypeAlias = Mapping[str, Reader]
 """The readers of a node, by the field of `Snapshot` that they fill. A source without a reader is not requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """Now, by both clocks of the node."""
 
     wall: datetime

@@ -10,11 +10,10 @@ import re
 from codecs import iterdecode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
@@ -66,8 +65,7 @@ Inquire: TypeAlias = Callable[[], AbstractContextManager[Get]]
 """Opens a connection for the requests of one snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resource(Generic[_T]):
+class Resource(NamedTuple, Generic[_T]):
     """Objects of one kind."""
 
     name: str

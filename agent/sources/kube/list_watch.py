@@ -12,10 +12,10 @@ while the API servers are stopped: a single key, read through to etcd, and the l
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from threading import Event
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.model.watches import LASTS, Evidence, Watch
@@ -65,8 +65,7 @@ class RestartCause(StrEnum):
     """The connection failed, or carried something other than a watch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held(Generic[_T]):
+class _Held(NamedTuple, Generic[_T]):
     """What the thread publishes: replaced whole, never changed."""
 
     items: tuple[_T, ...] | None
@@ -206,7 +205,7 @@ class Reflector(Generic[_T]):
         self.answered.set()
 
     def _recover_from(self, error: SourceError) -> None:
-        self._held = replace(self._held, trouble=str(error))
+        self._held = self._held._replace(trouble=str(error))
         self.answered.set()
         cause = _cause(error)
         self.restarts[cause] += 1
