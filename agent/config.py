@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from agent.model.registration import Expected
 from agent.model.runtime import AUTO
+
+_T = TypeVar("_T")
 
 ENV_PREFIX: Final = "NODELEAK_"
 
@@ -25,8 +27,7 @@ class UsageError(Exception):
         """What to run next; shown after the lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """How one setting is read and explained."""
 
     parse: Callable[[str], Any]
@@ -83,39 +84,35 @@ def duration_between(least: str, most: str) -> Callable[[str], timedelta]:
 short_duration = duration_between("1ms", "1h")
 
 
-def path(text: str) -> Path:
-    if not text.startswith("/"):
-        raise ValueError("expected an absolute path")
-    return Path(text)
+def matching(pattern: str, expected: str, convert: Callable[[str], _T]) -> Callable[[str], _T]:
+    def parse(text: str) -> _T:
+        if not re.fullmatch(pattern, text, re.DOTALL):
+            raise ValueError(f"expected {expected}")
+        return convert(text)
+
+    return parse
 
 
-def optional_path(text: str) -> Path | None:
-    return Path(text) if text else None
+path = matching("/.*", "an absolute path", Path)
+positive = matching(r"[1-9]\d{0,8}", "a whole number of 1 or more", int)
+node_name = matching(
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?", "a node name: lower-case letters, digits, dots and dashes", str
+)
+# It becomes a directory name; libcni has the same rule.
+network_name = matching(
+    r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", "a CNI network name: letters, digits, dots, dashes and underscores", str
+)
+endpoint = matching(
+    "(unix://)?/.*", "unix:// and the absolute path of a socket", lambda text: Path(text.removeprefix("unix://"))
+)
+
+
+def optional(parse: Callable[[str], _T]) -> Callable[[str], _T | None]:
+    return lambda text: parse(text) if text else None
 
 
 def path_or_off(text: str) -> Path | None:
     return None if text == "off" else path(text)
-
-
-def network_name(text: str) -> str:
-    """Read the name of a CNI network. It becomes a directory name; libcni has the same rule."""
-    if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", text):
-        raise ValueError("expected a CNI network name: letters, digits, dots, dashes and underscores")
-    return text
-
-
-def node_name(text: str) -> str:
-    if text and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
-        raise ValueError("expected a node name: lower-case letters, digits, dots and dashes")
-    return text
-
-
-def endpoint(text: str) -> Path | None:
-    """Read the URL or path of a unix socket; empty: none."""
-    socket = text.removeprefix("unix://")
-    if text and not socket.startswith("/"):
-        raise ValueError("expected unix:// and the absolute path of a socket")
-    return Path(socket) if text else None
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -135,12 +132,6 @@ def percentage(text: str) -> float:
     return float(matched[1]) / 100
 
 
-def positive(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise ValueError("expected a whole number of 1 or more")
-    return int(text)
-
-
 def listen(text: str) -> tuple[str, int]:
     """Read `host:port`. An empty host means every address; an IPv6 host is in brackets."""
     matched = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*)):(\d{1,5})", text)
@@ -156,7 +147,7 @@ class Config:
     node: str = _setting("", node_name, CONNECTIONS, "NAME", common=True, help=
         "name of this node's Node object; required unless --api=off. In a pod, set it from spec.nodeName. It has no "
         "default, because a wrong name would read the pods of another node")
-    kubeconfig: Path | None = _setting("", optional_path, CONNECTIONS, "FILE", common=True, help=
+    kubeconfig: Path | None = _setting("", optional(Path), CONNECTIONS, "FILE", common=True, help=
         "credentials for the API server; the kubelet's own file is enough. Without it: the service account of the "
         "pod, then KUBECONFIG")
     api: str = _setting("on", one_of("on", "off"), CONNECTIONS, "on|off", common=True, help=
@@ -167,7 +158,7 @@ class Config:
     runtime: str = _setting("auto", one_of("auto", "docker", "cri"), CONNECTIONS, "auto|docker|cri", help=
         "container runtimes to ask. auto: the one that the kubelet names and every other one that runs; docker: docker "
         "alone; cri: containerd and CRI-O alone")
-    cri_endpoint: Path | None = _setting("", endpoint, CONNECTIONS, "URL", help=
+    cri_endpoint: Path | None = _setting("", optional(endpoint), CONNECTIONS, "URL", help=
         "CRI socket of this node, such as unix:///run/containerd/containerd.sock: a path of the node, also in a pod. "
         "Without it: the one that the kubelet names, and the usual places of containerd (k3s, RKE2, k0s and MicroK8s "
         "too) and CRI-O")
@@ -182,7 +173,7 @@ class Config:
         "kubelet kubenet. A name is that of a directory below --cni-networks-dir. Repeat the option for more networks")
     cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "directory of host-local's reservations (its dataDir)")
-    cni_config_dir: Path | None = _setting("", lambda text: path(text) if text else None, PATHS, "DIR", help=
+    cni_config_dir: Path | None = _setting("", optional(path), PATHS, "DIR", help=
         "directory of the CNI configuration, whose first file names the networks of the pods. Without it: the one that "
         "containerd names, and /etc/cni/net.d")
     cni_cache_dir: tuple[Path, ...] = _setting(

@@ -34,7 +34,7 @@ def wired(**options: object) -> NodeSources:
 
 def read(source: str, so_far: Snapshot = _HEALTHY, /, **options: object) -> Any:
     """Read one source; `so_far`: what was read before it."""
-    return wired(**options).snapshot.readers[source](so_far)
+    return wired(**options).snapshot[source](so_far)
 
 
 def why_unavailable(source: str, so_far: Snapshot = _HEALTHY, /, **options: object) -> str:

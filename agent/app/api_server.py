@@ -1,10 +1,12 @@
-"""Wires the readers of the API server: none, one list for a command, or watches for the daemon."""
+"""Wires the readers of the API server: one list for a command, or watches for the daemon.
+
+The API client is most of a command's memory: a command imports this module only if it asks the API server.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from agent.app import loop
 from agent.checks.addresses.failing_plugin import waiting_pods
@@ -13,32 +15,26 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.volumes import Attachments
 from agent.sources.collector import Reader, Sources
+from agent.sources.kube.attachments import AttachmentsSource
+from agent.sources.kube.autoscaler import AutoscalerClient
+from agent.sources.kube.client import Api, Get, NoCredentials, Query, Resource, ServerInfo
+from agent.sources.kube.list_watch import Reflector, list_once
+from agent.sources.kube.node import own_node
+from agent.sources.kube.pods import pods_of
+from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from agent.sources.source_error import SourceError
 
-# The API client is most of a command's memory: it is imported only if the API server is asked.
-if TYPE_CHECKING:
-    from agent.sources.kube.client import Api, Get, Query, Resource
-    from agent.sources.kube.list_watch import Reflector
-
 _T = TypeVar("_T")
-
-_NAMES: Final = ("pods", "node", "watches", "attachments", "sandbox_failures", "autoscaler")
 
 
 def asked_once(config: Config) -> Sources:
     """Wire the readers for one command, which lists and does not watch."""
-    if config.api == "off":
-        return _not_requested()
-    from agent.sources.kube.list_watch import list_once
-    from agent.sources.kube.node import own_node
-    from agent.sources.kube.pods import pods_of
-
     server = _ApiServer(config)
     api = server.first_connection()
     # After the first answer, so that a silent server is waited for once.
     request_version = cache(api.request_version)
 
-    def listed(resource: "Resource[_T]") -> Reading[tuple[_T, ...]]:
+    def listed(resource: Resource[_T]) -> Reading[tuple[_T, ...]]:
         items = list_once(api, resource)
         request_version()
         return Known(items)
@@ -50,63 +46,42 @@ def asked_once(config: Config) -> Sources:
     )
 
 
-def watched(config: Config) -> tuple[Sources, "list[Reflector[Any]]"]:
+def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
     """Wire the readers for the daemon; it has to run the reflectors."""
-    if config.api == "off":
-        return _not_requested(), []
-    from agent.sources.kube.list_watch import Reflector
-    from agent.sources.kube.node import own_node
-    from agent.sources.kube.pods import pods_of
-    from agent.sources.kube.replica import WatchMonitor
-
     server = _ApiServer(config)
     server.first_connection().close()
-    monitors = [WatchMonitor(name, loop.now, lambda: server.info.version) for name in ("pods", "node")]
     stale_after, node = config.stale_after.total_seconds(), own_node(config.node)
-    pods = Reflector(pods_of(config.node), server.connect, node, loop.clock, stale_after, monitors[0].record)
-    nodes = Reflector(node, server.connect, node, loop.clock, stale_after, monitors[1].record)
+    pods = Reflector(pods_of(config.node), server.connect, node, loop.clock, stale_after, server.info)
+    nodes = Reflector(node, server.connect, node, loop.clock, stale_after, server.info)
     sources = server.sources(
         pods=lambda _: pods.reading(),
         node=lambda _: _named(nodes.reading(), config.node),
-        watches=lambda _: Known(tuple(watch for monitor in monitors for watch in monitor.watches)),
+        watches=lambda _: Known((*pods.watches, *nodes.watches)),
     )
-    return replace(sources, latest_node=lambda: nodes.latest), [pods, nodes]
-
-
-def _not_requested() -> Sources:
-    def reader(name: str) -> Reader:
-        return lambda _: NotRequested(name, f"{option('api')}=off")
-
-    return Sources({name: reader(name) for name in _NAMES})
+    return sources, [pods, nodes]
 
 
 class _ApiServer:
     """One API server, with what its connections share."""
 
     def __init__(self, config: Config) -> None:
-        from agent.sources.kube.client import ServerInfo
-
         self.info = ServerInfo(loop.now)
         self._config = config
 
-    def first_connection(self) -> "Api":
+    def first_connection(self) -> Api:
         """Open a connection; raises UsageError if there are no credentials."""
-        from agent.sources.kube.credentials import NoCredentials
-
         try:
             return self.connect()
         except NoCredentials as error:
             where = f"{option('kubeconfig')} ({variable('kubeconfig')})"
             raise UsageError(f"{where}: {error}; use {option('api')}=off to run without the API server") from error
 
-    def connect(self) -> "Api":
+    def connect(self) -> Api:
         """Open a connection. It reads the credentials again: they may have been rotated."""
-        from agent.sources.kube.client import Api
-
         return Api(self._config.kubeconfig, self._config.api_timeout.total_seconds(), self.info)
 
     @contextmanager
-    def inquire(self) -> "Iterator[Get]":
+    def inquire(self) -> Iterator[Get]:
         """Open a connection for the requests of one snapshot, which have the time of one answer together.
 
         So a sync does not wait for each of them.
@@ -115,7 +90,7 @@ class _ApiServer:
         end = loop.clock() + seconds
         with closing(self.connect()) as api:
 
-            def get(path: str, query: "Query") -> bytes:
+            def get(path: str, query: Query) -> bytes:
                 if loop.clock() > end:
                     raise SourceError(f"API server: no complete response within {seconds:g} s")
                 return api.get(path, query)
@@ -124,10 +99,6 @@ class _ApiServer:
 
     def sources(self, **readers: Reader) -> Sources:
         """Add the readers of what is asked for a reason."""
-        from agent.sources.kube.attachments import AttachmentsSource
-        from agent.sources.kube.autoscaler import AutoscalerClient
-        from agent.sources.kube.sandbox_failures import SandboxFailuresSource
-
         attachments = AttachmentsSource(self.inquire, self._config.node, loop.clock)
         failures = SandboxFailuresSource(self.inquire, loop.clock)
         autoscaler = AutoscalerClient(self._config.node, self.inquire, loop.clock)
@@ -136,16 +107,14 @@ class _ApiServer:
             request = lost_volumes.request(snapshot) or lost_volumes.Request((), ())
             return attachments.read(request.volumes, request.pods)
 
-        return Sources(
-            {
-                **readers,
-                "attachments": read_attachments,
-                "sandbox_failures": lambda snapshot: failures.read(waiting_pods(snapshot)),
-                "autoscaler": lambda snapshot: autoscaler.read(snapshot.node, snapshot.registration),
-            },
-            api_skew=lambda: self.info.skew,
-            server_version=lambda: self.info.version,
-        )
+        return {
+            **readers,
+            "attachments": read_attachments,
+            "sandbox_failures": lambda snapshot: failures.read(waiting_pods(snapshot)),
+            "autoscaler": lambda snapshot: autoscaler.read(snapshot.node, snapshot.registration),
+            "api_skew": lambda _: self.info.skew,
+            "server_version": lambda _: self.info.version,
+        }
 
 
 def _named(nodes: Reading[tuple[Node, ...]], name: str) -> Reading[Node | None]:

@@ -23,8 +23,7 @@ from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.host.reservations import describe_networks
-from agent.sources.os_error import describe_os_error
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, describe_os_error
 
 
 def cleaner(

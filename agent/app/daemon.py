@@ -6,21 +6,31 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from importlib.metadata import version
+from typing import Any, Final, NoReturn
+
+from prometheus_client import CollectorRegistry
 
 from agent.app import api_server, cleaning, loop
 from agent.app.build import commit
-from agent.app.sources import NodeSources, displayed_name, node_sources
+from agent.app.sources import NodeSources, displayed_name, node_sources, without_api_server
+from agent.cleanup.journal import JournalStore
 from agent.cleanup.run import Budget, DryRun
 from agent.config import BUG, Config, UsageError, option, variable
+from agent.exporters.json.status import status_document
+from agent.exporters.log import LogExporter, configure
+from agent.exporters.metrics import MetricsExporter
+from agent.exporters.web.page import Page
+from agent.exporters.web.server import LINKS, Document, HttpExporter
+from agent.kube_events.condition import ConditionExporter
+from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
+from agent.kube_events.events import EventExporter
+from agent.kube_events.writer import Writer
 from agent.model.runtime import AUTO
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
-    from agent.exporters.web.server import Document, HttpExporter
-    from agent.kube_events.delivery import DeliveryQueue
-    from agent.sources.kube.list_watch import Reflector
+from agent.sources.host.state_directory import read_disk
+from agent.sources.kube.list_watch import Reflector
+from agent.state.device_history import DeviceHistoryStore
+from agent.state.last_seen import LastSeenExporter
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """The label `mode` of `nodeleak_mode_info`, by the setting --cleanup."""
@@ -30,17 +40,13 @@ Warn = Callable[..., None]
 
 def run_daemon(config: Config) -> int:
     """Run until the process is told to end; returns the exit code."""
-    from prometheus_client import CollectorRegistry
-
-    from agent.exporters.log import LogExporter, configure
-    from agent.state.device_history import DeviceHistoryStore
-
     threading.excepthook = _exit_with_thread
     stop = threading.Event()
     log = configure(config.log_format)
     history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why))
-    api, watches = api_server.watched(config)
-    sources = node_sources(config, api, history.read, keeps_state=True)
+    api, watches = api_server.watched(config) if config.api == "on" else (without_api_server(), [])
+    rest = {**api, "state": lambda _: read_disk(config.state_dir)}
+    sources = node_sources(config, rest, history.read, lambda: watches[1].latest if watches else None)
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
@@ -78,11 +84,7 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
     return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat)
 
 
-def _status(config: Config, heartbeat: loop.Heartbeat) -> "Document":
-    from importlib.metadata import version
-
-    from agent.exporters.json.status import status_document
-
+def _status(config: Config, heartbeat: loop.Heartbeat) -> Document:
     return lambda report, age: status_document(
         report,
         cleaning.cleanup_status(config, report),
@@ -94,16 +96,8 @@ def _status(config: Config, heartbeat: loop.Heartbeat) -> "Document":
 
 
 def http_exporter(
-    config: Config,
-    registry: "CollectorRegistry",
-    heartbeat: loop.Heartbeat,
-    status: "Document | None" = None,
-) -> "HttpExporter":
-    from importlib.metadata import version
-
-    from agent.exporters.web.page import Page
-    from agent.exporters.web.server import LINKS, HttpExporter
-
+    config: Config, registry: CollectorRegistry, heartbeat: loop.Heartbeat, status: Document | None = None
+) -> HttpExporter:
     host, port = config.listen
     page = None
     if config.page == "on":
@@ -116,12 +110,8 @@ def http_exporter(
 
 
 def _exporters(
-    config: Config, registry: "CollectorRegistry", watches: "Sequence[Reflector[Any]]", warn: Warn
+    config: Config, registry: CollectorRegistry, watches: Sequence[Reflector[Any]], warn: Warn
 ) -> Sequence[loop.Exporter]:
-    from agent.cleanup.journal import JournalStore
-    from agent.exporters.metrics import MetricsExporter
-    from agent.state.last_seen import LastSeenExporter
-
     return (
         MetricsExporter(
             registry,
@@ -136,14 +126,9 @@ def _exporters(
 
 
 def _cluster_exporters(
-    config: Config, registry: "CollectorRegistry", warn: Warn
-) -> tuple["DeliveryQueue", Sequence[loop.Exporter]]:
+    config: Config, registry: CollectorRegistry, warn: Warn
+) -> tuple[DeliveryQueue, Sequence[loop.Exporter]]:
     """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
-    from agent.kube_events.condition import ConditionExporter
-    from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
-    from agent.kube_events.events import EventExporter
-    from agent.kube_events.writer import Writer
-
     writer = Writer(config.kubeconfig, config.api_timeout.total_seconds())
     queue = DeliveryQueue(
         writer,
@@ -158,7 +143,7 @@ def _cluster_exporters(
     return queue, exporters
 
 
-def _start_threads(watches: "Sequence[Reflector[Any]]", queue: "DeliveryQueue | None", stop: threading.Event) -> None:
+def _start_threads(watches: Sequence[Reflector[Any]], queue: DeliveryQueue | None, stop: threading.Event) -> None:
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if queue is not None:

@@ -3,12 +3,11 @@
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.app import api_server, loop
+from agent.app import loop
 from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
@@ -19,6 +18,7 @@ from agent.model.runtime import AUTO, DOCKER, RuntimeNetwork
 from agent.model.snapshot import (
     CniResult,
     NetworkStore,
+    Node,
     NotRequested,
     Reading,
     Reservation,
@@ -27,17 +27,15 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.model.volumes import Mount
-from agent.sources.collector import Sources, unowned
+from agent.sources.collector import Reader, Sources, unowned
 from agent.sources.deadline import Deadline
 from agent.sources.host import addresses, mounts, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.cni_config import with_subnet
 from agent.sources.host.device_plugins import DeviceManager
-from agent.sources.host.mount_table import is_missing_on_node, read_namespaces
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
-from agent.sources.host.state_directory import read_disk
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.runtime import Runtime
 from agent.sources.source_error import SourceError
@@ -57,19 +55,34 @@ def displayed_name(config: Config) -> str:
 
 
 def for_command(config: Config) -> NodeSources:
-    return node_sources(config, api_server.asked_once(config), DeviceHistoryStore(config.state_dir).read)
+    if config.api == "off":
+        api = without_api_server()
+    else:
+        from agent.app.api_server import asked_once
+
+        api = asked_once(config)
+    rest = {**api, "state": lambda _: NotRequested("state", "no daemon")}
+    return node_sources(config, rest, DeviceHistoryStore(config.state_dir).read, lambda: None)
+
+
+def without_api_server() -> Sources:
+    def reader(name: str) -> Reader:
+        return lambda _: NotRequested(name, f"{option('api')}=off")
+
+    names = ("pods", "node", "watches", "attachments", "sandbox_failures", "autoscaler")
+    return {name: reader(name) for name in names}
 
 
 def node_sources(
-    config: Config, api: Sources, history: Callable[[], StoredHistory], *, keeps_state: bool = False
+    config: Config, rest: Sources, history: Callable[[], StoredHistory], latest_node: Callable[[], Node | None]
 ) -> NodeSources:
-    """Wire every source of the node to its reader; raises UsageError. `history`: of the device plugins."""
+    """Wire what is read on the node beside the rest; raises UsageError. `history`: of the device plugins."""
     processes = ProcessTable(config.proc)
     runtimes, only_docker = _runtimes(config, processes), config.runtime == DOCKER
     # A little more than the timeout of one answer, which bounds silence and has the better message.
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
-    is_missing = partial(is_missing_on_node, proc=config.proc)
+    is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
     last = LastNetworks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
     host = {
@@ -81,15 +94,15 @@ def node_sources(
         "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
         "runtimes": lambda _: NotRequested("runtimes", "--runtime=docker") if only_docker else runtimes.asked,
         "cni_results": lambda _: results.read(),
+        "damaged_results": lambda _: results.damaged,
         # The search is expensive, and its result matters where something may be released. After the reservations: a
         # plugin that has ended by now has given its address to somebody whom `addresses` finds.
         "processes": lambda snapshot: processes.read(complete=bool(unowned(snapshot)), plugins=_plugins(snapshot)),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": lambda _: _device_plugins(config, history),
-        "mounted_namespaces": lambda _: read_namespaces(config.proc, processes.runtimes()),
+        "mounted_namespaces": lambda _: mounts.read_namespaces(config.proc, processes.runtimes()),
         "mounts": lambda _: _mounts(config),
-        "state": lambda _: read_disk(config.state_dir) if keeps_state else NotRequested("state", "no daemon"),
-        "registration": _registration(config, api, processes),
+        "registration": _registration(config, latest_node, processes),
     }
     recheck = Recheck(
         lambda container_id: in_time(lambda: runtimes.has(container_id)),
@@ -99,16 +112,18 @@ def node_sources(
         processes,
         _probe(config, results, last),
     )
-    return NodeSources(replace(api, readers={**host, **api.readers}, damaged_results=lambda: results.damaged), recheck)
+    return NodeSources({**host, **rest}, recheck)
 
 
 def _plugins(snapshot: Snapshot) -> set[str]:
     return {name for network in known_or(snapshot.networks, ()) for name in (*network.plugins, network.ipam) if name}
 
 
-def _registration(config: Config, api: Sources, processes: ProcessTable) -> Callable[[Snapshot], Reading[Registration]]:
+def _registration(
+    config: Config, latest_node: Callable[[], Node | None], processes: ProcessTable
+) -> Callable[[Snapshot], Reading[Registration]]:
     name, flags = displayed_name(config), processes.kubelet_flags
-    tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, api.latest_node)
+    tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, latest_node)
     return lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at)
 
 

@@ -28,8 +28,7 @@ from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import from_mtime
 from agent.sources.host.files import read_file
 from agent.sources.host.state_directory import unwritable
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 from agent.state.atomic_file import make_directory, remove_file, remove_temporary_files, replace_file
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"

@@ -12,7 +12,7 @@ from agent.model.index import mounted_by_sandbox, of_nobody
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
 from agent.model.runtime import DOCKER
 from agent.model.snapshot import Reservation, ReservationKey
-from agent.sources.host import addresses, mount_table
+from agent.sources.host import addresses, mounts
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.processes import ProcessTable
 
@@ -62,7 +62,7 @@ class Recheck:
 
     def namespaces(self) -> tuple[str, ...]:
         """Return where network namespaces are mounted."""
-        return mount_table.read_namespaces(self.proc, self.processes.runtimes())
+        return mounts.read_namespaces(self.proc, self.processes.runtimes())
 
     def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Mapping[ReservationKey, ProbeResult]:
         """Look for whoever has an address without a process. Of all addresses at once: it may take some seconds.

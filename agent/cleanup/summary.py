@@ -11,7 +11,7 @@ from agent.model.release import BlockedBy, Blocker, Cleaning, NotReleasable, Out
 from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Known, NotRequested, Reservation, ReservationKey, Unavailable
-from agent.sources.os_error import describe_os_error
+from agent.sources.source_error import describe_os_error
 
 
 def summarize(

@@ -12,7 +12,7 @@ from typing import Any
 from agent.cli.exit_codes import DONE, OUTPUT, USAGE
 from agent.cli.output import discard_output, warn
 from agent.config import BUG, UsageError
-from agent.sources.os_error import describe_os_error
+from agent.sources.source_error import describe_os_error
 
 _STANDARD_ERROR = 2
 

@@ -1,8 +1,7 @@
 """Every word that nodeleak prints, with what it means and what to run next. Some words have several meanings."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.config import all_settings, option, variable
 from agent.exporters.metric_help import HELP, PREFIX
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     word: str
     kind: str
     text: str

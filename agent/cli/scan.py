@@ -37,7 +37,7 @@ from agent.exporters.text.scan import scan_names, scan_table
 from agent.model.documents import Damaged, Recording, loads
 from agent.model.report import Report
 from agent.model.text import escape
-from agent.sources.os_error import describe_os_error
+from agent.sources.source_error import describe_os_error
 
 SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
 

@@ -8,24 +8,21 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import ceil
 from threading import Event
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, UNAVAILABLE
 from agent.cli.output import warn, write, write_json
 from agent.config import UsageError
-from agent.fleet.answers import Answer, merged
-from agent.fleet.inventory import Agent, natural
+from agent.fleet.nodes import Agent, Answer, merged, natural
 from agent.fleet.session import Session, agents_of, cluster_options
 from agent.model.text import count_of, escape, format_number, truncate
 
 CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What became of one node."""
 
     text: str

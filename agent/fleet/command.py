@@ -1,7 +1,6 @@
 """The console script `kubectl-nodeleak`, which kubectl runs as `kubectl nodeleak`: its commands and their options."""
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -12,12 +11,14 @@ from agent.cli.options import value
 from agent.cli.output import reflow, warn
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP, Parser, options_of, see_help, with_command
-from agent.config import UsageError, did_you_mean, duration_between, positive, quote
+from agent.config import UsageError, did_you_mean, duration_between, matching, positive, quote
 from agent.fleet.clean_job import print_or_run_job
 from agent.fleet.cleaning import apply_on_nodes
 from agent.fleet.kubectl import KubectlError
 from agent.fleet.reading import run_on_nodes, show_status
 
+_url = matching(r"https?://[^\s/?#]+[^\s?#]*", "a URL such as http://localhost:9090", str)
+_service = matching(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+:[a-z0-9-]+", "a service such as monitoring/prometheus:9090", str)
 _INTRO: Final = "kubectl nodeleak asks the nodeleak agents of many nodes at once, with your kubeconfig and your rights."
 _EPILOG: Final = """\
 examples:
@@ -189,18 +190,6 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--prometheus-service", type=value(_service), metavar="NAMESPACE/NAME:PORT", help=text)
     text = "the value of the label 'cluster', if that Prometheus has agents of several clusters"
     parser.add_argument("--prometheus-cluster", metavar="NAME", help=text)
-
-
-def _url(text: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", text):
-        raise ValueError("expected a URL such as http://localhost:9090")
-    return text
-
-
-def _service(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+:[a-z0-9-]+", text):
-        raise ValueError("expected a service such as monitoring/prometheus:9090")
-    return text
 
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:

@@ -8,8 +8,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Final
 
-from agent.fleet.answers import Answer, answer_of
-from agent.fleet.inventory import Agent
+from agent.fleet.nodes import Agent, Answer, answer_of
 
 LOGIN_SECONDS: Final = 900
 """For a list, on a terminal: somebody may have to log in there. The codes of such logins last as long."""

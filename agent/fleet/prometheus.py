@@ -8,14 +8,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import requests
 
 from agent.config import UsageError
-from agent.fleet.inventory import Target
 from agent.fleet.kubectl import KubectlError
+from agent.fleet.nodes import Target
 from agent.fleet.session import Session
 from agent.fleet.status import NodeStatus, status_of, unknown
 from agent.model.finding import Severity
@@ -45,8 +45,7 @@ _OF_A_METRIC: Final = {
 _ORDER: Final = [severity.value for severity in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     labels: Mapping[str, str]
     at: float
     value: float

@@ -4,8 +4,7 @@ import argparse
 
 from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.cli.output import warn, write, write_json
-from agent.fleet.answers import Answer, merged
-from agent.fleet.inventory import natural
+from agent.fleet.nodes import Answer, merged, natural
 from agent.fleet.prometheus import statuses as from_prometheus
 from agent.fleet.session import Session, agents_of
 from agent.fleet.status import NodeStatus, Rank, node_status, status_table, worst_first

@@ -7,9 +7,8 @@ from typing import Final
 
 from agent.cli.output import show_progress
 from agent.config import UsageError, quote
-from agent.fleet.answers import Answer
-from agent.fleet.inventory import LABELS, WITHOUT_AGENT, Agent, Target, addresses, agents_in, targets
 from agent.fleet.kubectl import Kubectl
+from agent.fleet.nodes import LABELS, WITHOUT_AGENT, Agent, Answer, Target, addresses, agents_in, targets
 from agent.model.text import format_number
 
 _FEW: Final = 10

@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.exporters.text.table import grid, lines_as_text
-from agent.fleet.answers import Answer
-from agent.fleet.inventory import Target, natural
+from agent.fleet.nodes import Answer, Target, natural
 from agent.model.status import SCHEMA, Malformed, NodeState, checked
 from agent.model.text import count_of, format_age, format_number, truncate
 
@@ -36,8 +34,7 @@ _RANKS: Final = {rank.name.lower(): rank for rank in (Rank.CRITICAL, Rank.WARNIN
 """By severity."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(NamedTuple):
     """One node, ready to be shown."""
 
     target: Target

@@ -5,9 +5,8 @@ none. Unknown: it could not check all networks. An unconfirmed finding leaves th
 without kubenet does not get one.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.checks.addresses import exhausted_range
 from agent.kube_events.delivery import DeliveryQueue, Kind, Message
@@ -23,8 +22,7 @@ AVAILABLE: Final = "CNIAddressesAvailable"
 UNKNOWN: Final = "CNIAddressesUnknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     status: str
     reason: str
     message: str

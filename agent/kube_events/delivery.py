@@ -5,13 +5,12 @@ Best effort: a message that cannot be delivered is counted and dropped. A sync n
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from queue import Full, Queue
 from threading import Event
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -45,8 +44,7 @@ class Failure(StrEnum):
     """No answer, or a server error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     kind: Kind
     reason: str
     """The label of its counter."""

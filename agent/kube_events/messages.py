@@ -8,9 +8,8 @@ finds only these, later versions find both.
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.checks.registry import DETECTORS
 from agent.model.finding import Finding, Severity
@@ -37,8 +36,7 @@ RELEASED: Final = "ReleasedReservation"
 REASONS: Final = (*(reason(detector.NAME) for detector in DETECTORS), RELEASED)
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(NamedTuple):
     """The involved object. `namespace`: empty if it has none."""
 
     kind: str
@@ -47,8 +45,7 @@ class About:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class EventSpec:
+class EventSpec(NamedTuple):
     """The content of one Event."""
 
     node: str

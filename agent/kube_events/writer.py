@@ -1,6 +1,6 @@
 """The only module that writes to the API server. It creates and patches; it reads, lists and deletes nothing.
 
-It uses the credentials of `sources/kube/credentials.py` and a connection of its own.
+It uses the credentials of `sources/kube/client.py` and a connection of its own.
 """
 
 import json
@@ -13,8 +13,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from agent.model.text import truncate
-from agent.sources.kube.client import refusal
-from agent.sources.kube.credentials import client_for
+from agent.sources.kube.client import client_for, refusal
 from agent.sources.source_error import SourceError
 
 _LARGEST_ANSWER: Final = 1 << 20

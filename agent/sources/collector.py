@@ -4,9 +4,9 @@ A source is declared by its field in `Snapshot`. `app/sources.py` gives it a rea
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.devices.history import with_history
@@ -14,9 +14,7 @@ from agent.checks.volumes import lost_volumes
 from agent.model.index import named_sandboxes
 from agent.model.snapshot import (
     SOURCES,
-    DamagedResult,
     Known,
-    Node,
     NotRequested,
     Snapshot,
     Timing,
@@ -28,24 +26,11 @@ from agent.sources.source_error import NotFound, SourceError
 
 Reader: TypeAlias = Callable[[Snapshot], Any]
 """Reads one source, given what was read before it. Returns the value, or a `Reading`; raises SourceError."""
+Sources: TypeAlias = Mapping[str, Reader]
+"""The readers of a node, by the field of `Snapshot` that they fill. A source without a reader is not requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The readers of a node, by the name of their source. A source without a reader is not requested."""
-
-    readers: Mapping[str, Reader]
-    api_skew: Callable[[], timedelta | None] = lambda: None
-    """How far the API server's clock is ahead of the node's; None: not known."""
-    server_version: Callable[[], str] = str
-    damaged_results: Callable[[], tuple[DamagedResult, ...]] = tuple
-    """What the reader of `cni_results` could not parse."""
-    latest_node: Callable[[], Node | None] = lambda: None
-    """The Node as the API server last sent it; None: it has sent none, or nothing watches it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """Now, by both clocks of the node."""
 
     wall: datetime
@@ -61,8 +46,9 @@ class Moment:
 # is asked the more it knows.
 _ALWAYS: Final = (
     "networks", "reservations", "containers", "runtimes", "checkpoints", "cni_results", "processes", "device_plugins",
-    "pods", "node", "registration", "watches", "state",
+    "pods", "node", "registration", "watches", "state", "api_skew", "server_version", "damaged_results",
 )  # fmt: skip
+"""The last three are no sources. They come with the answers of sources."""
 
 
 def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable[[], float]) -> Snapshot:
@@ -72,13 +58,6 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
     snapshot = Snapshot(node_name=node_name, taken_at=now.wall, uptime=now.uptime, **unread)
     for name in _ALWAYS:
         snapshot = _read(name, snapshot, sources, clock)
-    # These come with the answers of a source.
-    snapshot = replace(
-        snapshot,
-        api_skew=sources.api_skew(),
-        server_version=sources.server_version(),
-        damaged_results=sources.damaged_results(),
-    )
     snapshot = crosscheck.all_sources(snapshot)
     for name, why_not in _WHERE_NEEDED.items():
         why = why_not(snapshot)
@@ -88,14 +67,16 @@ def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable
 
 
 def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], float]) -> Snapshot:
-    """Return the snapshot with one source more, and how long it took."""
-    if name not in sources.readers:
+    """Return the snapshot with one field more, and how long its source took."""
+    if name not in sources:
         return snapshot
     start = clock()
     try:
-        value = sources.readers[name](snapshot)
+        value = sources[name](snapshot)
     except SourceError as error:
         value = Unavailable(name, str(error), isinstance(error, NotFound))
+    if name not in SOURCES:
+        return replace(snapshot, **{name: value})
     is_reading = name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested))
     read: dict[str, Any] = {name: value if is_reading else Known(value)}
     return replace(snapshot, timings=(*snapshot.timings, Timing(name, clock() - start)), **read)
@@ -132,20 +113,12 @@ def _mounts_not_needed(snapshot: Snapshot) -> str:
     return "" if node and lost_volumes.missing(node) else "no volume is missing from the node's volumesAttached"
 
 
-def _attachments_not_needed(snapshot: Snapshot) -> str:
-    return "" if lost_volumes.request(snapshot) else "no pod waits for a volume that is missing"
-
-
-def _sandbox_failures_not_needed(snapshot: Snapshot) -> str:
-    return "" if waiting_pods(snapshot) else "no pod waits for its sandbox"
-
-
 _WHERE_NEEDED: Final[Mapping[str, Callable[[Snapshot], str]]] = {
     "addresses": _addresses_not_needed,
     "mounted_namespaces": _namespaces_not_needed,
     "mounts": _mounts_not_needed,
-    "attachments": _attachments_not_needed,
-    "sandbox_failures": _sandbox_failures_not_needed,
+    "attachments": lambda found: "" if lost_volumes.request(found) else "no pod waits for a volume that is missing",
+    "sandbox_failures": lambda found: "" if waiting_pods(found) else "no pod waits for its sandbox",
     # It may take its time, and nothing that is read before waits for it.
     "autoscaler": lambda _: "",
 }

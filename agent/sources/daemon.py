@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from agent.model.status import Malformed, checked
 from agent.sources.deadline import Deadline
-from agent.sources.os_error import describe_os_error
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, describe_os_error
 
 _READ_TIMEOUT, _WHOLE_TIMEOUT = 2.0, 4.0
 """Seconds for one read, and for the whole answer."""

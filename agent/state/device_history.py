@@ -7,8 +7,7 @@ from agent.model.documents import HISTORY_FILE, StoredHistory, dump_history, loa
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData
 from agent.sources.host.files import read_file
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 from agent.state.atomic_file import StateFile
 
 

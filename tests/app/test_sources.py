@@ -4,7 +4,6 @@ import gc
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(wire
         made = wire(runtime="auto", run_dir=str(run_dir), docker_timeout="10s")
         assert (made.recheck.has_checkpoint(ID), made.recheck.has_checkpoint("f" * 64)) == (True, False)
         with FakeGrpcServer(run_dir / "containerd/containerd.sock", FakeRuntime().answer):
-            assert made.snapshot.readers["containers"](node()) == ()
+            assert made.snapshot["containers"](node()) == ()
         assert not made.recheck.has_checkpoint(ID)
 
 
@@ -196,7 +195,7 @@ def test_a_docker_that_does_not_run_is_never_asked_nor_if_it_stops_between_two_a
         for where in (systemd.url, "tcp://127.0.0.1:1"):
             made = wire(docker_host=where)
             with pytest.raises(SourceError, match="docker was not asked, because it is unknown whether it runs"):
-                made.snapshot.readers["containers"](node())
+                made.snapshot["containers"](node())
             with pytest.raises(SourceError, match="docker was not asked"):
                 made.recheck.has_container(ID)
         assert systemd.requests == []
@@ -227,7 +226,7 @@ def test_a_source_that_is_disabled_is_not_requested_and_a_missing_directory_is_n
     ):
         assert read(sources, source, LOST) == NotRequested(source, why)
     assert read(wire(runtime="auto").snapshot, "runtimes") == Known(())
-    assert sources.api_skew() is None
+    assert "api_skew" not in sources
     sources = wire(device_plugins_dir=f"{tmp_path}/devices", kubelet_dir=f"{tmp_path}/kubelet").snapshot
     for source, directory in (("device_plugins", "devices"), ("mounts", "kubelet/plugins")):
         reading = read(sources, source, LOST)
@@ -261,6 +260,6 @@ def test_what_is_damaged_in_the_cache_is_read_with_it(wire: Wire, tmp_path: Path
     sources = wire().snapshot
     (tmp_path / "cache").mkdir()
     (tmp_path / f"cache/kubenet-{'9' * 64}-eth0").touch()
-    only = replace(sources, readers={"cni_results": sources.readers["cni_results"]})
+    only = {name: sources[name] for name in ("cni_results", "damaged_results")}
     snapshot = take_snapshot(only, "worker-1", Moment(NOW, UPTIME), lambda: 0.0)
     assert [one.damage.value for one in snapshot.damaged_results] == ["it is empty"]

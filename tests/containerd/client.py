@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
+from agent.sources.runtime.grpc_unary import NOT_FOUND, UNIMPLEMENTED, GrpcConnection, GrpcError
 from tests.fakes.protobuf import messages
 
 NAMESPACE: Final = "k8s.io"
@@ -73,7 +73,7 @@ class Kubelet:
         try:
             self._cri("StopPodSandbox", _PROTO["Id"](id=sandbox), timeout)
         except GrpcError as error:
-            if error.code != Code.NOT_FOUND:
+            if error.code != NOT_FOUND:
                 raise
 
     def remove(self, sandbox: str, timeout: float = 60.0) -> None:
@@ -96,7 +96,7 @@ class Kubelet:
                 with self._connected(10.0) as connection:
                     connection.call(f"{service}/Delete", request, {"containerd-namespace": NAMESPACE})
             except GrpcError as error:
-                if error.code not in {Code.NOT_FOUND, Code.UNIMPLEMENTED}:
+                if error.code not in {NOT_FOUND, UNIMPLEMENTED}:
                     raise
 
     def _cri(self, method: str, request: Any = None, timeout: float = 10.0) -> bytes:

@@ -68,11 +68,11 @@ class _Node:
 def _read(sources: Sources, *names: str) -> None:
     found: dict[str, Any] = {}
     for name in names:
-        value = sources.readers[name](replace(_SNAPSHOT, **found))
+        value = sources[name](replace(_SNAPSHOT, **found))
         is_reading = name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested))
         found[name] = value if is_reading else Known(value)
-    found |= {"api_skew": sources.api_skew(), "server_version": sources.server_version()}
-    recorded = replace(dark_node(), **found, damaged_results=sources.damaged_results())
+    more = ("api_skew", "server_version", "damaged_results")
+    recorded = replace(dark_node(), **found, **{name: sources[name](_SNAPSHOT) for name in more if name in sources})
     recording = Recording(timedelta(0), timedelta(0), (recorded,))
     assert loads(dumps(recording)) == recording
 

@@ -126,7 +126,7 @@ class InMemory:
             "reservations", "checkpoints", "containers", "cni_results", "processes", "addresses", "mounted_namespaces",
             "pods", "node",
         )  # fmt: skip
-        return Sources({name: self._reader(name) for name in names} | {"runtimes": lambda _: (self._setup.runtime,)})
+        return {name: self._reader(name) for name in names} | {"runtimes": lambda _: (self._setup.runtime,)}
 
     def _reader(self, name: str) -> Callable[[Snapshot], Any]:
         return lambda _: getattr(self, name)()  # at each call: a mutation replaces the method

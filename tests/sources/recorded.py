@@ -20,13 +20,11 @@ class RecordedSources:
         self.skew_read_after: tuple[str, ...] = ()
         self.broken = broken
         self._snapshot = snapshot
-        readers = {name: partial(self._read, name) for name in SOURCES}
-        self.sources = Sources(
-            readers,
-            self._api_skew,
-            lambda: snapshot.server_version,
-            damaged_results=lambda: snapshot.damaged_results,
-        )
+        self.sources: Sources = {name: partial(self._read, name) for name in SOURCES} | {
+            "api_skew": self._api_skew,
+            "server_version": lambda _: snapshot.server_version,
+            "damaged_results": lambda _: snapshot.damaged_results,
+        }
 
     def take(self) -> Snapshot:
         """Take a snapshot, by a clock on which everything takes a second."""
@@ -39,6 +37,6 @@ class RecordedSources:
             raise SourceError("it broke")
         return getattr(self._snapshot, source)
 
-    def _api_skew(self) -> Any:
+    def _api_skew(self, _so_far: Snapshot) -> Any:
         self.skew_read_after = tuple(self.requested)
         return self._snapshot.api_skew

@@ -137,7 +137,7 @@ def test_a_failing_source_is_unavailable_the_others_are_read_and_a_bug_is_raised
     assert snapshot.unavailable() == (Unavailable("checkpoints", "it broke"), *closed.values())
     assert snapshot.unavailable_about_addresses() == (Unavailable("checkpoints", "it broke"),)
     broken = RecordedSources(node())
-    broken.sources = replace(broken.sources, readers={**broken.sources.readers, "containers": lambda _: 1 / 0})
+    broken.sources = {**broken.sources, "containers": lambda _: 1 / 0}
     with pytest.raises(ZeroDivisionError):
         broken.take()
 

@@ -19,8 +19,7 @@ from typing import Final
 from agent.model.snapshot import Address
 from agent.model.text import truncate
 from agent.sources.host.files import LARGEST_TABLE, read_open
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 # "|-- 10.0.0.7" and, below it, "/32 host LOCAL": an address of an interface, up or down. Other routes may precede it.
 _LOCAL4: Final = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")

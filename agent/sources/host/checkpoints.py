@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from agent.model.snapshot import Checkpoint, Container
 from agent.sources.host.files import names_in, open_directory, read_file
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import NotFound, SourceError
+from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 
 class _Directory(NamedTuple):

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.text import escape, truncate
 from agent.sources.host.files import names_in, open_directory, read_file
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import NotFound, SourceError
+from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
 _DEEPEST: Final = 3

@@ -1,5 +1,6 @@
 """Opens what other programs own. Reading has a bound, follows no link unless asked to, and waits for no FIFO."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -8,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import NotFound, SourceError
+from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 LARGEST_FILE: Final = 1024 * 1024
 """Bytes of a file that a program wrote: it has some thousand."""
@@ -21,13 +21,15 @@ _PIECE: Final = 64 * 1024
 
 
 @contextmanager
-def open_directory(path: Path) -> Iterator[int]:
-    """Open a directory; raises NotFound, and SourceError for any OSError until it is closed."""
+def open_directory(path: Path, *, follow: bool = True) -> Iterator[int]:
+    """Open a directory; raises NotFound, and SourceError for any OSError until it is closed. `follow`: a link."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except FileNotFoundError as error:
         raise NotFound(f"{path} does not exist") from error
     except OSError as error:
+        if not follow and error.errno in {errno.ENOTDIR, errno.ELOOP}:
+            raise SourceError(f"{path} is not a directory (symbolic links are not followed)") from error
         raise SourceError(cannot_read(path, error)) from error
     try:
         yield handle

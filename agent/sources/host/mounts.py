@@ -1,18 +1,100 @@
-"""The mounted volumes of those that have to be attached, by the node's mount table. Read only if a volume is missing.
+"""Reads mount tables, and which volumes are mounted. Changes nothing, and needs no capability."""
 
-The path below the kubelet's directory identifies the volume; for CSI, the file `vol_data.json` beside it does.
-"""
-
+import contextlib
 import json
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from agent.model.volumes import Mount
-from agent.sources.host.files import read_file
-from agent.sources.host.mount_table import read_mount_table
+from agent.sources.host.files import LARGEST_TABLE, read_file
 from agent.sources.kube import volume_names
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
+
+_LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*")
+"""Of proc_pid_mountinfo(5)."""
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+"""How the kernel writes a space, or a line's end."""
+_DELETED: Final = "//deleted"
+_LOCAL: Final = re.compile(r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|tmpfs|ramfs|overlay|aufs|fuse\.fuse-overlayfs")
+"""Types of file systems that only one node has at a time. Any other may be shared."""
+
+
+class MountEntry(NamedTuple):
+    root: str
+    """What of its file system is mounted; of a namespace, its kind and inode: `net:[4026532281]`."""
+    point: str
+    """The mount point, without symbolic links."""
+    kind: str
+    """The type of the file system."""
+    device: str
+    """Of its file system: `major:minor`."""
+
+
+def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ...]:
+    """Return every mount; raises SourceError."""
+    table = proc / f"{process}/mountinfo"
+    try:
+        content, _ = read_file(table, follow=True, largest=LARGEST_TABLE)
+    except OSError as error:
+        raise SourceError(cannot_read(table, error)) from error
+    return tuple(map(_entry, filter(None, map(_LINE.fullmatch, content.decode(errors="replace").split("\n")))))
+
+
+def _entry(line: re.Match[str]) -> MountEntry:
+    # A mount outlives the file below it, which then is marked so.
+    return MountEntry(line["root"], _unescaped(line["point"]).removesuffix(_DELETED), line["kind"], line["device"])
+
+
+def _unescaped(text: str) -> str:
+    return _OCTAL.sub(lambda code: chr(int(code[1], 8)), text)
+
+
+def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
+    """Return where network namespaces are mounted, for the first process or for a runtime; raises SourceError.
+
+    A runtime may have mounts of its own, as on OpenShift. `runtimes`: their processes.
+
+    A mount keeps a namespace, and its addresses, without any process: the kernel in it still answers for them. Below a
+    shared directory, a namespace is listed more than once.
+    """
+    entries = (entry for process in (1, *runtimes) for entry in read_mount_table(proc, process))
+    mounted = (entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:["))
+    return tuple(dict.fromkeys(mounted))
+
+
+def shared_storage(path: Path, own: Path = Path("/proc/self")) -> str:
+    """Return the type of the file system of a directory if other nodes may have it as well; empty: they do not.
+
+    Raises OSError and SourceError. A device that no entry has is a subvolume of btrfs. `own`: this process.
+    """
+    device = path.stat().st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    kinds = (entry.kind for entry in read_mount_table(own.parent, own.name) if entry.device == name)
+    return next((kind for kind in kinds if not _LOCAL.fullmatch(kind)), "")
+
+
+def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -> bool:
+    """Return whether a path that is missing here is known to be missing on the node too, and not only not mounted.
+
+    That is known if this process has the mounts of the node's first process, or if a directory above is mounted, and
+    the node has not removed that directory since. `own`: this process.
+    """
+    with contextlib.suppress(OSError):  # only with CAP_SYS_PTRACE, or on the node itself
+        if (proc / "1/ns/mnt").samefile(own / "ns/mnt"):
+            return True
+    try:
+        roots = {entry.point: entry.root for entry in read_mount_table(own.parent, own.name)}
+    except SourceError:
+        return False
+    nearest = next((str(parent) for parent in path.parents if str(parent) in roots), "/")
+    return nearest != "/" and not roots[nearest].endswith(_DELETED)
+
+
+# The mounted volumes of those that have to be attached. Read only if a volume is missing. The path below the kubelet's
+# directory identifies the volume; for CSI, the file `vol_data.json` beside it does.
 
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
 _BLOCK = re.compile(r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?")

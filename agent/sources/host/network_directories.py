@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 from agent.model.runtime import AUTO, RuntimeNetwork
 from agent.model.snapshot import DEFAULT_DATA_DIR, CniResult, Known, NetworkStore, Reading, Unavailable, known_or
 from agent.sources.host.cni_config import is_part_of_path
-from agent.sources.host.mount_table import shared_storage
+from agent.sources.host.mounts import shared_storage
 from agent.sources.host.reservations import is_directory, network_names, read_reservations
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 _SETTINGS: Final = "settings"
 _RUNTIME: Final = "runtime"

@@ -19,8 +19,7 @@ from typing import Final
 from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import Reservation, ReservationKey
 from agent.sources.host.routes import Route, find_route
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 _PORT: Final = 9
 """Of the discard service, which nobody runs."""

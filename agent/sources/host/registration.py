@@ -22,8 +22,7 @@ from agent.model.registration import (
 )
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.host.files import read_file
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 PODS_LEFT_FOR: Final = timedelta(seconds=40)
 """How long the API server keeps the pods of a deleted Node."""

@@ -18,9 +18,8 @@ from typing import Final
 
 from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
 from agent.model.text import escape
-from agent.sources.host.files import names_in
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.host.files import names_in, open_directory
+from agent.sources.source_error import NotFound, SourceError
 
 MAX_RESERVATION_BYTES: Final = 4096
 """Bytes. host-local writes 70; a larger file is not host-local's."""
@@ -52,19 +51,18 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
     """
     directory = networks_dir / network
     try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        return _unopened(networks_dir, network, error)
-    try:
-        names = names_in(handle, directory)
-        if len(names) > most - others:
-            return NetworkStore(network, _too_many(directory, most, others))
-        entries = [read_one(network, name, handle) for name in filterfalse(_OWN.fullmatch, names)]
-    except (OSError, SourceError) as error:
-        why = cannot_read(directory, error) if isinstance(error, OSError) else str(error)
-        return NetworkStore(network, Unavailable("reservations", why))
-    finally:
-        os.close(handle)
+        with open_directory(directory, follow=False) as handle:
+            names = names_in(handle, directory)
+            if len(names) > most - others:
+                return NetworkStore(network, _too_many(directory, most, others))
+            entries = [read_one(network, name, handle) for name in filterfalse(_OWN.fullmatch, names)]
+    except NotFound as error:
+        why = f"{error}: check --network and --cni-networks-dir{_other_networks(networks_dir)}"
+        # Whatever else is there, host-local makes this directory for the first pod.
+        absent = any(map(is_directory, (networks_dir, networks_dir.parent)))
+        return NetworkStore(network, Unavailable("reservations", why, missing=True), absent=absent)
+    except SourceError as error:
+        return NetworkStore(network, Unavailable("reservations", str(error)))
     reservations = tuple(entry for entry in entries if isinstance(entry, Reservation))
     unrecognized = tuple(entry for entry in entries if isinstance(entry, UnrecognizedEntry))
     return NetworkStore(network, Known(reservations), unrecognized)
@@ -76,24 +74,9 @@ def _too_many(directory: Path, most: int, others: int) -> Unavailable:
     return Unavailable("reservations", f"{directory} has more than {most:,} files{together}: {what_to_do}")
 
 
-def _unopened(networks_dir: Path, network: str, error: OSError) -> NetworkStore:
-    reading = Unavailable("reservations", _why_unavailable(networks_dir / network, error), error.errno == errno.ENOENT)
-    # Whatever else is there, host-local makes this directory for the first pod.
-    absent = reading.missing and any(map(is_directory, (networks_dir, networks_dir.parent)))
-    return NetworkStore(network, reading, absent=absent)
-
-
-def _why_unavailable(directory: Path, error: OSError) -> str:
-    if error.errno == errno.ENOENT:
-        return f"{directory} does not exist: check --network and --cni-networks-dir{_other_networks(directory)}"
-    if error.errno in {errno.ENOTDIR, errno.ELOOP}:
-        return f"{directory} is not a directory (symbolic links are not followed)"
-    return cannot_read(directory, error)
-
-
-def _other_networks(directory: Path) -> str:
+def _other_networks(networks_dir: Path) -> str:
     try:
-        found = describe_networks(directory.parent)
+        found = describe_networks(networks_dir)
     except OSError:
         return ""  # only a hint: the directory itself was found missing
     return f" (networks found: {found})" if found else ""

@@ -5,8 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 LEAST_FREE: Final = 4096
 """Bytes that must be free: the largest file is a few blocks."""

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.sources.os_error import cannot_read
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, cannot_read
 
 _LINE: Final = re.compile(rb"\S+: \S+ \S+ (?P<flags>[0-9A-Fa-f]+) \S+ (?P<state>\S+) +\d+ (?P<path>/.*)\n")
 """A line of `/proc/net/unix` (proc_pid_net(5))."""

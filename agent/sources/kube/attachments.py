@@ -15,8 +15,7 @@ from agent.checks.volumes.lost_volumes import same
 from agent.model.snapshot import Pod
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube import volume_names
-from agent.sources.kube.cached_request import CachedRequest
-from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, Get, Inquire, Query
+from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, CachedRequest, Get, Inquire, Query
 
 MAX_REQUESTS: Final = 64
 """Requests for one snapshot."""

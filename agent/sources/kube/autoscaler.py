@@ -14,8 +14,7 @@ from typing import Final
 from agent.model.registration import Autoscaler, Expected, Registration, evidence_of_cloud, evidence_of_node
 from agent.model.snapshot import Known, Node, NotRequested, Reading
 from agent.model.text import truncate
-from agent.sources.kube.cached_request import CachedRequest
-from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, Get, Inquire
+from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, CachedRequest, Get, Inquire
 from agent.sources.kube.node import NODES_PATH
 from agent.sources.source_error import SourceError
 

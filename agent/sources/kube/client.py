@@ -5,25 +5,24 @@ exists at a time: servers ignore `limit` where they list from their cache, and 6
 """
 
 import json
+import os
 import re
 from codecs import iterdecode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.model.text import truncate
 from agent.sources.collector import Moment
-from agent.sources.kube.credentials import client_for
 from agent.sources.kube.fields import parsing, resource_version
-from agent.sources.os_error import why_not_connected
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, describe_os_error, why_not_connected
 
 _T = TypeVar("_T")
 
@@ -53,6 +52,10 @@ _SLOWEST: Final = timedelta(seconds=4)
 _LARGEST_SKEW: Final = timedelta(days=36525)
 """A node without a battery-backed clock boots in 1970; no skew is a century."""
 
+_IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)
+"""Where the certificates of a kubeconfig go, if possible."""
+
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 
 Query: TypeAlias = Sequence[tuple[str, str]]
@@ -62,8 +65,7 @@ Inquire: TypeAlias = Callable[[], AbstractContextManager[Get]]
 """Opens a connection for the requests of one snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resource(Generic[_T]):
+class Resource(NamedTuple, Generic[_T]):
     """Objects of one kind."""
 
     name: str
@@ -108,6 +110,45 @@ class ServerInfo:
             return
         if abs(skew) <= _LARGEST_SKEW:
             self.skew = skew
+
+
+class NoCredentials(SourceError):
+    """There are no credentials for an API server; the text says where they were expected."""
+
+
+def client_for(kubeconfig: Path | None) -> client.ApiClient:
+    """Return a client with credentials: the given kubeconfig, the pod's service account, or $KUBECONFIG.
+
+    Raises NoCredentials.
+    """
+    settings = client.Configuration()
+    in_cluster = kubeconfig is None and _IN_CLUSTER.exists() and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    where = str(_IN_CLUSTER.parent if in_cluster else kubeconfig or os.environ.get("KUBECONFIG") or "")
+    if not where:
+        raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
+    try:
+        if in_cluster:
+            config.load_incluster_config(settings)
+        else:
+            memory = str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None
+            config.load_kube_config(where, client_configuration=settings, persist_config=False, temp_file_path=memory)
+    except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise NoCredentials(f"cannot read {where}: {_why_unusable(where, error)}") from error
+    settings.retries = False
+    settings.connection_pool_maxsize = 2
+    api = client.ApiClient(settings)
+    api.user_agent = "nodeleak"
+    return api
+
+
+def _why_unusable(where: str, error: Exception) -> str:
+    if isinstance(error, OSError):
+        # It may be a file that the kubeconfig names.
+        other = f"{error.filename}: " if error.filename and str(error.filename) != where else ""
+        return f"{other}{describe_os_error(error)}"
+    # The client reports a file that does not exist as an invalid file, and passes over it where it is one of several.
+    exists = any(path and Path(path).expanduser().exists() for path in where.split(os.pathsep))
+    return truncate(str(error)) if exists else "no such file or directory"
 
 
 class Api:
@@ -304,3 +345,33 @@ def _extended(text: str, texts: Iterator[str], longest: int) -> str:
     if not (more := next(texts, "")):
         raise ValueError("it ends too early")
     return text + more
+
+
+class CachedRequest(Generic[_T]):
+    """The last answer to a request that is made for a reason only. A failure is kept too: each may take long."""
+
+    def __init__(
+        self, inquire: Inquire, clock: Callable[[], float], seconds: float, failure_seconds: float | None = None
+    ) -> None:
+        """`clock`: seconds, never jumping. `failure_seconds`: for how long a failure is kept, if not as an answer."""
+        self._inquire, self._clock, self._seconds = inquire, clock, seconds
+        self._failure_seconds = seconds if failure_seconds is None else failure_seconds
+        self._kept: tuple[float, frozenset[str], _T | SourceError] | None = None
+        """Until when, about which subjects, and what."""
+
+    def get(self, read: Callable[[Get], _T], subjects: frozenset[str] = frozenset()) -> _T:
+        """Return the kept answer, or read it; raises SourceError.
+
+        `subjects`: what the request is about. An answer about more subjects is an answer too.
+        """
+        now = self._clock()
+        if self._kept is None or now >= self._kept[0] or not subjects <= self._kept[1]:
+            try:
+                with self._inquire() as get, parsing("malformed object"):
+                    self._kept = now + self._seconds, subjects, read(get)
+            except SourceError as error:
+                self._kept = now + self._failure_seconds, subjects, error
+        answer = self._kept[2]
+        if isinstance(answer, SourceError):
+            raise answer.with_traceback(None)  # or it would grow with each call
+        return answer

@@ -12,22 +12,15 @@ while the API servers are stopped: a single key, read through to etcd, and the l
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from threading import Event
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from agent.model.snapshot import Known, Reading, Unavailable
-from agent.sources.kube.client import Api, ApiError, Resource, list_all
-from agent.sources.kube.replica import (
-    UNWATCHABLE,
-    Expired,
-    MalformedAnswer,
-    OnEvidence,
-    Regressed,
-    Replica,
-    ignore_evidence,
-)
+from agent.model.watches import LASTS, Evidence, Watch
+from agent.sources.kube.client import Api, ApiError, Resource, ServerInfo, list_all
+from agent.sources.kube.replica import UNWATCHABLE, Expired, MalformedAnswer, Regressed, Replica
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -49,7 +42,7 @@ class Restored(SourceError):
 
 def list_once(api: Api, resource: Resource[_T]) -> tuple[_T, ...]:
     """List a resource without watching it, read through to etcd; raises SourceError."""
-    replica = Replica(resource.parse)
+    replica = Replica(resource.parse, lambda *_: None)
     with list_all(api, resource.path, resource.query) as (version, items):
         replica.replace(version, items, consistent=True)
     return replica.items()
@@ -72,8 +65,7 @@ class RestartCause(StrEnum):
     """The connection failed, or carried something other than a watch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held(Generic[_T]):
+class _Held(NamedTuple, Generic[_T]):
     """What the thread publishes: replaced whole, never changed."""
 
     items: tuple[_T, ...] | None
@@ -91,22 +83,21 @@ class Reflector(Generic[_T]):
         node: Resource[Any],
         clock: Callable[[], float],
         stale_after: float,
-        on_evidence: OnEvidence = ignore_evidence,
+        server: ServerInfo,
     ) -> None:
-        """`node`: the own Node. `clock`: seconds, never jumping. `stale_after`: seconds until silence counts.
-
-        `on_evidence`: called with evidence that the server sends old versions.
-        """
+        """`node`: the own Node. `clock`: seconds, never jumping. `stale_after`: seconds until silence counts."""
         self.source = resource.name
+        self.watches: tuple[Watch, ...] = ()
+        """Evidence that the server sends old versions, one record for each kind. Replaced whole, never changed."""
         self.restarts: Counter[RestartCause] = Counter(dict.fromkeys(RestartCause, 0))
         """How often the watch was started again, by cause."""
         self.answered = Event()
         """Set when the first list was read, or failed."""
         self._resource, self._connect, self._node = resource, connect, node
-        self._clock, self._stale_after = clock, stale_after
+        self._clock, self._stale_after, self._server = clock, stale_after, server
         longest = min(_BACKOFF[1], stale_after / 8)  # a break of the connection must not make data unavailable
         self._backoff = min(_BACKOFF[0], longest), longest
-        self._replica = Replica(resource.parse, on_evidence)
+        self._replica = Replica(resource.parse, self._record)
         self._held: _Held[_T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
         self._is_new = True
@@ -214,7 +205,7 @@ class Reflector(Generic[_T]):
         self.answered.set()
 
     def _recover_from(self, error: SourceError) -> None:
-        self._held = replace(self._held, trouble=str(error))
+        self._held = self._held._replace(trouble=str(error))
         self.answered.set()
         cause = _cause(error)
         self.restarts[cause] += 1
@@ -229,6 +220,15 @@ class Reflector(Generic[_T]):
         if self._api is not None:
             self._api.close()
             self._api = None
+
+    def _record(self, evidence: Evidence, before: int, version: int) -> None:
+        """`before`: the version received before; `version`: the older version received after it."""
+        now, known = self._server.now(), {watch.evidence: watch for watch in self.watches}
+        watch = Watch(self.source, evidence, before, version, 1, now.wall, now.wall, now.uptime, self._server.version)
+        earlier = known.get(evidence)
+        if earlier is not None and now.uptime - earlier.last_uptime <= LASTS:
+            watch = replace(watch, count=earlier.count + 1, first=earlier.first)
+        self.watches = tuple((known | {evidence: watch}).values())
 
     def _connected(self) -> Api:
         if self._api is None:

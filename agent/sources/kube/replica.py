@@ -10,12 +10,11 @@ current as etcd may contain it again, because etcd may have been restored from a
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
 from agent.model.text import truncate
-from agent.model.watches import LASTS, Evidence, Watch
-from agent.sources.collector import Moment
+from agent.model.watches import Evidence
 from agent.sources.kube.fields import parsing, resource_version
 from agent.sources.source_error import SourceError
 
@@ -26,9 +25,6 @@ UNWATCHABLE = frozenset({410, 504})
 
 MAX_TOMBSTONES: Final = 1000
 """How many deleted uids are remembered, the latest ones: versions alone reject nearly every old event."""
-
-OnEvidence: TypeAlias = Callable[[Evidence, int, int], None]
-"""Called with evidence against the server: the version received before, and the older version received after it."""
 
 
 class Expired(SourceError):
@@ -43,15 +39,13 @@ class Regressed(SourceError):
     """The server sent something older than what it had sent before."""
 
 
-def ignore_evidence(_evidence: Evidence, _before: int, _version: int) -> None: ...
-
-
 @dataclass(slots=True)
 class Replica(Generic[_T]):
     """The objects by uid, and their version; 0 before the first list."""
 
     parse: Callable[[Mapping[str, Any]], _T]
-    on_evidence: OnEvidence = ignore_evidence
+    on_evidence: Callable[[Evidence, int, int], None]
+    """Called with evidence against the server: the version received before, and the older version received after it."""
     version: int = 0
     regressions: int = 0
     latest: _T | None = None
@@ -160,24 +154,3 @@ def _uid(item: Mapping[str, Any]) -> str:
 def _error(status: Mapping[str, Any]) -> SourceError:
     text = f"API server: {truncate(status.get('code'))} {truncate(status.get('message') or status.get('reason'))}"
     return Expired(text) if status.get("code") in UNWATCHABLE else SourceError(text)
-
-
-class WatchMonitor:
-    """The evidence of one watched resource, one record for each kind. One thread writes, any thread may read."""
-
-    def __init__(self, resource: str, now: Callable[[], Moment], server_version: Callable[[], str]) -> None:
-        self._resource, self._now, self._server_version = resource, now, server_version
-        self.watches: tuple[Watch, ...] = ()
-        """Replaced whole, never changed: other threads read it meanwhile."""
-
-    def record(self, evidence: Evidence, before: int, version: int) -> None:
-        """`before`: the version received before; `version`: the older version received after it."""
-        now = self._now()
-        known = {watch.evidence: watch for watch in self.watches}
-        earlier = known.get(evidence)
-        watch = Watch(
-            self._resource, evidence, before, version, 1, now.wall, now.wall, now.uptime, self._server_version()
-        )
-        if earlier is not None and now.uptime - earlier.last_uptime <= LASTS:
-            watch = replace(watch, count=earlier.count + 1, first=earlier.first)
-        self.watches = tuple((known | {evidence: watch}).values())

@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 from agent.model.snapshot import NotRequested, Pod, SandboxFailure
 from agent.model.text import escape, truncate
-from agent.sources.kube.cached_request import CachedRequest
-from agent.sources.kube.client import FORBIDDEN, ApiError, Get, Inquire
+from agent.sources.kube.client import FORBIDDEN, ApiError, CachedRequest, Get, Inquire
 from agent.sources.kube.fields import moment
 
 MAX_PODS: Final = 4

@@ -16,7 +16,7 @@ from agent.model.runtime import CONTAINERD, ContainerRuntime, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus
-from agent.sources.runtime.grpc_unary import Code, GrpcConnection, GrpcError
+from agent.sources.runtime.grpc_unary import NOT_FOUND, UNIMPLEMENTED, GrpcConnection, GrpcError
 from agent.sources.runtime.protobuf import DecodedMessage, encode_texts
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
 from agent.sources.source_error import SourceError
@@ -152,7 +152,7 @@ class _Session:
         for api in self._apis:
             answers = self._connection.calls(f"/runtime.{api}.RuntimeService/{method}", requests)
             error = answers[0]
-            if not isinstance(error, GrpcError) or error.code != Code.UNIMPLEMENTED:
+            if not isinstance(error, GrpcError) or error.code != UNIMPLEMENTED:
                 self._apis = (api,)
                 return answers
             if len(self._apis) == 1:
@@ -204,7 +204,7 @@ class _Session:
         except GrpcError as error:
             # Only the version shows that there is no such store yet, and not that it failed to start.
             version = version_numbers(runtime.version)
-            if error.code != Code.UNIMPLEMENTED or version is None or version >= _FIRST_WITH_SANDBOXES:
+            if error.code != UNIMPLEMENTED or version is None or version >= _FIRST_WITH_SANDBOXES:
                 raise
 
     def _records(self, method: str, namespace: str, requests: Sequence[bytes]) -> Iterator[DecodedMessage]:
@@ -239,7 +239,7 @@ def _message(answer: bytes | GrpcError) -> DecodedMessage:
 
 def _found(container_id: str, answer: bytes | GrpcError) -> DecodedMessage | None:
     """Return the status of this container; None only where the runtime denies it by the id."""
-    if isinstance(answer, GrpcError) and answer.code == Code.NOT_FOUND and _denies(answer.message, container_id):
+    if isinstance(answer, GrpcError) and answer.code == NOT_FOUND and _denies(answer.message, container_id):
         return None
     found = _message(answer).message(1)
     if found.text(1) != container_id:

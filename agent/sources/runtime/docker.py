@@ -17,9 +17,8 @@ from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
-from agent.sources.os_error import why_not_connected
 from agent.sources.runtime.runtime import labeled_container
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, why_not_connected
 
 _T = TypeVar("_T")
 

@@ -1,35 +1,29 @@
-"""Unary gRPC calls over a unix socket. Nothing is retried, and an answer counts only with the server's status OK.
-
-h2 is imported where it is used: a node without gRPC does not pay for it.
-"""
+"""Unary gRPC calls over a unix socket. Nothing is retried, and an answer counts only with the server's status OK."""
 
 import os
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
+from h2 import events
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.exceptions import H2Error
+
 from agent.model.text import truncate
 from agent.sources.deadline import Late
-from agent.sources.os_error import describe_os_error
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import SourceError, describe_os_error
 
 LARGEST_MESSAGE: Final = 16 * 1024 * 1024
 """Bytes of an answer: the kubelet takes as much."""
+OK, NOT_FOUND, UNIMPLEMENTED = 0, 5, 12
+"""The status codes that the agent distinguishes."""
 _PREFIX: Final = 5
 """A message follows its prefix: a byte that says whether it is compressed, and its length in four bytes."""
-
-
-class Code(IntEnum):
-    """The status codes that the agent distinguishes."""
-
-    OK = 0
-    NOT_FOUND = 5
-    UNIMPLEMENTED = 12
 
 
 class GrpcError(SourceError):
@@ -49,9 +43,6 @@ class GrpcConnection:
 
     def __init__(self, path: Path, timeout: float, clock: Callable[[], float]) -> None:
         """`timeout`: seconds for each call, measured with `clock`, from the request to the end of the answer."""
-        from h2.config import H2Configuration
-        from h2.connection import H2Connection
-
         self._path, self._timeout, self._clock = path, timeout, clock
         self._answers: dict[int, _Answer] = {}
         self._h2 = H2Connection(H2Configuration(header_encoding=None))
@@ -86,8 +77,6 @@ class GrpcConnection:
 
         Together they may have `LARGEST_MESSAGE`.
         """
-        from h2.exceptions import H2Error
-
         where, limit = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
         try:
             self._answers = {self._send(method, request, metadata or {}): _Answer(limit) for request in requests}
@@ -141,8 +130,6 @@ class GrpcConnection:
         self._socket.settimeout(remaining)
 
     def _take(self, event: Any) -> None:
-        from h2 import events
-
         if isinstance(event, events.ConnectionTerminated) and not self._is_complete():
             raise _InvalidAnswer(f"the server ends the connection ({_name(event.error_code)})")
         if isinstance(event, events.DataReceived):
@@ -186,7 +173,7 @@ class _Answer:
             raise _InvalidAnswer(f"HTTP status {http_status.decode(errors='replace')}")
         if not re.fullmatch(rb"[0-9]{1,3}", status):
             raise _InvalidAnswer(f"the response has no valid gRPC status ({status.decode(errors='replace')!r})")
-        if int(status) != Code.OK:
+        if int(status) != OK:
             text = self.headers.get(b"grpc-message", b"").decode(errors="replace")
             return GrpcError(where, int(status), unquote(text))
         prefix, message = self._received[:_PREFIX], bytes(self._received[_PREFIX:])

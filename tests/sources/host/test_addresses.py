@@ -228,7 +228,7 @@ MOVING = """
 import ctypes, faulthandler, os, subprocess, sys, time
 from tests.wired import wired
 faulthandler.dump_traceback_later(30, exit=True)
-read = wired(proc="/proc").snapshot.readers["addresses"]
+read = wired(proc="/proc").snapshot["addresses"]
 libc = ctypes.CDLL(None, use_errno=True)
 host = os.open("/proc/self/ns/net", os.O_RDONLY)
 made, ready = os.pipe(), os.pipe()

@@ -42,7 +42,7 @@ class Kubelet:
 
     def read(self, *containers: Container) -> list[Checkpoint]:
         so_far = replace(node(containers=containers), taken_at=datetime.fromtimestamp(NOW, UTC))
-        return sorted(self._sources.snapshot.readers["checkpoints"](so_far), key=lambda found: found.container_id)
+        return sorted(self._sources.snapshot["checkpoints"](so_far), key=lambda found: found.container_id)
 
     def has(self, container_id: str) -> bool | None:
         return self._sources.recheck.has_checkpoint(container_id)

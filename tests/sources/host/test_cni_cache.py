@@ -57,12 +57,12 @@ class Cache:
         self._sources = wired(cni_cache_dir=directory).snapshot
 
     def read(self) -> tuple[CniResult, ...]:
-        found: tuple[CniResult, ...] = self._sources.readers["cni_results"](node())
+        found: tuple[CniResult, ...] = self._sources["cni_results"](node())
         return found
 
     def damage(self) -> dict[str, str]:
         """Return what is wrong with which files of the last reading."""
-        return {result.file: result.damage.value for result in self._sources.damaged_results()}
+        return {result.file: result.damage.value for result in self._sources["damaged_results"](node())}
 
     def parse(self, content: bytes) -> CniResult:
         """Read a content that is a result."""

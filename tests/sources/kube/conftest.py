@@ -58,7 +58,8 @@ class Cluster:
         self.seconds, self.answers = 0.0, dict[str, bytes]()
         monkeypatch.setattr(loop, "clock", lambda: self.seconds)
         self.server = FakeServer(self._answer)
-        self._config, self._sources = directory / "kubeconfig", Sources({})
+        self._config = directory / "kubeconfig"
+        self._sources: Sources = {}
 
     def _answer(self, request: Request) -> Answer:
         answer = self.answers.get(request.path, http('{"message": "not found"}', "404 Not Found"))

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from agent.app import loop
-from agent.app.api_server import watched
+from agent.app import api_server, loop
 from agent.app.sources import for_command
 from agent.config import load
 from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavailable
 from agent.sources.collector import Moment, Sources
-from agent.sources.kube import client
 from agent.sources.kube.client import Api, ServerInfo
 from agent.sources.source_error import SourceError
 from tests.builders import NOW, node
@@ -52,7 +50,7 @@ def sources_of_command(config: Path, **options: str) -> Sources:
 def read(sources: Sources, name: str, snapshot: Snapshot = HEALTHY) -> Reading[Any]:
     """Return the reading of one source; what was read before it is that of a healthy node, if not given."""
     try:
-        found = sources.readers[name](snapshot)
+        found = sources[name](snapshot)
     except SourceError as error:
         return Unavailable(name, str(error))
     return found if isinstance(found, (Known, Unavailable, NotRequested)) else Known(found)
@@ -85,6 +83,6 @@ def watching_in_memory(api: Api, clock: Callable[[], float]) -> Iterator[tuple[S
     """Yield what the daemon reads, and its watch of the pods, where this is every connection to the API server."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "clock", clock)
-        patch.setattr(client, "Api", lambda *_: api)
-        sources, (watch, _) = watched(_DAEMON)
+        patch.setattr(api_server, "Api", lambda *_: api)
+        sources, (watch, _) = api_server.watched(_DAEMON)
         yield sources, watch

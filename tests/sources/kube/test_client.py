@@ -17,7 +17,7 @@ from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.collector import Moment, Sources
 from agent.sources.source_error import SourceError
 from tests.builders import UPTIME
-from tests.sources.kube.connections import connect, read, sources_of_command
+from tests.sources.kube.connections import HEALTHY, connect, read, sources_of_command
 from tests.wire import (
     CHUNKED,
     HTML,
@@ -345,10 +345,10 @@ def test_the_clock_skew_is_measured_and_stays_without_a_date_or_after_a_clock_st
             sources = sources_of(server)
             clocks(0.5, 0.5)
             read(sources, "pods")
-            assert sources.api_skew() == timedelta(seconds=30)
+            assert sources["api_skew"](HEALTHY) == timedelta(seconds=30)
             clocks(sent, received)
             read(sources, "pods")
-        assert sources.api_skew() == timedelta(seconds=skew)
+        assert sources["api_skew"](HEALTHY) == timedelta(seconds=skew)
 
 
 def test_the_version_of_the_server_is_known_if_it_is_one(sources_of: SourcesOf) -> None:
@@ -366,5 +366,5 @@ def test_the_version_of_the_server_is_known_if_it_is_one(sources_of: SourcesOf) 
         with FakeServer(lambda request: [http(listing()) if "pods" in request.path else answered]) as server:  # noqa: B023
             sources = sources_of(server)
             assert [read(sources, "pods") for _ in range(2)] == [Known(())] * 2
-        assert sources.server_version() == version
+        assert sources["server_version"](HEALTHY) == version
         assert len(server.requested("/version")) == 1
