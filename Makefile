@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # Without bytecode, every process of a test compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Many tests wait.
-WORKERS := $(shell n=$$(($$(nproc) * 2)); echo $$((n < 8 ? n : 8)))
+WORKERS := $(shell n=$$(($$(nproc) * 3)); echo $$((n < 8 ? n : 8)))
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
 # Of Debian. Tests that need one say so if it is missing, and fail where CI=true.
 TOOLS := binutils containerd containernetworking-plugins iproute2 iptables openssl prometheus prometheus-alertmanager python3-venv runc
@@ -30,7 +30,7 @@ test: packages ## run all tests (the real-node tests need Debian 12 and root, an
 	[ -z "$$failed" ] || { echo "make test: FAILED:$$failed"; exit 1; }
 
 # The linters share the cores with the tests; their output follows the tests' output, so that lines do not mix.
-check: $(READY) ## lint, types, import contracts, unit and property tests: 4 minutes on 2 cores
+check: $(READY) ## lint, types, import contracts, unit tests: 3 minutes on 2 cores
 	@log=$$(mktemp); \
 	nice $(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
 	trap 'kill $$lint 2>/dev/null; rm -f "$$log"' EXIT; \
@@ -48,11 +48,11 @@ lint: $(READY) ## only linters, types and import contracts
 	$(BIN)/mypy
 	hack/measure --check
 
-unit: $(READY) ## only unit and property tests
+unit: $(READY) ## only unit tests
 	$(PYTEST) -m "not e2e and not proof"
 
-proof: $(READY) ## the model checker: no order of events releases an address in use (docs/proof.md)
-	$(PYTEST) tests/proof
+proof: $(READY) ## what holds for every node and moment: the model checker (docs/proof.md), laws, a kill at each system call
+	$(PYTEST) -m proof tests/checks tests/cleanup tests/proof
 
 packages: ## install the programs of Debian that tests run (Debian 12 and root)
 	@[ "$$(id -u)" != 0 ] || hack/cluster packages $(TOOLS) || echo "some tests will say that they did not run" >&2

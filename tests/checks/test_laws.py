@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ from tests.checks.reported import history_of, rejected_pods
 from tests.checks.strategies import device_nodes, volume_nodes
 from tests.strategies import moments, nodes, read_nodes, recordings
 
+pytestmark = pytest.mark.proof
 EXAMPLES = settings.get_profile(settings.get_current_profile_name()).max_examples
 _LONGER, _LONGEST = (settings(max_examples=EXAMPLES * times) for times in (2, 4))
 any_nodes = st.one_of(nodes(), device_nodes(), volume_nodes())

@@ -18,6 +18,7 @@ from agent.model.snapshot import Reservation
 from tests.cleanup.stores import File, Store, at, die, die_at, ends_by_itself, refuse, start
 from tests.wire import NOBODY
 
+pytestmark = pytest.mark.proof
 IP6, IP_NET1 = "fd00:10::9", "10.9.0.9"
 NAMED = pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
 Files = dict[str, File]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from tests.cleanup.recheck import Owners
 from tests.cleanup.syncs import Daemon, Name, entry, reserved
 from tests.strategies import IDS, IPS, CleanupInput, cleanup_inputs, ids, ips, leaky_nodes, nodes, odd_nodes
 
+pytestmark = pytest.mark.proof
 _PROFILE = settings.get_profile(settings.get_current_profile_name())
 _LONGER = settings(max_examples=_PROFILE.max_examples * 3)
 _LONGEST = settings(max_examples=_PROFILE.max_examples * 8)

@@ -64,8 +64,8 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
         # A first scan cannot know whether an earlier restart did it.
         assert finding.message.endswith(f"reserved at {time}" if cause is unknown else f" at {time} or earlier")
     # A start soon after the reservation dates the leak.
-    for later, since in ((timedelta(minutes=5), NOW - OLD + timedelta(minutes=5)), (timedelta(minutes=6), None)):
-        (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - later)]))
+    for later, since in ((1, NOW - OLD + timedelta(seconds=1)), (300, NOW - OLD + timedelta(minutes=5)), (301, None)):
+        (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - timedelta(seconds=later))]))
         assert (finding.cause, finding.since) == (KUBELET_RESTART, since)
     (finding,) = leaks(node(b.empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
     assert (finding.cause, finding.since) == (LeakCause.EMPTY_FILE, NOW - OLD)
