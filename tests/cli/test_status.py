@@ -32,9 +32,10 @@ def daemon(node: SmallNode, *options: str, prefix: tuple[str, ...] = ()) -> Iter
     """Run the daemon until it has confirmed the leak; yield it, and the option that says where it listens."""
     quick = ("--api=off", "--listen=127.0.0.1:0", "--interval=100ms")
     with running(*quick, *node.options, *options, prefix=prefix) as agent:
-        listen = f"--listen=127.0.0.1:{agent.log_event('agent.started')['port']}"
+        port = agent.log_event("agent.started")["port"]
         agent.log_event("finding.opened")
-        yield agent, listen
+        until(lambda: '"detector"' in served(port, "/api/v1/status")[1], "the report of the log is served, too")
+        yield agent, f"--listen=127.0.0.1:{port}"
         assert agent.end() == 0
 
 
