@@ -469,4 +469,4 @@ def _over_budget(ready: int, allowances: Sequence[Allowance]) -> Refusal:
     short = [allowance for allowance in allowances if ready > allowance.left]
     allowed = (f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left, _ in short)
     lift = " ".join(f"{setting}={ready + spent}" for setting, _, spent in short)
-    return Refusal(Reason.OVER_BUDGET, f"{', '.join(allowed)}, and {ready} are ready", lift)
+    return Refusal(Reason.OVER_BUDGET, f"{', '.join(allowed)}; ready to release: {ready}", lift)

@@ -11,7 +11,9 @@ from tests.cli.test_networks import BRIDGE, NOW, OF_A_POD, Stand, cache_result, 
 
 LEAKED: Final = "9" * 64
 IP: Final = "10.244.1.200"
-COMMAND: Final = f"`(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -wE '{IP}'`"
+COMMAND: Final = (
+    f"`(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -wE '{IP.replace('.', '[.]')}'`"
+)
 SHOWN: Final = f"such rules would lead to the next pod; to see them, run on the node: {COMMAND}"
 
 
@@ -52,4 +54,4 @@ def test_host_ports_that_no_cached_result_has_are_not_known(tmp_path: Path) -> N
 def test_one_command_shows_the_rules_of_all_addresses() -> None:
     text = describe_rules(dict.fromkeys(("10.42.0.2", "10.42.0.33", "10.42.1.4", "fd00::9")))
     assert "4 addresses are not known; such" in text
-    assert "| grep -wE '10.42.0.(2|33)|10.42.1.4|fd00::9'`" in text
+    assert "| grep -wE '10[.]42[.]0[.](2|33)|10[.]42[.]1[.]4|fd00::9'`" in text

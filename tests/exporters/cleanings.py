@@ -8,7 +8,7 @@ from tests.builders import GONE, NOW, reservation
 
 LOST = reservation("10.244.1.9")
 ENTRY = "20260326T200000.000000Z-999999999999"
-BUDGET = Refusal(Reason.OVER_BUDGET, "--max allows 3 addresses now, and 4 are ready", "--max=4")
+BUDGET = Refusal(Reason.OVER_BUDGET, "--max allows 3 addresses now; ready to release: 4", "--max=4")
 CANDIDATE = Refusal(Reason.NOT_CONFIRMED, "30 s old, and --grace is 300 s", "--grace=0s")
 UNMANAGED = Refusal(Reason.ADDRESS_IN_USE, "process 7 (nginx) has 10.244.1.9 configured")
 

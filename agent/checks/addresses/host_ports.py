@@ -85,5 +85,5 @@ def _pattern(ips: Iterable[str]) -> str:
     ends: dict[str, list[str]] = {}
     for ip in ips:
         cut = max(ip.rfind("."), ip.rfind(":")) + 1
-        ends.setdefault(ip[:cut], []).append(ip[cut:])
+        ends.setdefault(ip[:cut].replace(".", "[.]"), []).append(ip[cut:])
     return "|".join(f"{start}({'|'.join(end)})" if len(end) > 1 else f"{start}{end[0]}" for start, end in ends.items())

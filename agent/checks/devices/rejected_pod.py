@@ -4,7 +4,7 @@ After a restart, a kubelet admits pods before the device plugins have registered
 `UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. The scheduler does not know that and may send more.
 
 Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of the rejection and of
-the plugin's registration; `unverified` if they do not prove it. Five pods of one controller share a finding.
+the plugin's registration; `unverified` if they do not prove it. Five pods of one controller in ten minutes share one.
 Do: if nothing replaces the pod, save its manifest, and delete it when the devices are healthy again (`kubectl delete
 pod`); never with --force, which can leak the address of a pod that had run. If its controller replaces it, delete the
 leftover at your convenience. To prevent it, give the plugin the priority class system-node-critical, taint nodes until

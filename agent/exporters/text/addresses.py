@@ -54,7 +54,7 @@ def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
 def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
     first, last, count = rows[0], rows[-1], len(rows)
     same = {key: value if all(row[key] == value for row in rows) else "…" for key, value in first.items()}
-    ip = first["ip"] if count == 1 else f"{first['ip']} to {last['ip']}, {count} addresses"
+    ip = first["ip"] if count == 1 else f"{first['ip']} to {last['ip']} ({count})"
     return {**same, "ip": ip, "age_seconds": max(row["age_seconds"] for row in rows)}
 
 

@@ -24,6 +24,7 @@ WHEN_HALTED: Final = (
 """What to do when cleanup is halted."""
 
 _COLUMNS: Final = ("network", "ip", "age_seconds", "cause", "container_id", "pod", "verdict", "entry")
+_GROUPED: Final = ("network", "ip", "age_seconds", "cause", "verdict", "container_id", "pod")
 _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
 _OF_A_POD: Final = {BlockedBy.NO_CLEANUP_NETWORK, BlockedBy.NETWORK_UNWRITABLE}
@@ -72,11 +73,10 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
     if whole or len(rows) <= _SCREENFUL:
         yield from address_table(_COLUMNS, rows, view.columns)
         return
-    shown = grouped(rows)
-    yield from address_table(_COLUMNS, shown[:_SCREENFUL], view.columns)
-    more = f"… and {len(shown) - _SCREENFUL} more rows. " if len(shown) > _SCREENFUL else ""
-    how = "'nodeleak journal' lists each release" if document["applied"] else "-v lists each address"
-    yield f"{more}AGE is that of the oldest; {how}."
+    shown = grouped(sorted(rows, key=lambda row: bool(document["applied"] and row["verdict"] == "released")))
+    yield from address_table(_GROUPED, shown[:_SCREENFUL], view.columns)
+    more = f"… and {count_of(len(shown) - _SCREENFUL, 'more row', 'more rows')}. " if len(shown) > _SCREENFUL else ""
+    yield f"{more}AGE is that of the oldest. All: -v, or after a release 'nodeleak journal'."
 
 
 def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:

@@ -64,7 +64,7 @@ def _duration(seconds: float) -> str:
 
 
 def _cleanup(cleanup: dict[str, Any]) -> Iterator[str]:
-    if (cleanup["mode"], cleanup["networks"], cleanup["release_possible"], cleanup["halted"]) == ("off", [], False, ""):
+    if cleanup["mode"] == "off" and not cleanup["halted"] and "--cleanup-network (" in "".join(cleanup["why_not"][:1]):
         yield "Releases: off here (read-only). 'nodeleak clean' says how to release leaked addresses."
         return
     networks = ", ".join(cleanup["networks"]) or "none"
