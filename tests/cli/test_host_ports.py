@@ -11,10 +11,9 @@ from tests.cli.test_networks import BRIDGE, NOW, OF_A_POD, Stand, cache_result, 
 
 LEAKED: Final = "9" * 64
 IP: Final = "10.244.1.200"
-COMMAND: Final = (
-    f"`(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -wE '{IP.replace('.', '[.]')}'`"
-)
-SHOWN: Final = f"such rules would lead to the next pod; to see them, run on the node: {COMMAND}"
+SAVED: Final = "(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -i dnat"
+COMMAND: Final = f"`{SAVED} | grep -wE '{IP.replace('.', '[.]')}'`"
+SHOWN: Final = f"such rules would lead to the next pod; see them on the node: {COMMAND}"
 
 
 def leak(stand: Stand, *cached_ports: dict[str, Any], cached: bool = True) -> None:

@@ -71,8 +71,8 @@ def describe(ports: str) -> str:
 
 def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
     """Say which rules a release leaves, and one command that shows them. `ports`: of each address; None: not known."""
-    command = f"`(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -wE '{_pattern(ports)}'`"
-    show = f"such rules would lead to the next pod; to see them, run on the node: {command}"
+    saved = "(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -i dnat"
+    show = f"such rules would lead to the next pod; see them on the node: `{saved} | grep -wE '{_pattern(ports)}'`"
     known = [f"{port} to {ip}" for ip, forwarded in ports.items() for port in forwarded or ()]
     if not known:
         return f"rules that forward host ports to {count_of(len(ports), 'address', 'addresses')} are not known; {show}"
