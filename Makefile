@@ -42,8 +42,8 @@ lint: $(READY) ## only linters, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
-	@! grep -rnE $(REMOVES) agent --include='*.py' | grep -vE '^agent/(cleanup/unlink|state/atomic_file)\.py:' || \
-	{ echo "only agent/cleanup/unlink.py and agent/state/atomic_file.py remove or link files" >&2; exit 1; }
+	@! grep -rnE $(REMOVES) agent --include='*.py' | grep -vE '^agent/(cleanup/unlink|state/directory)\.py:' || \
+	{ echo "only agent/cleanup/unlink.py and agent/state/directory.py remove or link files" >&2; exit 1; }
 	@! grep -rn perf_counter agent --include='*.py' || { echo "time is an argument" >&2; exit 1; }
 	$(BIN)/mypy
 	hack/measure --check

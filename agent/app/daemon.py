@@ -11,8 +11,7 @@ from typing import Any, Final, NoReturn
 
 from prometheus_client import CollectorRegistry
 
-from agent.app import api_server, cleaning, loop
-from agent.app.build import commit
+from agent.app import api_server, cleaning, commit, loop
 from agent.app.sources import NodeSources, displayed_name, node_sources, without_api_server
 from agent.cleanup.journal import JournalStore
 from agent.cleanup.run import Budget, DryRun
@@ -27,10 +26,9 @@ from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
 from agent.kube_events.events import EventExporter
 from agent.kube_events.writer import Writer
 from agent.model.runtime import AUTO
-from agent.sources.host.state_directory import read_disk
 from agent.sources.kube.list_watch import Reflector
-from agent.state.device_history import DeviceHistoryStore
-from agent.state.last_seen import LastSeenExporter
+from agent.state.directory import read_disk
+from agent.state.stores import DeviceHistoryStore, LastSeenExporter
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """The label `mode` of `nodeleak_mode_info`, by the setting --cleanup."""

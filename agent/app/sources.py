@@ -39,7 +39,7 @@ from agent.sources.host.registration import RegistrationTracker
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.runtime import Runtime
 from agent.sources.source_error import SourceError
-from agent.state.device_history import DeviceHistoryStore
+from agent.state.stores import DeviceHistoryStore
 
 
 class NodeSources(NamedTuple):

@@ -27,9 +27,8 @@ import tenacity
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import from_mtime
 from agent.sources.host.files import read_file
-from agent.sources.host.state_directory import unwritable
 from agent.sources.source_error import SourceError, cannot_read
-from agent.state.atomic_file import make_directory, remove_file, remove_temporary_files, replace_file
+from agent.state.directory import make_directory, remove_file, remove_temporary_files, replace_file, unwritable
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 RESERVATION: Final = "reservation"

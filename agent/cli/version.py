@@ -3,7 +3,7 @@
 import argparse
 from importlib.metadata import version
 
-from agent.app.build import commit
+from agent.app import commit
 from agent.cli.exit_codes import DONE
 from agent.cli.output import write
 

@@ -17,7 +17,7 @@ from agent.model.devices import DevicePlugins, DeviceTransition
 from agent.model.documents import StoredHistory, dump_history, load_history
 from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
-from agent.state.device_history import DeviceHistoryStore
+from agent.state.stores import DeviceHistoryStore
 from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
 from tests.wire import as_nobody, open_directory
 
@@ -86,7 +86,7 @@ def test_only_changes_replace_the_file_and_without_a_kubelet_none_is_written(
 KILLED = """
 import os, sys
 from pathlib import Path
-from agent.state.atomic_file import StateFile
+from agent.state.directory import StateFile
 os.fsync = lambda _: os._exit(9)
 StateFile(Path(sys.argv[1]), print).write(b"half of it")
 """

@@ -8,7 +8,7 @@ from agent.checks import engine
 from agent.model.documents import LAST_SEEN_FILE, load_last_seen
 from agent.model.registration import LastSeen, Removal
 from agent.model.report import Report
-from agent.state.last_seen import LastSeenExporter
+from agent.state.stores import LastSeenExporter
 from tests.builders import INSTANCE, last_seen, node, registration, unavailable
 
 NOTHING, FRESH = timedelta(0), timedelta(minutes=10)

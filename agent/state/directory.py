@@ -1,6 +1,6 @@
-"""One file of the agent's state directory, replaced whole or not at all.
+"""The agent's own directory: each of its files is replaced whole or not at all, and its disk may be full.
 
-The agent works without it: a directory that cannot be written is reported through `failed`.
+The agent works without it: a directory that cannot be written is reported through `StateFile.failed`.
 """
 
 import os
@@ -9,17 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_TEMPORARY: Final = ".nodeleak"
-"""The end of the name of a file that is not complete yet."""
+from agent.sources.source_error import SourceError, cannot_read
+
+_LEAST_FREE: Final = 4096  # bytes: the largest file is a few blocks
+_TEMPORARY: Final = ".nodeleak"  # the end of the name of a file that is not complete yet
 
 
 class StateFile:
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
         """`warn`: called with the reason when a write fails, once for each reason."""
-        self.path = path
-        self.failed = ""
-        """Why the last write failed; empty: it did not."""
-        self._warn = warn
+        self.path, self._warn = path, warn
+        self.failed = ""  # why the last write failed
 
     def write(self, content: bytes) -> bool:
         """Return whether it was written."""
@@ -78,3 +78,45 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_disk(directory: Path) -> bool:
+    """Return True; raises SourceError if the disk is full. A directory that may not be written is a setting."""
+    try:
+        existing, found = _stat(directory)
+    except (FileNotFoundError, PermissionError):
+        return True  # not the disk
+    except OSError as error:
+        raise SourceError(cannot_read(error.filename, error)) from error
+    if _is_full(found):
+        raise SourceError(f"{existing}: no space left on device")
+    return True
+
+
+def unwritable(directory: Path) -> str:
+    """Return why nothing can be written in a directory that may not exist yet; empty if it can. Changes nothing."""
+    try:
+        existing, found = _stat(directory)
+    except OSError as error:
+        return cannot_read(error.filename, error)
+    if not existing.is_dir():
+        return f"{existing} is not a directory"
+    if found.f_flag & os.ST_RDONLY:
+        return f"{existing} is mounted read-only"
+    if _is_full(found):
+        return f"{existing}: no space left on device"
+    return "" if os.access(existing, os.W_OK | os.X_OK, effective_ids=True) else f"{existing}: permission denied"
+
+
+def _stat(directory: Path) -> tuple[Path, os.statvfs_result]:
+    """Return the nearest directory that exists, or link to nothing, and its file system; raises OSError."""
+    for existing in (directory, *directory.parents):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            existing.lstat()
+            break
+    return existing, os.statvfs(existing)
+
+
+def _is_full(found: os.statvfs_result) -> bool:
+    """Return whether there is no space; some file systems do not count their blocks."""
+    return bool(found.f_blocks) and found.f_bfree * found.f_frsize < _LEAST_FREE
