@@ -19,8 +19,7 @@ from agent.sources.kube.attachments import AttachmentsSource
 from agent.sources.kube.autoscaler import AutoscalerClient
 from agent.sources.kube.client import Api, Get, NoCredentials, Query, Resource, ServerInfo
 from agent.sources.kube.list_watch import Reflector, list_once
-from agent.sources.kube.node import own_node
-from agent.sources.kube.pods import pods_of
+from agent.sources.kube.objects import own_node, pods_of
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from agent.sources.source_error import SourceError
 

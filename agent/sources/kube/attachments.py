@@ -14,8 +14,8 @@ from urllib.parse import quote
 from agent.checks.volumes.lost_volumes import same
 from agent.model.snapshot import Pod
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.kube import volume_names
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, CachedRequest, Get, Inquire, Query
+from agent.sources.kube.fields import csi_volume_parts, unique_volume_name
 
 MAX_REQUESTS: Final = 64
 """Requests for one snapshot."""
@@ -62,7 +62,7 @@ class _Inquiry:
             found[volume] = replace(found.get(volume) or Attachment(volume), claim=claim)
 
     def _attachment(self, volume: str) -> Attachment:
-        if (parts := volume_names.csi_parts(volume)) is None:
+        if (parts := csi_volume_parts(volume)) is None:
             return Attachment(volume)
         driver, handle = parts
         # The controller derives the name, so the object can be requested without a list.
@@ -85,7 +85,7 @@ class _Inquiry:
         namespace, _, name = claim.partition("/")
         found = self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name) or {}
         bound = (found.get("spec") or {}).get("volumeName")
-        return volume_names.unique_name(self._persistent_volume(bound), bound) if bound else ""
+        return unique_volume_name(self._persistent_volume(bound), bound) if bound else ""
 
     def _persistent_volume(self, name: str) -> Mapping[str, Any]:
         """Return what describes it; empty: it does not exist, or is not known."""

@@ -15,16 +15,13 @@ from agent.model.registration import Autoscaler, Expected, Registration, evidenc
 from agent.model.snapshot import Known, Node, NotRequested, Reading
 from agent.model.text import truncate
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, CachedRequest, Get, Inquire
-from agent.sources.kube.node import NODES_PATH
+from agent.sources.kube.objects import NODES_PATH
 from agent.sources.source_error import SourceError
 
-STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
+_STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
-NODES_AGAIN: Final = 600.0
-STATUS_AGAIN: Final = 120.0
+_NODES_KEPT, _STATUS_KEPT = 600.0, 120.0
 """Seconds for which an answer is kept. The autoscaler acts in minutes."""
-FAILED_AGAIN: Final = 120.0
-"""Likewise for a failure: ten minutes would be most of the time that is left."""
 _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
@@ -33,8 +30,8 @@ class AutoscalerClient:
 
     def __init__(self, node_name: str, inquire: Inquire, clock: Callable[[], float]) -> None:
         self._name = node_name
-        self._others = CachedRequest[Autoscaler](inquire, clock, NODES_AGAIN, FAILED_AGAIN)
-        self._status = CachedRequest[Autoscaler](inquire, clock, STATUS_AGAIN, FAILED_AGAIN)
+        self._others = CachedRequest[Autoscaler](inquire, clock, _NODES_KEPT)
+        self._status = CachedRequest[Autoscaler](inquire, clock, _STATUS_KEPT)
 
     def read(self, node: Reading[Node | None], registration: Reading[Registration]) -> Autoscaler | NotRequested:
         """Ask what there is a reason to ask; raises SourceError."""
@@ -47,9 +44,8 @@ class AutoscalerClient:
             if error.status not in _DENIED:
                 raise
             return NotRequested("autoscaler", f"no permission to list nodes, to read their provider IDs ({error})")
-        return self._with_status(others) if known or others.others_with_id else others
-
-    def _with_status(self, others: Autoscaler) -> Autoscaler:
+        if not known and not others.others_with_id:
+            return others
         try:
             found = self._status.get(_read_status)
         except SourceError as error:
@@ -63,9 +59,9 @@ class AutoscalerClient:
 
 
 def _read_status(get: Get) -> Autoscaler:
-    body = get(STATUS, ())
+    body = get(_STATUS, ())
     try:
-        return status(json.loads(body)["data"]["status"])
+        return _status(json.loads(body)["data"]["status"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return Autoscaler(why=f"{_CONFIGMAP} has no status")
 
@@ -106,7 +102,7 @@ _COUNT: Final = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(
 """In both formats."""
 
 
-def status(text: str) -> Autoscaler:
+def _status(text: str) -> Autoscaler:
     """Read the cluster-wide part of the status. A missing count is None."""
     # The entries of the node groups follow: they are long and not needed.
     whole = _GROUPS.split(text, maxsplit=1)[0]

@@ -9,7 +9,7 @@ import os
 import re
 from codecs import iterdecode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -37,6 +37,8 @@ _PIECE: Final = 64 * 1024
 """Bytes read at once: an object of usual size is rarely cut in two."""
 _WHOLE_ANSWER: Final = 3
 """Times the timeout of a read: for the whole of an answer that is no watch. A list of thousands of pods is slow."""
+_FAILURE_KEPT: Final = 120.0
+"""Seconds at most: ten minutes would be most of the time that is left before the autoscaler deletes an instance."""
 _LIMIT: Final = ("limit", "500")
 """Objects in a page: a node has fewer pods, so one page is the rule."""
 _GAP: Final = re.compile(r"[ \t\r\n,]*")
@@ -101,15 +103,11 @@ class ServerInfo:
         The server truncates its time to the second, and wrote it between the two: their middle is the best estimate.
         """
         round_trip = received - sent
-        if not timedelta(0) <= round_trip <= _SLOWEST or date is None:
-            return
-        try:
-            skew = parsedate_to_datetime(date) + _DATE_RESOLUTION / 2 - (sent + round_trip / 2)
-        except (ValueError, TypeError, OverflowError):
-            # Not a date, or a date without a zone, from an odd proxy: reading pods does not depend on it.
-            return
-        if abs(skew) <= _LARGEST_SKEW:
-            self.skew = skew
+        # No date, or one without a zone, is from an odd proxy: reading pods does not depend on it.
+        with suppress(ValueError, TypeError, OverflowError):
+            skew = parsedate_to_datetime(date or "") + _DATE_RESOLUTION / 2 - (sent + round_trip / 2)
+            if timedelta(0) <= round_trip <= _SLOWEST and abs(skew) <= _LARGEST_SKEW:
+                self.skew = skew
 
 
 class NoCredentials(SourceError):
@@ -192,9 +190,10 @@ class Api:
     def request_version(self) -> None:
         """Request the server's version. If it refuses, or does not answer in time, it is not known."""
         try:
-            self._server.version = parse_version(self.get("/version"))
-        except SourceError:
-            self._server.version = ""
+            version = str(json.loads(self.get("/version"))["gitVersion"])
+        except (SourceError, ValueError, KeyError, TypeError, RecursionError):
+            version = ""
+        self._server.version = version if _VERSION.fullmatch(version) else ""
 
     def close(self) -> None:
         self._client.close()
@@ -213,7 +212,10 @@ class Api:
         except client.ApiException as error:
             raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
-            raise SourceError(self._cannot_connect(error) or f"API server: {truncate(str(error))}") from error
+            if reason := why_not_connected(error):
+                host = self._client.configuration.host
+                raise SourceError(f"cannot connect to the API server at {host}: {reason}") from error
+            raise SourceError(f"API server: {truncate(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
             raise refusal(response)
         # A proxy's page may have status 200 too.
@@ -222,11 +224,6 @@ class Api:
             raise SourceError(f"API server: expected a response in JSON, got {truncate(kind)}")
         self._server.record_date(response.getheader("Date"), sent.wall, self._server.now().wall)
         return response
-
-    def _cannot_connect(self, error: Exception) -> str:
-        """Say why there is no connection; empty where the error is another."""
-        reason = why_not_connected(error)
-        return f"cannot connect to the API server at {self._client.configuration.host}: {reason}" if reason else ""
 
     def _pieces(self, response: Any, sent: Moment, limit: int) -> Iterator[bytes]:
         seconds, size = self._timeout * _WHOLE_ANSWER, 0
@@ -241,15 +238,6 @@ class Api:
                 yield piece
         except (HTTPError, OSError) as error:
             raise SourceError(f"API server: the response broke off ({error})") from error
-
-
-def parse_version(body: bytes) -> str:
-    """Read an answer of `/version`; empty if it has no version."""
-    try:
-        version = json.loads(body)["gitVersion"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
-    return version if isinstance(version, str) and _VERSION.fullmatch(version) else ""
 
 
 def refusal(response: Any) -> ApiError:
@@ -350,12 +338,9 @@ def _extended(text: str, texts: Iterator[str], longest: int) -> str:
 class CachedRequest(Generic[_T]):
     """The last answer to a request that is made for a reason only. A failure is kept too: each may take long."""
 
-    def __init__(
-        self, inquire: Inquire, clock: Callable[[], float], seconds: float, failure_seconds: float | None = None
-    ) -> None:
-        """`clock`: seconds, never jumping. `failure_seconds`: for how long a failure is kept, if not as an answer."""
+    def __init__(self, inquire: Inquire, clock: Callable[[], float], seconds: float) -> None:
+        """`clock`: seconds, never jumping. `seconds`: for how long an answer is kept."""
         self._inquire, self._clock, self._seconds = inquire, clock, seconds
-        self._failure_seconds = seconds if failure_seconds is None else failure_seconds
         self._kept: tuple[float, frozenset[str], _T | SourceError] | None = None
         """Until when, about which subjects, and what."""
 
@@ -370,7 +355,7 @@ class CachedRequest(Generic[_T]):
                 with self._inquire() as get, parsing("malformed object"):
                     self._kept = now + self._seconds, subjects, read(get)
             except SourceError as error:
-                self._kept = now + self._failure_seconds, subjects, error
+                self._kept = now + min(self._seconds, _FAILURE_KEPT), subjects, error
         answer = self._kept[2]
         if isinstance(answer, SourceError):
             raise answer.with_traceback(None)  # or it would grow with each call

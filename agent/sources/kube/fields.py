@@ -1,28 +1,23 @@
-"""Parses fields of API objects: times, quantities, conditions, names of device resources, and versions."""
+"""Parses fields of API objects: times, quantities, conditions, names of devices and volumes, and versions."""
 
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from agent.model.text import truncate
 from agent.sources.source_error import SourceError
 
 RESOURCE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-"""A pattern of the form `prefix/name`."""
 
 _COUNT = re.compile(r"([0-9]{1,18})([kMGTPE]|[KMGTPE]i)?")
-_SCALES = {
-    **{suffix: 1000**power for power, suffix in enumerate("kMGTPE", start=1)},
-    **{f"{suffix}i": 1024**power for power, suffix in enumerate("KMGTPE", start=1)},
-}
-_LARGEST_QUANTITY = 2**63 - 1
-"""Kubernetes has no larger ones either."""
+_SCALES = {suffix: 1000**power for power, suffix in enumerate("kMGTPE", start=1)}
+_SCALES |= {f"{suffix}i": 1024**power for power, suffix in enumerate("KMGTPE", start=1)}
+_LARGEST_QUANTITY = 2**63 - 1  # Kubernetes has no larger ones either
 _VERSION = re.compile(r"[0-9]{1,20}")
-_YEARS = range(1970, 9000)
-"""Nearer to the ends of the calendar, adding a duration overflows."""
+_YEARS = range(1970, 9000)  # nearer to the ends of the calendar, adding a duration overflows
 
 
 @contextmanager
@@ -36,11 +31,9 @@ def parsing(what: str, kind: type[SourceError] = SourceError) -> Iterator[None]:
 
 def moment(written: Any) -> datetime | None:
     """Parse an RFC 3339 time; None if it is missing or invalid."""
-    if not isinstance(written, str):
-        return None
     try:
         read = datetime.fromisoformat(written)
-    except ValueError:
+    except (TypeError, ValueError):
         return None
     return read if read.tzinfo is not None and read.year in _YEARS else None
 
@@ -81,3 +74,46 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names, interned because many objects have the same ones."""
     return tuple(sys.intern(name) for name in sorted(set(names)))
+
+
+_VOLUMES: Final[Mapping[str, str]] = {
+    "awsElasticBlockStore": "kubernetes.io/aws-ebs/{volumeID}",
+    "azureDisk": "kubernetes.io/azure-disk/{diskURI}",
+    "cinder": "kubernetes.io/cinder/{volumeID}",
+    "csi": "kubernetes.io/csi/{driver}^{volumeHandle}",
+    "flexVolume": "{driver}/{object name}",
+    "gcePersistentDisk": "kubernetes.io/gce-pd/{pdName}",
+    "iscsi": "kubernetes.io/iscsi/{targetPortal}:{iqn}:{lun}",
+    "rbd": "kubernetes.io/rbd/{pool}:{image}",
+    "vsphereVolume": "kubernetes.io/vsphere-volume/{volumePath}",
+}
+"""How each kind is named in the node's status, by its fields. Other kinds (Fibre Channel) cannot be named from here.
+
+The kind `csi` of a pod has no handle: it is never attached.
+"""
+_DEFAULTS: Final = {"lun": "0", "pool": "rbd"}  # of Kubernetes
+
+
+def csi_volume(driver: str, handle: str) -> str:
+    return f"kubernetes.io/csi/{driver}^{handle}"
+
+
+def csi_volume_parts(volume: str) -> tuple[str, str] | None:
+    """Return driver and handle; None: it is not a CSI volume."""
+    driver, found, handle = volume.removeprefix("kubernetes.io/csi/").partition("^")
+    return (driver, handle) if found and volume.startswith("kubernetes.io/csi/") else None
+
+
+def unique_volume_name(described: Mapping[str, Any], name: str) -> str:
+    """Return a volume's name in the node's status; empty: it need not be attached, or is of an unknown kind.
+
+    `name`: of the PersistentVolume, or of the volume in its pod.
+    """
+    kind = next((kind for kind in _VOLUMES if isinstance(described.get(kind), Mapping)), None)
+    if kind is None:
+        return ""
+    given = {field: value for field, value in {**described[kind], "object name": name}.items() if value}
+    try:
+        return _VOLUMES[kind].format_map(_DEFAULTS | given)
+    except KeyError:
+        return ""

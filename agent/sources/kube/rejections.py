@@ -13,8 +13,7 @@ from agent.model.rejections import Rejection, RejectionKind
 from agent.model.text import escape
 from agent.sources.kube.fields import RESOURCE, is_device, moment
 
-_LONGEST_READ: Final = 4096
-"""Characters; a kubelet writes some hundred."""
+_LONGEST_READ: Final = 4096  # characters; a kubelet writes some hundred
 _LONGEST_KEPT: Final = 400
 _ONE_MOMENT: Final = timedelta(seconds=5)
 """Between a rejection and its arrival at the API server, including the difference of the two clocks."""
@@ -108,28 +107,18 @@ def _no_room(resource: str, message: str) -> _Message:
 
 def _cause(cause: str) -> _Message | None:
     for refused, pattern in _CAUSES:
-        if (found := pattern.search(cause)) is not None:
+        if found := pattern.search(cause):
             named = found.groupdict()
             if refused is RejectionKind.PLUGIN_GONE:
-                return _Message(refused, named.get("resource") or _printed(found[0]), socket=_socket(cause))
-            return _Message(
-                refused, named.get("resource", ""), _number(named.get("requested")), _number(named.get("available"))
-            )
+                resource = named.get("resource") or _group(_WORD.match(found[0]))
+                return _Message(refused, resource, socket=_group(_SOCKET.search(cause)))
+            requested, available = (int(named[name]) if name in named else None for name in ("requested", "available"))
+            return _Message(refused, named.get("resource", ""), requested, available)
     return None
 
 
-def _printed(endpoint: str) -> str:
-    found = _WORD.match(endpoint)
-    return found[1] if found else ""
-
-
-def _number(digits: str | None) -> int | None:
-    return None if digits is None else int(digits)
-
-
-def _socket(cause: str) -> str:
-    found = _SOCKET.search(cause)
-    return (found[1] or found[2]) if found else ""
+def _group(found: re.Match[str] | None) -> str:
+    return next(filter(None, found.groups()), "") if found else ""
 
 
 def _rejected_at(
@@ -141,15 +130,12 @@ def _rejected_at(
     startTime is by the node's clock. It is the rejection's if the pod never ran, but is kept from an earlier admission,
     of which the rejection removes all traces: so it only counts if both times are close.
     """
-    written = max(
-        (
-            at
-            for field in metadata.get("managedFields") or ()
-            if field.get("manager") == "kubelet" and field.get("subresource") in {None, "", "status"}
-            if (at := moment(field.get("time"))) is not None
-        ),
-        default=None,
+    by_kubelet = (
+        moment(field.get("time"))
+        for field in metadata.get("managedFields") or ()
+        if field.get("manager") == "kubelet" and field.get("subresource") in {None, "", "status"}
     )
+    written = max(filter(None, by_kubelet), default=None)
     start = moment(status.get("startTime")) if started is None else None
     if written is None or (start is not None and abs(written - start) <= _ONE_MOMENT):
         return start, False

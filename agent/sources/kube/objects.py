@@ -1,17 +1,20 @@
-"""Parses the pods of this node, as the API server has them."""
+"""Parses the pods of this node, and its Node object, as the API server has them."""
 
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from operator import index
-from typing import Any
+from typing import Any, Final
 
-from agent.model.snapshot import Pod, PortMapping
-from agent.sources.kube import rejections, volume_names
+from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
+from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices, Pod, PortMapping
+from agent.model.text import escape
+from agent.sources.kube import rejections
 from agent.sources.kube.client import Resource
-from agent.sources.kube.fields import condition, count, is_device, moment, objects, sorted_names
+from agent.sources.kube.fields import condition, count, is_device, moment, objects, sorted_names, unique_volume_name
 
 
 def pods_of(node: str) -> Resource[Pod]:
@@ -29,7 +32,8 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
     started = min(filter(None, _starts(status)), default=None)
     wants_in_init = sorted_names(_wanted(spec, "initContainers"))
     wants = sorted_names((*wants_in_init, *_wanted(spec, "containers")))
-    ips = tuple(str(ip_address(str(ip))) for ip in _ips(status))
+    ips, volumes = _ips(status), objects(spec.get("volumes"))
+    attached = (unique_volume_name(volume, str(volume.get("name"))) for volume in volumes)
     pod = Pod(
         name=f"{metadata['namespace']}/{metadata['name']}",
         uid=_uid(metadata),
@@ -47,8 +51,8 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
         finalizers=sorted_names(map(str, metadata.get("finalizers") or ())),
         # Only needed while the pod waits, and a time for every pod needs memory on every node.
         scheduled=None if ips else _scheduled(status),
-        claims=sorted_names(_claims(str(metadata["name"]), spec)),
-        volumes=sorted_names(_volumes(spec)),
+        claims=sorted_names(_claims(str(metadata["name"]), volumes)),
+        volumes=sorted_names(filter(None, attached)),
         static=_is_mirror(metadata),
         host_ports=() if spec.get("hostNetwork") else tuple(dict.fromkeys(_host_ports(spec))),
     )
@@ -66,10 +70,10 @@ def _is_mirror(metadata: Mapping[str, Any]) -> bool:
     return "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})
 
 
-def _ips(status: Mapping[str, Any]) -> list[str]:
+def _ips(status: Mapping[str, Any]) -> tuple[str, ...]:
     ips = [ip["ip"] for ip in status.get("podIPs") or () if ip.get("ip")]
     # Servers before 1.16 send only `podIP`.
-    return ips or ([status["podIP"]] if status.get("podIP") else [])
+    return tuple(str(ip_address(str(ip))) for ip in ips or filter(None, [status.get("podIP")]))
 
 
 def _wanted(spec: Mapping[str, Any], containers: str) -> Iterator[str]:
@@ -79,13 +83,8 @@ def _wanted(spec: Mapping[str, Any], containers: str) -> Iterator[str]:
             yield from (name for name, amount in amounts.items() if is_device(name) and count(amount) != 0)
 
 
-def _volumes(spec: Mapping[str, Any]) -> Iterator[str]:
-    for volume in objects(spec.get("volumes")):
-        yield from filter(None, [volume_names.unique_name(volume, str(volume.get("name")))])
-
-
-def _claims(pod: str, spec: Mapping[str, Any]) -> Iterator[str]:
-    for volume in objects(spec.get("volumes")):
+def _claims(pod: str, volumes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for volume in volumes:
         if isinstance(claim := volume.get("persistentVolumeClaim"), Mapping):
             yield str(claim.get("claimName"))
         elif volume.get("ephemeral"):
@@ -119,3 +118,64 @@ def _controller(metadata: Mapping[str, Any]) -> str:
         if owner.get("controller") is True and owner["kind"] != "Node":
             return f"{owner['kind']}/{owner['name']}"
     return ""
+
+
+NODES_PATH = "/api/v1/nodes"
+_CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+
+def own_node(name: str) -> Resource[Node]:
+    return Resource("node", NODES_PATH, (("fieldSelector", f"metadata.name={name}"),), parse_node)
+
+
+def parse_node(item: Mapping[str, Any]) -> Node:
+    """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    in_use = status.get("volumesInUse")
+    return Node(
+        name=str(metadata["name"]),
+        # Servers before 1.16 send only `podCIDR`.
+        pod_cidrs=tuple(map(str, spec.get("podCIDRs") or filter(None, [spec.get("podCIDR")]))),
+        max_pods=_max_pods(status),
+        devices=tuple(_devices(status)),
+        address_pressure=sys.intern(str(condition(status, ADDRESS_PRESSURE).get("status", ""))),
+        uid=str(metadata.get("uid") or ""),
+        created=moment(metadata.get("creationTimestamp")),
+        provider_id=escape(str(spec.get("providerID") or "")),
+        taints=tuple(_taints(spec)),
+        unschedulable=spec.get("unschedulable") is True,
+        ready=condition(status, "Ready").get("status") == "True",
+        controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
+        volumes_in_use=sorted_names(map(str, in_use)) if isinstance(in_use, list) else (),
+        volumes_attached=_volumes_attached(status),
+        runtime=str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
+    )
+
+
+def _max_pods(status: Mapping[str, Any]) -> int | None:
+    pods = str((status.get("allocatable") or {}).get("pods"))
+    return count(pods) if pods.isdecimal() else None
+
+
+def _volumes_attached(status: Mapping[str, Any]) -> tuple[str, ...]:
+    return sorted_names(str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume)
+
+
+def _devices(status: Mapping[str, Any]) -> Iterator[NodeDevices]:
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    for resource in sorted_names(name for name in (*capacity, *allocatable) if is_device(name)):
+        total, usable = count(capacity.get(resource, 0)), count(allocatable.get(resource, 0))
+        if total is not None and usable is not None:
+            yield NodeDevices(resource, total, usable)
+
+
+_RELEVANT_TAINTS: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
+_SECONDS: Final = re.compile("[0-9]{1,11}")  # since the epoch, as the autoscaler writes a time; others write `true`
+
+
+def _taints(spec: Mapping[str, Any]) -> Iterator[Taint]:
+    for taint in objects(spec.get("taints")):
+        if str(taint.get("key")) in _RELEVANT_TAINTS:
+            written = str(taint.get("value"))
+            at = datetime.fromtimestamp(int(written), UTC) if _SECONDS.fullmatch(written) else None
+            yield Taint(taint["key"], at)
