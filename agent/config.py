@@ -14,8 +14,7 @@ _T = TypeVar("_T")
 
 ENV_PREFIX: Final = "NODELEAK_"
 
-BUG: Final = 70
-"""Exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)."""
+BUG: Final = 70  # exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)
 
 
 class UsageError(Exception):
@@ -23,8 +22,7 @@ class UsageError(Exception):
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
-        self.hint = hint
-        """What to run next; shown after the lines."""
+        self.hint = hint  # what to run next; shown after the lines
 
 
 class Setting(NamedTuple):
@@ -34,13 +32,10 @@ class Setting(NamedTuple):
     default: str
     group: str
     metavar: str
-    help: str
-    """Sentences without a final period. `--help` shows the first one, `--help-all` all of them."""
+    help: str  # Sentences without a final period. `--help` shows the first one, `--help-all` all of them.
     commands: frozenset[str] = frozenset({"run", "scan", "timeline", "record", "clean"})
-    many: bool = False
-    """Whether it is a list."""
-    common: bool = False
-    """Whether `--help` shows it."""
+    many: bool = False  # whether it is a list
+    common: bool = False  # whether `--help` shows it
 
 
 CONNECTIONS, PATHS = "API server and container runtime", "node paths"

@@ -32,8 +32,7 @@ from agent.state.stores import DeviceHistoryStore, LastSeenExporter
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """The label `mode` of `nodeleak_mode_info`, by the setting --cleanup."""
-Warn = Callable[..., None]
-"""Logs an event with its fields."""
+Warn = Callable[..., None]  # logs an event with its fields
 
 
 def run_daemon(config: Config) -> int:

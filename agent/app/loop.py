@@ -18,8 +18,7 @@ from agent.sources.collector import Moment, Sources, take_snapshot
 if TYPE_CHECKING:  # a scan cleans nothing
     from agent.cleanup.run import DryRun
 
-clock: Callable[[], float] = time.monotonic
-"""Seconds that never jump, to measure durations."""
+clock: Callable[[], float] = time.monotonic  # seconds that never jump, to measure durations
 
 
 def now() -> Moment:

@@ -19,8 +19,7 @@ from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 class _Directory(NamedTuple):
     checkpoints: tuple[Checkpoint, ...]
-    newest: float
-    """Seconds since the epoch; its youngest file."""
+    newest: float  # seconds since the epoch; its youngest file
 
     @property
     def ids(self) -> set[str]:

@@ -32,13 +32,10 @@ _DELEGATES: Final = frozenset({"delegates", "clusterNetwork"})
 _DELETED_BY_ID: Final = ("bridge", "ptp", "macvlan", "ipvlan", "portmap", "bandwidth", "tuning")
 """Plugins whose DEL finds what to delete by the container's ID, or in its namespace. That of `firewall` deletes the
 rules of the addresses in the result, whoever has them by then."""
-_POD_CIDR: Final = '"usePodCidr'
-"""In place of a subnet, with `IPv6` behind it for the other family."""
+_POD_CIDR: Final = '"usePodCidr'  # in place of a subnet, with `IPv6` behind it for the other family
 
-_Version: TypeAlias = tuple[str, int, int, int]
-"""Name, inode, modification time and size of a file."""
-_Parsed: TypeAlias = CniResult | DamagedResult | None
-"""None: it is no result of the sandbox that its name tells."""
+_Version: TypeAlias = tuple[str, int, int, int]  # name, inode, modification time and size of a file
+_Parsed: TypeAlias = CniResult | DamagedResult | None  # None: it is no result of the sandbox that its name tells
 
 
 class CniResults:
@@ -48,8 +45,7 @@ class CniResults:
         """`is_missing`: whether a path that does not exist for this process is known not to exist on the node."""
         self._directories, self._is_missing = tuple(directories), is_missing
         self._parsed: dict[_Version, _Parsed] = {}
-        self.damaged: tuple[DamagedResult, ...] = ()
-        """The files of the last reading that have no result."""
+        self.damaged: tuple[DamagedResult, ...] = ()  # the files of the last reading that have no result
 
     def read(self) -> tuple[CniResult, ...]:
         """Read what is cached of all networks; raises SourceError where no directory exists, or any is unreadable.

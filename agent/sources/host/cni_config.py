@@ -16,27 +16,22 @@ from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
-_DEEPEST: Final = 3
-"""Delegates of delegates: a configuration of Multus may name itself."""
+_DEEPEST: Final = 3  # delegates of delegates: a configuration of Multus may name itself
 _FLANNEL: Final = "flannel"
 _FLANNEL_SUBNET: Final = re.compile(r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE)
 _SUFFIXES: Final = frozenset({".conf", ".conflist", ".json"})
 _REMEDY: Final = "(it must be mounted; if the runtime reads another directory, set --cni-config-dir)"
 
-Configuration: TypeAlias = Mapping[str, Any]
-"""A network's `name` and `plugins`."""
-Files: TypeAlias = Callable[[], Mapping[str, Configuration]]
-"""Reads a directory; only some plugins need it."""
+Configuration: TypeAlias = Mapping[str, Any]  # a network's `name` and `plugins`
+Files: TypeAlias = Callable[[], Mapping[str, Configuration]]  # reads a directory; only some plugins need it
 
 
 class CniStatus(NamedTuple):
     """What a runtime says of its networks."""
 
-    loaded: tuple[Configuration, ...] | None = None
-    """None: it does not say."""
+    loaded: tuple[Configuration, ...] | None = None  # None: it does not say
     directory: Path | None = None
-    others: tuple[Path, ...] = ()
-    """Directories of runtime classes that have their own."""
+    others: tuple[Path, ...] = ()  # directories of runtime classes that have their own
 
 
 class NotConfigured(SourceError):

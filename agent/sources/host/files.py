@@ -11,12 +11,9 @@ from typing import Final
 
 from agent.sources.source_error import NotFound, SourceError, cannot_read
 
-LARGEST_FILE: Final = 1024 * 1024
-"""Bytes of a file that a program wrote: it has some thousand."""
-LARGEST_TABLE: Final = 16 * 1024 * 1024
-"""Bytes of a table of the kernel: more than 50,000 mounts or 200,000 routes."""
-MAX_ENTRIES: Final = 65536
-"""Of a directory. A node has some hundred pods, and a file or two for each."""
+LARGEST_FILE: Final = 1024 * 1024  # bytes of a file that a program wrote: it has some thousand
+LARGEST_TABLE: Final = 16 * 1024 * 1024  # bytes of a table of the kernel: more than 50,000 mounts or 200,000 routes
+MAX_ENTRIES: Final = 65536  # Of a directory. A node has some hundred pods, and a file or two for each.
 _PIECE: Final = 64 * 1024
 
 

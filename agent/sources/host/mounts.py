@@ -15,22 +15,17 @@ from agent.sources.source_error import SourceError, cannot_read
 
 _LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*")
 """Of proc_pid_mountinfo(5)."""
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")
-"""How the kernel writes a space, or a line's end."""
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, or a line's end
 _DELETED: Final = "//deleted"
 _LOCAL: Final = re.compile(r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|tmpfs|ramfs|overlay|aufs|fuse\.fuse-overlayfs")
 """Types of file systems that only one node has at a time. Any other may be shared."""
 
 
 class MountEntry(NamedTuple):
-    root: str
-    """What of its file system is mounted; of a namespace, its kind and inode: `net:[4026532281]`."""
-    point: str
-    """The mount point, without symbolic links."""
-    kind: str
-    """The type of the file system."""
-    device: str
-    """Of its file system: `major:minor`."""
+    root: str  # what of its file system is mounted; of a namespace, its kind and inode: `net:[4026532281]`
+    point: str  # the mount point, without symbolic links
+    kind: str  # the type of the file system
+    device: str  # of its file system: `major:minor`
 
 
 def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ...]:

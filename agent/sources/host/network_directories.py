@@ -23,14 +23,10 @@ _CACHE: Final = "libcni's cache"
 
 class _Directory(NamedTuple):
     network: str
-    above: Path
-    """Where it lies for this process."""
-    data_dir: Path
-    """Where it lies for the node."""
-    named: str = ""
-    """Who names it; empty: nobody."""
-    other: str = ""
-    """Another `data_dir` of the network, of a chain with two."""
+    above: Path  # where it lies for this process
+    data_dir: Path  # where it lies for the node
+    named: str = ""  # who names it; empty: nobody
+    other: str = ""  # another `data_dir` of the network, of a chain with two
 
 
 def read_all(

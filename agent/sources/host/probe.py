@@ -21,18 +21,13 @@ from agent.model.snapshot import Reservation, ReservationKey
 from agent.sources.host.routes import Route, find_route
 from agent.sources.source_error import SourceError, cannot_read
 
-_PORT: Final = 9
-"""Of the discard service, which nobody runs."""
+_PORT: Final = 9  # of the discard service, which nobody runs
 _DATAGRAM: Final = b"nodeleak"
-_APART: Final = 0.002
-"""The kernel sends 1000 reports a second at most (icmp_msgs_per_sec), and drops others."""
-_EVERY: Final = 4.5
-"""Longer than the search for a neighbor, because each datagram that waits for one is reported."""
-_TIMES: Final = 3
-"""Where the kernel remembers a neighbor that is gone, it forgets it after 8 s, then looks for 3 s."""
+_APART: Final = 0.002  # the kernel sends 1000 reports a second at most (icmp_msgs_per_sec), and drops others
+_EVERY: Final = 4.5  # longer than the search for a neighbor, because each datagram that waits for one is reported
+_TIMES: Final = 3  # where the kernel remembers a neighbor that is gone, it forgets it after 8 s, then looks for 3 s
 _ORIGIN_ICMP: Final = frozenset({2, 3})
-_ERROR: Final = struct.Struct("IBBBxII")
-"""`struct sock_extended_err`; the address of who reports the error follows."""
+_ERROR: Final = struct.Struct("IBBBxII")  # `struct sock_extended_err`; the address of who reports the error follows
 _REACHED: Final = frozenset({"bridge", "calico", "flannel", "ptp"})
 """Plugins whose pods the node has on a link, or a route to each of."""
 ISOLATING: Final = frozenset({"macvlan", "ipvlan"})

@@ -37,8 +37,7 @@ _PLUGINS: Final = frozenset(
 _INTERPRETER: Final = re.compile(r"(python|perl|ruby|node|bash|dash|sh|env|busybox)[\d.]*")
 _PLUGIN_DIRECTORY: Final = re.compile(r"/cni/bin\Z|\A/usr/lib(exec)?/cni\Z")
 """Those of the CNI plugins' documentation and of the distributions."""
-_COMMAND_LENGTH: Final = 15
-"""The kernel cuts the name of a process (TASK_COMM_LEN)."""
+_COMMAND_LENGTH: Final = 15  # the kernel cuts the name of a process (TASK_COMM_LEN)
 _BOOTED: Final = re.compile(r"^btime (\d+)$", re.MULTILINE)
 _ENDED: Final = frozenset({"Z", "X"})
 _START: Final = 18
@@ -48,8 +47,7 @@ _START: Final = 18
 class _Process(NamedTuple):
     pid: int
     command: str
-    start: int
-    """Clock ticks after boot."""
+    start: int  # clock ticks after boot
 
 
 class ProcessTable:

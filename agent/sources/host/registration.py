@@ -24,8 +24,7 @@ from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_
 from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError, cannot_read
 
-PODS_LEFT_FOR: Final = timedelta(seconds=40)
-"""How long the API server keeps the pods of a deleted Node."""
+PODS_LEFT_FOR: Final = timedelta(seconds=40)  # how long the API server keeps the pods of a deleted Node
 HOSTNAME, CLOUD = "hostname-override", "cloud-provider"
 
 Flags = Callable[..., Mapping[str, str]]

@@ -21,10 +21,8 @@ from agent.model.text import escape
 from agent.sources.host.files import names_in, open_directory
 from agent.sources.source_error import NotFound, SourceError
 
-MAX_RESERVATION_BYTES: Final = 4096
-"""Bytes. host-local writes 70; a larger file is not host-local's."""
-_MOST_NAMED: Final = 8
-"""Networks in a message."""
+MAX_RESERVATION_BYTES: Final = 4096  # Bytes. host-local writes 70; a larger file is not host-local's.
+_MOST_NAMED: Final = 8  # networks in a message
 
 _OWN: Final = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
 _CONTENT: Final = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")

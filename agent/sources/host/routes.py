@@ -25,22 +25,17 @@ _HEADER, _ROUTE, _ATTRIBUTE = struct.Struct("IHHII"), struct.Struct("8BI"), stru
 _NO_ROUTE: Final = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL}
 """Also for the routes of the types unreachable, prohibit and blackhole."""
 _TIMEOUT: Final = 5.0
-_TABLE: Final = Path("/proc/net/route")
-"""The main table of IPv4."""
+_TABLE: Final = Path("/proc/net/route")  # the main table of IPv4
 _TABLE_IPV6: Final = Path("/proc/net/ipv6_route")
-_ELSEWHERE_IPV6: Final = 0x80000000 | 0x0200
-"""RTF_LOCAL and RTF_REJECT (linux/ipv6_route.h, linux/route.h)."""
+_ELSEWHERE_IPV6: Final = 0x80000000 | 0x0200  # RTF_LOCAL and RTF_REJECT (linux/ipv6_route.h, linux/route.h)
 
 
 class Route(NamedTuple):
-    local: bool = False
-    """It is an address of the node itself."""
+    local: bool = False  # it is an address of the node itself
     link: str = ""
     """The interface on whose link the address is; empty: not on a link, or on a link without neighbors (a tunnel)."""
-    alone: bool = False
-    """The route is for this address alone, as each pod has one with ptp and Calico."""
-    prefix: int = 0
-    """Of the route, in bits; all bits if it is not known."""
+    alone: bool = False  # the route is for this address alone, as each pod has one with ptp and Calico
+    prefix: int = 0  # of the route, in bits; all bits if it is not known
     others: tuple[str, ...] = ()
     """Other interfaces with a route to a network with the address: it may be on their links."""
 

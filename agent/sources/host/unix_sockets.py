@@ -13,8 +13,7 @@ from agent.sources.source_error import SourceError, cannot_read
 
 _LINE: Final = re.compile(rb"\S+: \S+ \S+ (?P<flags>[0-9A-Fa-f]+) \S+ (?P<state>\S+) +\d+ (?P<path>/.*)\n")
 """A line of `/proc/net/unix` (proc_pid_net(5))."""
-_ACCEPTS: Final = 0x10000
-"""`__SO_ACCEPTCON` in the kernel's flags: the socket listens."""
+_ACCEPTS: Final = 0x10000  # `__SO_ACCEPTCON` in the kernel's flags: the socket listens
 _CONNECTED: Final = b"03"
 _SLASHES: Final = re.compile(rb"/+")
 

@@ -17,10 +17,8 @@ from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, CachedRequest, Get, Inquire, Query
 from agent.sources.kube.fields import csi_volume_parts, unique_volume_name
 
-MAX_REQUESTS: Final = 64
-"""Requests for one snapshot."""
-KEPT_FOR: Final = 60.0
-"""Seconds."""
+MAX_REQUESTS: Final = 64  # requests for one snapshot
+KEPT_FOR: Final = 60.0  # seconds
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 """A valid object name. Pods and claims may contain any volume name: `../../secrets/key` would be another path."""
 

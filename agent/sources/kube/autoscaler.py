@@ -20,8 +20,7 @@ from agent.sources.source_error import SourceError
 
 _STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
-_NODES_KEPT, _STATUS_KEPT = 600.0, 120.0
-"""Seconds for which an answer is kept. The autoscaler acts in minutes."""
+_NODES_KEPT, _STATUS_KEPT = 600.0, 120.0  # Seconds for which an answer is kept. The autoscaler acts in minutes.
 _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
@@ -98,8 +97,7 @@ _TIME: Final = re.compile(
     re.MULTILINE,
 )
 """When it was written: in its first line, or in a line of its own, as Go prints times."""
-_COUNT: Final = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")
-"""In both formats."""
+_COUNT: Final = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")  # in both formats
 
 
 def _status(text: str) -> Autoscaler:

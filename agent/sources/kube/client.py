@@ -28,21 +28,16 @@ _T = TypeVar("_T")
 
 LARGEST_OBJECT: Final = 4 * 1024 * 1024
 """Bytes of an answer that is no list, of one object of a list, and of one event. etcd takes objects of 1.5 MiB."""
-LARGEST_LIST: Final = 256 * 1024 * 1024
-"""Bytes, of which only one object at a time is kept."""
+LARGEST_LIST: Final = 256 * 1024 * 1024  # bytes, of which only one object at a time is kept
 _LARGEST_ERROR: Final = 4096
-_LONGEST_HEAD: Final = 64 * 1024
-"""Characters before the items of a list: its own metadata."""
-_PIECE: Final = 64 * 1024
-"""Bytes read at once: an object of usual size is rarely cut in two."""
+_LONGEST_HEAD: Final = 64 * 1024  # characters before the items of a list: its own metadata
+_PIECE: Final = 64 * 1024  # bytes read at once: an object of usual size is rarely cut in two
 _WHOLE_ANSWER: Final = 3
 """Times the timeout of a read: for the whole of an answer that is no watch. A list of thousands of pods is slow."""
 _FAILURE_KEPT: Final = 120.0
 """Seconds at most: ten minutes would be most of the time that is left before the autoscaler deletes an instance."""
-_LIMIT: Final = ("limit", "500")
-"""Objects in a page: a node has fewer pods, so one page is the rule."""
-_GAP: Final = re.compile(r"[ \t\r\n,]*")
-"""Between two objects."""
+_LIMIT: Final = ("limit", "500")  # objects in a page: a node has fewer pods, so one page is the rule
+_GAP: Final = re.compile(r"[ \t\r\n,]*")  # between two objects
 _NO_LIST: Final = "the response is not a list of objects"
 _ITEMS: Final = re.compile(r'"items":\s*(?:\[|null)')
 
@@ -63,8 +58,7 @@ UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 Query: TypeAlias = Sequence[tuple[str, str]]
 Get: TypeAlias = Callable[[str, Query], bytes]
 """Returns the body of the answer for a path; raises SourceError, and ApiError if the server refuses."""
-Inquire: TypeAlias = Callable[[], AbstractContextManager[Get]]
-"""Opens a connection for the requests of one snapshot."""
+Inquire: TypeAlias = Callable[[], AbstractContextManager[Get]]  # opens a connection for the requests of one snapshot
 
 
 class Resource(NamedTuple, Generic[_T]):
@@ -72,8 +66,7 @@ class Resource(NamedTuple, Generic[_T]):
 
     name: str
     path: str
-    query: Query
-    """Which of them."""
+    query: Query  # which of them
     parse: Callable[[Mapping[str, Any]], _T]
     """Raises KeyError, TypeError, ValueError or AttributeError if it is no such object."""
 
@@ -92,8 +85,7 @@ class ServerInfo:
     def __init__(self, now: Callable[[], Moment]) -> None:
         """`now`: the clocks of the node."""
         self.now = now
-        self.version = ""
-        """Empty: not known."""
+        self.version = ""  # empty: not known
         self.skew: timedelta | None = None
         """Its error is half a second and half the round trip, at most 2.5 s. None: not known."""
 

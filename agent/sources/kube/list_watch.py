@@ -28,12 +28,9 @@ _T = TypeVar("_T")
 _BACKOFF: Final = (0.5, 15.0)
 """Seconds: the shortest and the longest wait after a failure. It does not begin short and grow: behind a load balancer
 the first attempt succeeds, and the agents of all nodes make it after the same event."""
-_SPREAD: Final = 30.0
-"""Seconds: all agents notice a restored etcd at about the same time, and list within so long."""
-_CHECK_PERIOD: Final = 600.0
-"""Seconds between two questions for etcd's revision, on average."""
-_CHECK_PAUSE: Final = 60.0
-"""Seconds between two of them at least, after a failed connection."""
+_SPREAD: Final = 30.0  # seconds: all agents notice a restored etcd at about the same time, and list within so long
+_CHECK_PERIOD: Final = 600.0  # seconds between two questions for etcd's revision, on average
+_CHECK_PAUSE: Final = 60.0  # seconds between two of them at least, after a failed connection
 
 
 class Restored(SourceError):
@@ -51,18 +48,12 @@ def list_once(api: Api, resource: Resource[_T]) -> tuple[_T, ...]:
 class RestartCause(StrEnum):
     """Why a watch was started again."""
 
-    ENDED = "ended"
-    """The server ended it, as it regularly does."""
-    EXPIRED = "expired"
-    """The server no longer had its version: a list followed."""
-    REGRESSED = "regressed"
-    """The server listed an older version than before, or sent an event for a deleted object."""
-    RESTORED = "restored"
-    """Etcd was restored from a backup: a list followed."""
-    REFUSED = "refused"
-    """The server answered with an error."""
-    BROKEN = "broken"
-    """The connection failed, or carried something other than a watch."""
+    ENDED = "ended"  # the server ended it, as it regularly does
+    EXPIRED = "expired"  # the server no longer had its version: a list followed
+    REGRESSED = "regressed"  # the server listed an older version than before, or sent an event for a deleted object
+    RESTORED = "restored"  # etcd was restored from a backup: a list followed
+    REFUSED = "refused"  # the server answered with an error
+    BROKEN = "broken"  # the connection failed, or carried something other than a watch
 
 
 class _Held(NamedTuple, Generic[_T]):
@@ -91,8 +82,7 @@ class Reflector(Generic[_T]):
         """Evidence that the server sends old versions, one record for each kind. Replaced whole, never changed."""
         self.restarts: Counter[RestartCause] = Counter(dict.fromkeys(RestartCause, 0))
         """How often the watch was started again, by cause."""
-        self.answered = Event()
-        """Set when the first list was read, or failed."""
+        self.answered = Event()  # set when the first list was read, or failed
         self._resource, self._connect, self._node = resource, connect, node
         self._clock, self._stale_after, self._server = clock, stale_after, server
         longest = min(_BACKOFF[1], stale_after / 8)  # a break of the connection must not make data unavailable
@@ -100,8 +90,7 @@ class Reflector(Generic[_T]):
         self._replica = Replica(resource.parse, self._record)
         self._held: _Held[_T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
-        self._is_new = True
-        """Whether the server's version is still to be requested."""
+        self._is_new = True  # whether the server's version is still to be requested
         # As client-go: any version first ("0"), then nothing older than the current version, then, if the server
         # refuses, read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"

@@ -48,13 +48,11 @@ class Replica(Generic[_T]):
     """Called with evidence against the server: the version received before, and the older version received after it."""
     version: int = 0
     regressions: int = 0
-    latest: _T | None = None
-    """The object that was sent last: it may change and be deleted between two snapshots."""
+    latest: _T | None = None  # the object that was sent last: it may change and be deleted between two snapshots
     _objects: dict[str, _T] = field(default_factory=dict)
     _tombstones: dict[str, None] = field(default_factory=dict)
     """Uids of deleted objects, oldest first; at most MAX_TOMBSTONES."""
-    _began: int = 0
-    """The version that the watch was started from: all its events should be newer."""
+    _began: int = 0  # the version that the watch was started from: all its events should be newer
     _highest: int = 0
     """The highest version of its events. Bookmarks do not count: some servers sent them ahead of events."""
 

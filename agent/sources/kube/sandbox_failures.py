@@ -15,12 +15,9 @@ from agent.model.text import escape, truncate
 from agent.sources.kube.client import FORBIDDEN, ApiError, CachedRequest, Get, Inquire
 from agent.sources.kube.fields import moment
 
-MAX_PODS: Final = 4
-"""Pods whose Events are listed, once a minute: those of one node fail for the same reason."""
-KEPT_FOR: Final = 60.0
-"""Seconds."""
-_LONGEST_READ: Final = 4096
-"""Characters; the kubelet cuts at 1,024."""
+MAX_PODS: Final = 4  # pods whose Events are listed, once a minute: those of one node fail for the same reason
+KEPT_FOR: Final = 60.0  # seconds
+_LONGEST_READ: Final = 4096  # characters; the kubelet cuts at 1,024
 
 # libcni since 1.0, in the Events of kubelets with containerd, CRI-O and cri-dockerd alike.
 _PLUGIN: Final = re.compile(

@@ -32,13 +32,10 @@ _APIS: Final = ("v1", "v1alpha2")
 _CONTAINERS: Final = "/containerd.services.containers.v1.Containers/List"
 _NAMESPACES: Final = "/containerd.services.namespaces.v1.Namespaces/List"
 _SANDBOXES: Final = "/containerd.services.sandbox.v1.Store/List"
-_KUBERNETES: Final = "k8s.io"
-"""containerd's namespace of everything that is created by CRI."""
-_FIRST_WITH_SANDBOXES: Final = (1, 7, 0)
-"""The first containerd that has a store of sandboxes."""
+_KUBERNETES: Final = "k8s.io"  # containerd's namespace of everything that is created by CRI
+_FIRST_WITH_SANDBOXES: Final = (1, 7, 0)  # the first containerd that has a store of sandboxes
 
-_VERBOSE: Final = b"\x08\x01"
-"""A StatusRequest with `verbose` (1)."""
+_VERBOSE: Final = b"\x08\x01"  # a StatusRequest with `verbose` (1)
 _ID: Final = re.compile("[0-9a-f]{64}")
 _BATCH: Final = 32
 """Sandboxes that are asked for at once: an answer has room for 512 KiB of each, a pod has 256 of annotations."""
@@ -47,8 +44,7 @@ _CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown
 _BEING_CREATED: Final = "being created"
 _OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
 """Of docker or nerdctl: whether it runs is not known here."""
-_NOT_CREATED: Final = "sandbox not created"
-"""CRI-O's words for a sandbox that is being created."""
+_NOT_CREATED: Final = "sandbox not created"  # CRI-O's words for a sandbox that is being created
 _DENIAL_WITHOUT_ID: Final = "an error occurred when try to find sandbox"
 """containerd's words for a sandbox that it does not have."""
 

@@ -22,10 +22,8 @@ from agent.model.text import truncate
 from agent.sources.deadline import Late
 from agent.sources.source_error import SourceError, describe_os_error
 
-LARGEST_MESSAGE: Final = 16 * 1024 * 1024
-"""Bytes of an answer: the kubelet takes as much."""
-OK, NOT_FOUND, UNIMPLEMENTED = 0, 5, 12
-"""The status codes that the agent distinguishes."""
+LARGEST_MESSAGE: Final = 16 * 1024 * 1024  # bytes of an answer: the kubelet takes as much
+OK, NOT_FOUND, UNIMPLEMENTED = 0, 5, 12  # the status codes that the agent distinguishes
 _PREFIX: Final = 5
 """A message follows its prefix: a byte that says whether it is compressed, and its length in four bytes."""
 
@@ -161,8 +159,7 @@ class _Answer:
 
     def __init__(self, limit: int) -> None:
         self.complete = False
-        self.headers: dict[bytes, bytes] = {}
-        """Of the response, and its trailers."""
+        self.headers: dict[bytes, bytes] = {}  # of the response, and its trailers
         self._limit, self._received = limit, bytearray()
 
     def take_data(self, data: bytes) -> None:
@@ -191,8 +188,7 @@ def _name(code: object) -> str:
 
 
 _VARINT, _LENGTH_DELIMITED = 0, 2
-_FIXED: Final = {1: 8, 5: 4}
-"""The lengths of the wire types that no field read here has."""
+_FIXED: Final = {1: 8, 5: 4}  # the lengths of the wire types that no field read here has
 _LONGEST_VARINT: Final = 10
 
 

@@ -42,8 +42,7 @@ ENDPOINTS: Final = (
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
 )
-_KUBENET: Final = RuntimeNetwork(KUBENET, ("bridge",), "host-local")
-"""Its range is the node's pod CIDR."""
+_KUBENET: Final = RuntimeNetwork(KUBENET, ("bridge",), "host-local")  # its range is the node's pod CIDR
 _NONE_SERVES: Final = "no container runtime serves CRI at its socket (check --cri-endpoint)"
 
 

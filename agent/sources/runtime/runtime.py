@@ -11,8 +11,7 @@ from agent.sources.source_error import SourceError
 
 RUNTIME_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O, "docker.sock": DOCKER}
 """The runtime that listens at a socket of this name."""
-_LATEST: Final = 10**11
-"""Seconds since the epoch: the year 5138."""
+_LATEST: Final = 10**11  # seconds since the epoch: the year 5138
 
 
 class NoCri(SourceError):
