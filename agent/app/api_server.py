@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 
 from agent.app import loop
 from agent.checks.addresses.failing_plugin import waiting_pods
-from agent.checks.volumes import lost_volumes
 from agent.config import Config, UsageError, option, variable
-from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
-from agent.model.volumes import Attachments
+from agent.model.snapshot import Known, Node, NotRequested, Reading
 from agent.sources.collector import Reader, Sources
 from agent.sources.kube.attachments import AttachmentsSource
 from agent.sources.kube.autoscaler import AutoscalerClient
@@ -98,19 +96,12 @@ class _ApiServer:
 
     def sources(self, **readers: Reader) -> Sources:
         """Add the readers of what is asked for a reason."""
-        attachments = AttachmentsSource(self.inquire, self._config.node, loop.clock)
         failures = SandboxFailuresSource(self.inquire, loop.clock)
-        autoscaler = AutoscalerClient(self._config.node, self.inquire, loop.clock)
-
-        def read_attachments(snapshot: Snapshot) -> Attachments:
-            request = lost_volumes.request(snapshot) or lost_volumes.Request((), ())
-            return attachments.read(request.volumes, request.pods)
-
         return {
             **readers,
-            "attachments": read_attachments,
+            "attachments": AttachmentsSource(self.inquire, self._config.node, loop.clock).read,
             "sandbox_failures": lambda snapshot: failures.read(waiting_pods(snapshot)),
-            "autoscaler": lambda snapshot: autoscaler.read(snapshot.node, snapshot.registration),
+            "autoscaler": AutoscalerClient(self._config.node, self.inquire, loop.clock).read,
             "api_skew": lambda _: self.info.skew,
             "server_version": lambda _: self.info.version,
         }

@@ -11,8 +11,8 @@ from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
 
-from agent.checks.volumes.lost_volumes import same
-from agent.model.snapshot import Pod
+from agent.checks.volumes import lost_volumes
+from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, CachedRequest, Get, Inquire, Query
 from agent.sources.kube.fields import csi_volume_parts, unique_volume_name
@@ -29,10 +29,11 @@ class AttachmentsSource:
     def __init__(self, inquire: Inquire, node: str, clock: Callable[[], float]) -> None:
         self._node, self._cached = node, CachedRequest[Attachments](inquire, clock, KEPT_FOR)
 
-    def read(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
-        """Raises SourceError. `volumes`: those that are missing; `pods`: those that wait."""
-        subjects = frozenset((*volumes, *(pod.uid for pod in pods)))
-        return self._cached.get(lambda get: _Inquiry(get, self._node).attachments(volumes, pods), subjects)
+    def read(self, snapshot: Snapshot) -> Attachments:
+        """Raises SourceError."""
+        request = lost_volumes.request(snapshot) or lost_volumes.Request((), ())
+        subjects = frozenset((*request.volumes, *(pod.uid for pod in request.pods)))
+        return self._cached.get(lambda get: _Inquiry(get, self._node).attachments(request), subjects)
 
 
 class _Inquiry:
@@ -42,21 +43,20 @@ class _Inquiry:
         self._get, self._node, self._left = get, node, MAX_REQUESTS
         self._not_requested: dict[str, None] = {}
 
-    def attachments(self, volumes: Sequence[str], pods: Sequence[Pod]) -> Attachments:
-        found = {volume: self._attachment(volume) for volume in volumes}
+    def attachments(self, request: lost_volumes.Request) -> Attachments:
+        found = {volume: self._attachment(volume) for volume in request.volumes}
         known = {attachment.claim for attachment in found.values()}
+        claims = (f"{pod.name.partition('/')[0]}/{claim}" for pod in request.pods for claim in pod.claims)
         # If every volume leads to its claim, the claims need not be asked for their volumes.
-        if "" in known:
-            claims = (f"{pod.name.partition('/')[0]}/{claim}" for pod in pods for claim in pod.claims)
-            for claim in claims:
-                if claim not in known:
-                    self._add_claim(found, claim, volumes)
-        failed = tuple(pod.uid for pod in pods if self._attach_failed(pod))
+        for claim in claims if "" in known else ():
+            if claim not in known:
+                self._add_claim(found, claim, request.volumes)
+        failed = tuple(pod.uid for pod in request.pods if self._attach_failed(pod))
         return Attachments(tuple(found.values()), failed, tuple(self._not_requested))
 
     def _add_claim(self, found: dict[str, Attachment], claim: str, volumes: Sequence[str]) -> None:
         if bound := self._volume_of(claim):
-            volume = next((volume for volume in volumes if same(bound, volume)), bound)
+            volume = next((volume for volume in volumes if lost_volumes.same(bound, volume)), bound)
             found[volume] = replace(found.get(volume) or Attachment(volume), claim=claim)
 
     def _attachment(self, volume: str) -> Attachment:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from agent.model.registration import Autoscaler, Expected, Registration, evidence_of_cloud, evidence_of_node
-from agent.model.snapshot import Known, Node, NotRequested, Reading
+from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, CachedRequest, Get, Inquire
 from agent.sources.kube.objects import NODES_PATH
@@ -32,9 +32,9 @@ class AutoscalerClient:
         self._others = CachedRequest[Autoscaler](inquire, clock, _NODES_KEPT)
         self._status = CachedRequest[Autoscaler](inquire, clock, _STATUS_KEPT)
 
-    def read(self, node: Reading[Node | None], registration: Reading[Registration]) -> Autoscaler | NotRequested:
+    def read(self, snapshot: Snapshot) -> Autoscaler | NotRequested:
         """Ask what there is a reason to ask; raises SourceError."""
-        known = _cloud_known(self._name, node, registration)
+        known = _cloud_known(self._name, snapshot.node, snapshot.registration)
         if isinstance(known, NotRequested):
             return known
         try:
