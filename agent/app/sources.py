@@ -33,7 +33,7 @@ from agent.sources.host import addresses, mounts, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.cni_config import with_subnet
-from agent.sources.host.device_plugins import DeviceManager
+from agent.sources.host.device_plugins import read_device_plugins
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
@@ -229,7 +229,7 @@ def _reservations(
 
 def _device_plugins(config: Config, history: Callable[[], StoredHistory]) -> DevicePlugins | NotRequested:
     if directory := config.device_plugins_dir:
-        return DeviceManager(directory, config.proc, history).read()
+        return read_device_plugins(directory, config.proc, history)
     return NotRequested("device_plugins", "--device-plugins-dir=off")
 
 

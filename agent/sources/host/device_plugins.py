@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered
 from agent.model.documents import StoredHistory
@@ -23,60 +23,43 @@ from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.host.unix_sockets import UnixSockets, read_sockets
 from agent.sources.source_error import SourceError
 
-KUBELET: Final = "kubelet.sock"
-CHECKPOINT: Final = "kubelet_internal_checkpoint"
-CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")
+_KUBELET: Final = "kubelet.sock"
+_CHECKPOINT: Final = "kubelet_internal_checkpoint"
+_CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")
 """The path by which the kubelet knows the directory, wherever it is mounted for the agent."""
+_Checkpoint: TypeAlias = tuple[tuple[Registered, ...], tuple[Allocation, ...]]
 
 
-class DeviceManager:
-    def __init__(self, directory: Path, proc: Path, history: Callable[[], StoredHistory]) -> None:
-        """`history`: returns the transitions up to the last snapshot."""
-        self._directory, self._proc, self._history = directory, proc, history
+def read_device_plugins(path: Path, proc: Path, history: Callable[[], StoredHistory]) -> DevicePlugins:
+    """Raises SourceError if the directory or the checkpoint is unavailable.
 
-    def read(self) -> DevicePlugins:
-        """Read it once; raises SourceError if the directory or the checkpoint is unavailable."""
-        with open_directory(self._directory) as directory:
-            # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes their sockets, so no
-            # plugin's socket seems older than a kubelet that would have removed it.
-            kubelet = _made(KUBELET, directory)
-            made = _sockets(directory, self._directory)
-            known, written = _read_checkpoint(directory)
-        history = self._history()
-        return DevicePlugins(
-            kubelet_socket=kubelet,
-            sockets=self._with_connections(made),
-            checkpoint_written=written,
-            registered=known.registered,
-            allocations=known.allocations,
-            history=history.transitions,
-            trouble=history.trouble,
-        )
-
-    def _with_connections(self, made: Mapping[str, datetime]) -> tuple[PluginSocket, ...]:
-        """Add whether the kubelet is connected, if the list of unix sockets is that of the kubelet's network namespace.
-
-        A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
-        """
-        if not made:
-            return ()
-        paths = {name: self._paths(name) for name in (KUBELET, *made)}
-        try:
-            found = read_sockets(self._proc, chain.from_iterable(paths.values()))
-        except SourceError:
-            found = UnixSockets(frozenset(), frozenset())
-        same_namespace = bool(paths[KUBELET] & found.listening)
-        connected = {name: bool(paths[name] & found.connected) if same_namespace else None for name in made}
-        return tuple(PluginSocket(escape(name), at, connected[name]) for name, at in sorted(made.items()))
-
-    def _paths(self, name: str) -> frozenset[bytes]:
-        return frozenset(os.fsencode(directory / name) for directory in (self._directory, CANONICAL))
+    `history`: returns the transitions up to the last snapshot.
+    """
+    with open_directory(path) as directory:
+        # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes their sockets, so no
+        # plugin's socket seems older than a kubelet that would have removed it.
+        kubelet = _made(_KUBELET, directory)
+        names = (name for name in names_in(directory, path) if name != _KUBELET and not name.startswith("."))
+        made = {name: at for name in names if (at := _made(name, directory))}
+        (registered, allocations), written = _read_checkpoint(directory)
+    stored = history()
+    sockets = _with_connections(made, path, proc) if made else ()
+    return DevicePlugins(kubelet, sockets, written, registered, allocations, stored.transitions, stored.trouble)
 
 
-def _sockets(directory: int, path: Path) -> dict[str, datetime]:
-    """Return when each plugin's socket was bound."""
-    names = (name for name in names_in(directory, path) if name != KUBELET and not name.startswith("."))
-    return {name: made for name in names if (made := _made(name, directory))}
+def _with_connections(made: Mapping[str, datetime], path: Path, proc: Path) -> tuple[PluginSocket, ...]:
+    """Add whether the kubelet is connected, if the list of unix sockets is that of the kubelet's network namespace.
+
+    A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
+    """
+    paths = {name: {os.fsencode(directory / name) for directory in (path, _CANONICAL)} for name in (_KUBELET, *made)}
+    try:
+        found = read_sockets(proc, chain.from_iterable(paths.values()))
+    except SourceError:
+        found = UnixSockets(frozenset(), frozenset())
+    same_namespace = bool(paths[_KUBELET] & found.listening)
+    connected = {name: bool(paths[name] & found.connected) if same_namespace else None for name in made}
+    return tuple(PluginSocket(escape(name), at, connected[name]) for name, at in sorted(made.items()))
 
 
 def _made(name: str, directory: int) -> datetime | None:
@@ -89,37 +72,24 @@ def _made(name: str, directory: int) -> datetime | None:
     return from_mtime(found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
 
 
-class DeviceCheckpoint(NamedTuple):
-    registered: tuple[Registered, ...] = ()
-    allocations: tuple[Allocation, ...] = ()
-
-
-def _read_checkpoint(directory: int) -> tuple[DeviceCheckpoint, datetime | None]:
-    """Return the checkpoint and when it was written; an empty checkpoint and None if there is none."""
+def _read_checkpoint(directory: int) -> tuple[_Checkpoint, datetime | None]:
+    """Return what is in the checkpoint, and when it was written; nothing and None if there is none."""
     try:
-        content, mtime_ns = read_file(CHECKPOINT, directory)
+        content, mtime_ns = read_file(_CHECKPOINT, directory)
     except FileNotFoundError:
-        return DeviceCheckpoint(), None
-    return parse_checkpoint(content), from_mtime(mtime_ns)
-
-
-def parse_checkpoint(content: bytes) -> DeviceCheckpoint:
-    """Read a checkpoint; raises SourceError with the reason, whatever the bytes."""
+        return ((), ()), None
     try:
-        tree = json.loads(content)
+        return _parse(json.loads(content)["Data"]), from_mtime(mtime_ns)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{CHECKPOINT}: not JSON ({len(content)} bytes)") from error
-    try:
-        data = tree["Data"]
-        registered = {} if data["RegisteredDevices"] is None else data["RegisteredDevices"]
-        return DeviceCheckpoint(
-            tuple(
-                Registered(_text(resource), _devices(_list(listed))) for resource, listed in sorted(registered.items())
-            ),
-            tuple(map(_allocation, _list(data["PodDeviceEntries"]))),
-        )
+        raise SourceError(f"{_CHECKPOINT}: not JSON ({len(content)} bytes)") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise SourceError(f"{CHECKPOINT}: unknown format ({type(error).__name__}: {error})") from error
+        raise SourceError(f"{_CHECKPOINT}: unknown format ({type(error).__name__}: {error})") from error
+
+
+def _parse(data: Mapping[str, Any]) -> _Checkpoint:
+    devices = {} if data["RegisteredDevices"] is None else data["RegisteredDevices"]
+    registered = (Registered(_text(resource), _devices(_list(listed))) for resource, listed in sorted(devices.items()))
+    return tuple(registered), tuple(map(_allocation, _list(data["PodDeviceEntries"])))
 
 
 def _allocation(entry: Mapping[str, Any]) -> Allocation:
