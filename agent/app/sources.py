@@ -12,7 +12,6 @@ from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
-from agent.model.registration import Registration
 from agent.model.release import ProbeResult
 from agent.model.runtime import AUTO, DOCKER, RuntimeNetwork
 from agent.model.snapshot import (
@@ -20,14 +19,13 @@ from agent.model.snapshot import (
     NetworkStore,
     Node,
     NotRequested,
-    Reading,
     Reservation,
     ReservationKey,
     Snapshot,
     known_or,
 )
 from agent.model.volumes import Mount
-from agent.sources.collector import Reader, Sources, unowned
+from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline
 from agent.sources.host import addresses, mounts, network_directories, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
@@ -61,16 +59,17 @@ def for_command(config: Config) -> NodeSources:
         from agent.app.api_server import asked_once
 
         api = asked_once(config)
-    rest = {**api, "state": lambda _: NotRequested("state", "no daemon")}
+    rest: Sources = {**api, "state": partial(_not_requested, "state", "no daemon")}
     return node_sources(config, rest, DeviceHistoryStore(config.state_dir).read, lambda: None)
 
 
 def without_api_server() -> Sources:
-    def reader(name: str) -> Reader:
-        return lambda _: NotRequested(name, f"{option('api')}=off")
-
     names = ("pods", "node", "watches", "attachments", "sandbox_failures", "autoscaler")
-    return {name: reader(name) for name in names}
+    return {name: partial(_not_requested, name, f"{option('api')}=off") for name in names}
+
+
+def _not_requested(name: str, why: str, _: Snapshot) -> NotRequested:
+    return NotRequested(name, why)
 
 
 def node_sources(
@@ -85,6 +84,8 @@ def node_sources(
     is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
     last = LastNetworks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
+    name, flags = displayed_name(config), processes.kubelet_flags
+    tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, latest_node)
     host = {
         "networks": lambda _: last.read(),
         "reservations": _reservations(config, is_missing, results),
@@ -102,7 +103,7 @@ def node_sources(
         "device_plugins": lambda _: _device_plugins(config, history),
         "mounted_namespaces": lambda _: mounts.read_namespaces(config.proc, processes.runtimes()),
         "mounts": lambda _: _mounts(config),
-        "registration": _registration(config, latest_node, processes),
+        "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
     }
     recheck = Recheck(
         lambda container_id: in_time(lambda: runtimes.has(container_id)),
@@ -117,14 +118,6 @@ def node_sources(
 
 def _plugins(snapshot: Snapshot) -> set[str]:
     return {name for network in known_or(snapshot.networks, ()) for name in (*network.plugins, network.ipam) if name}
-
-
-def _registration(
-    config: Config, latest_node: Callable[[], Node | None], processes: ProcessTable
-) -> Callable[[Snapshot], Reading[Registration]]:
-    name, flags = displayed_name(config), processes.kubelet_flags
-    tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, latest_node)
-    return lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at)
 
 
 def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
