@@ -79,10 +79,7 @@ class _ApiServer:
 
     @contextmanager
     def inquire(self) -> Iterator[Get]:
-        """Open a connection for the requests of one snapshot, which have the time of one answer together.
-
-        So a sync does not wait for each of them.
-        """
+        """Open a connection for the requests of one snapshot: no sync waits longer for all than for one answer."""
         seconds = self._config.api_timeout.total_seconds()
         end = loop.clock() + seconds
         with closing(self.connect()) as api:

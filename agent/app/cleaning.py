@@ -100,10 +100,8 @@ def clean_once(
     limit: int | None,
     mode: str,
 ) -> Cleaning:
-    """Take two snapshots and, in mode `auto`, release what passes every guard; `dry-run` only reports it.
-
-    `until_reported`: from the first release until it is closed, signals are held back.
-    """
+    """Take two snapshots; in mode `auto`, release what passes every guard; `dry-run` only reports it."""
+    # `until_reported`: from the first release until it is closed, signals are held back.
     budget = Budget(per_sync=None if limit is None else ("--max", limit))
     session = cleaner(config, mode, "clean", sources.recheck, limits(config, mode, only), budget)
     if session is None:

@@ -83,10 +83,7 @@ def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], f
 
 
 def unowned(snapshot: Snapshot) -> frozenset[str]:
-    """Return the container IDs of reservations without an owner by the containers and checkpoints that were read.
-
-    An empty file has an empty ID.
-    """
+    """Return the container IDs of reservations without a known owner. An empty file has an empty ID."""
     if not isinstance(snapshot.containers, Known):
         return frozenset()
     reserved = (known_or(store.reading, ()) for store in snapshot.reservations)

@@ -66,11 +66,9 @@ def namespaces(snapshot: Snapshot) -> Snapshot:
 
 
 def runtime(snapshot: Snapshot) -> _Containers:
-    """Use a list only where it is that of the kubelet's runtime.
-
-    A docker beside another runtime lists no pods, so that every address would look leaked. A kubelet or a Node that
-    names another runtime also tells a node without docker from a node where docker is stopped for a moment.
-    """
+    """Use a list only where it is that of the kubelet's runtime."""
+    # A docker beside another runtime lists no pods, so that every address would look leaked. A kubelet or a Node that
+    # names another runtime also tells a node without docker from a node where docker is stopped for a moment.
     reading = snapshot.containers
     if rejected := _of_another_runtime("containers", snapshot):
         if isinstance(rejected, Unavailable) or isinstance(snapshot.runtimes, NotRequested):  # only docker was asked
@@ -137,11 +135,9 @@ def _checkpoints_of_docker(snapshot: Snapshot) -> _Checkpoints:
 
 
 def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
-    """Accept missing checkpoints only where nothing could have a checkpoint.
-
-    A missing directory means no checkpoints where the runtime has no sandbox and no address is reserved. A directory
-    without any of the running sandboxes (left over from another kubelet, or created by a mount) is not the kubelet's.
-    """
+    """Accept missing checkpoints only where nothing could have a checkpoint."""
+    # A directory without any of the running sandboxes (left over from another kubelet, or created by a mount) is not
+    # the kubelet's.
     if is_missing(reading):
         return _missing_checkpoints(reading, containers, stores)
     running = running_sandboxes(containers)
@@ -161,11 +157,9 @@ def _missing_checkpoints(reading: Unavailable, containers: _Containers, stores: 
 
 
 def _pods(snapshot: Snapshot) -> _Pods:
-    """Reject the pods of a Node that does not exist.
-
-    A wrong name has no pods. The pods of a deleted Node are removed from the API, and may still run here. An empty list
-    proves nothing where it is not known whether the Node exists.
-    """
+    """Reject the pods of a Node that does not exist."""
+    # A wrong name has no pods. The pods of a deleted Node are removed from the API, and may still run here. An empty
+    # list proves nothing where it is not known whether the Node exists.
     reading, name = snapshot.pods, snapshot.node_name
     if not isinstance(reading, Known):
         return reading
@@ -184,11 +178,9 @@ def _pods(snapshot: Snapshot) -> _Pods:
 
 
 def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
-    """Reject an empty directory beside running sandboxes: no kubelet started with it.
-
-    This matters only where a pod or the node has devices. Kubelets without device plugins have no such directory, and
-    that must not make a report about addresses incomplete.
-    """
+    """Reject an empty directory beside running sandboxes: no kubelet started with it."""
+    # This matters only where a pod or the node has devices. Kubelets without device plugins have no such directory, and
+    # that must not make a report about addresses incomplete.
     why = _why_not_the_kubelets(snapshot.device_plugins, len(running_sandboxes(snapshot.containers)))
     if not why:
         return snapshot.device_plugins

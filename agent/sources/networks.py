@@ -189,10 +189,8 @@ def _program(entries: Iterable[UnrecognizedEntry]) -> str:
 
 
 def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
-    """Return what is in the directory, if whoever wrote it is gone: older than every pod, or than the node's start.
-
-    None while a pod waits for an address: the configuration may have been changed.
-    """
+    """Return what is in the directory, if whoever wrote it is gone: older than every pod, or than the node's start."""
+    # None while a pod waits for an address: the configuration may have been changed.
     ids, times = _ids(store), [reservation.mtime_ns for reservation in known_or(store.reading, ())]
     if not ids or not _is_settled(store, snapshot) or max(times) >= _since(snapshot):
         return None

@@ -36,10 +36,8 @@ def cannot_read(path: object, error: OSError) -> str:
 
 
 def why_not_connected(error: BaseException) -> str:
-    """Return why a client library could not connect; empty where its error is another.
-
-    Libraries wrap the operating system's error in their own, as a cause, a context or an argument.
-    """
+    """Return why a client library could not connect; empty where its error is another."""
+    # Libraries wrap the operating system's error in their own, as a cause, a context or an argument.
     for inner in _behind(error, depth=8):
         if isinstance(inner, OSError) and inner.errno is not None and inner.errno < 0:  # only getaddrinfo's
             return f"cannot resolve the host name: {describe_os_error(inner)}"

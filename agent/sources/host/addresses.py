@@ -29,10 +29,8 @@ _MOST_ADDRESSES: Final = 65536
 
 
 def read_addresses(proc: Path) -> tuple[Address, ...]:
-    """Read every namespace once; raises SourceError where a living thread cannot be inspected.
-
-    A thread that ends meanwhile is skipped: a child that has its namespace may be seen by the next snapshot only.
-    """
+    """Read every namespace once; raises SourceError where a living thread cannot be inspected."""
+    # A thread that ends meanwhile is skipped: a child that has its namespace may be seen by the next snapshot only.
     found: list[Address] = []
     seen: set[int] = set()
     for pid, net in _threads(proc):
@@ -71,11 +69,9 @@ def _unread_addresses(net: str, seen: set[int]) -> Iterator[tuple[str, int]]:
 
 
 def _unread(file: str, seen: set[int]) -> tuple[bytes, int]:
-    """Return content and inode; nothing if it was read, or the thread has ended, or the kernel has no IPv6.
-
-    A runtime's thread enters a pod's namespace for a moment, so each path may lead to another namespace than the last.
-    Only the open file tells which one is read, and one file of a namespace says nothing about the other.
-    """
+    """Return content and inode; nothing if it was read, or the thread has ended, or the kernel has no IPv6."""
+    # A runtime's thread enters a pod's namespace for a moment, so each path may lead to another namespace than the
+    # last. Only the open file tells which one is read, and one file of a namespace says nothing about the other.
     try:
         if os.stat(file).st_ino in seen:  # noqa: PTH116 (a node has thousands of threads: a Path costs half as much)
             return b"", 0

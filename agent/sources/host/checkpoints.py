@@ -34,12 +34,9 @@ class CheckpointDirectories:
         self._left_over: frozenset[Path] = frozenset()
 
     def read(self, containers: Iterable[Container], now: float) -> tuple[Checkpoint, ...]:
-        """Read the directories in use; raises SourceError where none exists, or any cannot be read.
-
-        Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing, no
-        such kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart. `containers`: all that
-        are known, listed before; they tell which directories are in use. `now`: seconds since the epoch.
-        """
+        """Read the directories in use by these containers; raises SourceError. `now`: seconds since the epoch."""
+        # Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing,
+        # no such kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart.
         found = {path: directory for path in self._directories if (directory := _read(path)) is not None}
         if not found:
             directories = ", ".join(map(str, self._directories))
@@ -56,11 +53,9 @@ class CheckpointDirectories:
 
 
 def _left_over(found: Mapping[Path, _Directory], sandboxes: Sequence[Container], now: float) -> frozenset[Path]:
-    """Return the directories of a runtime that the kubelet no longer uses: nobody retries their teardowns.
-
-    Every running sandbox has its checkpoint in another directory and is younger than every file in this directory,
-    which has no sandbox that is listed. If all are from the future, the clock was wrong, and their age shows nothing.
-    """
+    """Return the directories of a runtime that the kubelet no longer uses: nobody retries their teardowns."""
+    # Every running sandbox has its checkpoint in another directory and is younger than every file in this directory,
+    # which has no sandbox that is listed. If all are from the future, the clock was wrong, and their age shows nothing.
     created = {sandbox.id: sandbox.created for sandbox in sandboxes if sandbox.running}
     oldest, listed = min(created.values(), default=now), {sandbox.id for sandbox in sandboxes}
     if oldest >= now or not any(created.keys() <= directory.ids for directory in found.values()):

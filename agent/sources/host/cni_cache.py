@@ -48,10 +48,8 @@ class CniResults:
         self.damaged: tuple[DamagedResult, ...] = ()  # the files of the last reading that have no result
 
     def read(self) -> tuple[CniResult, ...]:
-        """Read what is cached of all networks; raises SourceError where no directory exists, or any is unreadable.
-
-        The networks that are not checked show where pods have their addresses from instead.
-        """
+        """Read what is cached of all networks; raises SourceError where no directory exists, or any is unreadable."""
+        # The networks that are not checked show where pods have their addresses from instead.
         parsed: dict[_Version, _Parsed] = {}
         missing: list[Path] = []
         self.damaged = ()
@@ -196,20 +194,16 @@ def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tupl
 
 
 def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:
-    """Return the results that libcni keeps for a reservation's sandbox, as file name, network and interface.
-
-    One for the interface, and one for the loopback that dockershim and cri-dockerd add.
-    """
+    """Return the file name, network and interface of each result that libcni keeps for a reservation's sandbox."""
+    # One for the interface, and one for the loopback that dockershim and cri-dockerd add.
     loopback = "kubenet-loopback" if reservation.network == KUBENET else "cni-loopback"
     of = ((reservation.network, reservation.ifname or "eth0"), (loopback, _LOOPBACK))
     return tuple((f"{network}-{reservation.container_id}-{ifname}", network, ifname) for network, ifname in of)
 
 
 def belongs(content: bytes, reservation: Reservation, network: str, ifname: str) -> bool:
-    """Return whether the content is that result of that sandbox. Never raises, whatever the bytes.
-
-    A bare result (libcni < 0.8) names no sandbox: it is matched by its address.
-    """
+    """Return whether the content is that result of that sandbox. Never raises, whatever the bytes."""
+    # A bare result (libcni < 0.8) names no sandbox: it is matched by its address.
     try:
         tree = json.loads(content)
         if tree.get("kind") == "cniCacheV1":
@@ -224,9 +218,6 @@ def belongs(content: bytes, reservation: Reservation, network: str, ifname: str)
 
 
 def is_deleted_by_id(content: bytes) -> bool:
-    """Return whether a DEL of this result, at any time, leaves the next sandbox with its address alone.
-
-    `content`: of a result for which `belongs` is true.
-    """
+    """Return whether a DEL of a result that `belongs`, at any time, leaves the next sandbox with its address alone."""
     plugins = _plugins(json.loads(content).get("config"))
     return bool(plugins) and all(plugin.get("type") in _DELETED_BY_ID for plugin in plugins)

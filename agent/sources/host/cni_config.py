@@ -92,10 +92,8 @@ def default_networks(files: Mapping[str, Configuration]) -> tuple[RuntimeNetwork
 
 
 def networks_of(configuration: Configuration, files: Files, depth: int = 0) -> Iterator[RuntimeNetwork]:
-    """Yield the networks of a configuration, one for each directory of host-local; raises SourceError.
-
-    A plugin such as Multus gives pods the networks of its delegates. `files`: where they may be.
-    """
+    """Yield the networks of a configuration, one for each directory of host-local; raises SourceError."""
+    # A plugin such as Multus gives pods the networks of its delegates, which may be in the files.
     name = configuration.get("name")
     try:
         plugins = [plugin for plugin in configuration.get("plugins") or [configuration] if not is_disabled(plugin)]
@@ -182,10 +180,8 @@ def _range(written: Configuration) -> WrittenRange:
 
 
 def with_subnet(networks: Iterable[RuntimeNetwork], run_dir: Path) -> tuple[RuntimeNetwork, ...]:
-    """Complete the networks of flannel: its daemon wrote the node's subnet in a file of its own.
-
-    Without the file they stay as they are: a result in libcni's cache has the range too.
-    """
+    """Complete the networks of flannel: its daemon wrote the node's subnet in a file of its own."""
+    # Without the file they stay as they are: a result in libcni's cache has the range too.
     try:
         content, _ = read_file(run_dir / "flannel/subnet.env")
     except (OSError, SourceError):

@@ -31,10 +31,7 @@ _Checkpoint: TypeAlias = tuple[tuple[Registered, ...], tuple[Allocation, ...]]
 
 
 def read_device_plugins(path: Path, proc: Path, history: Callable[[], StoredHistory]) -> DevicePlugins:
-    """Raises SourceError if the directory or the checkpoint is unavailable.
-
-    `history`: returns the transitions up to the last snapshot.
-    """
+    """Raises SourceError if the directory or the checkpoint is unavailable. `history`: up to the last snapshot."""
     with open_directory(path) as directory:
         # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes their sockets, so no
         # plugin's socket seems older than a kubelet that would have removed it.
@@ -48,10 +45,8 @@ def read_device_plugins(path: Path, proc: Path, history: Callable[[], StoredHist
 
 
 def _with_connections(made: Mapping[str, datetime], path: Path, proc: Path) -> tuple[PluginSocket, ...]:
-    """Add whether the kubelet is connected, if the list of unix sockets is that of the kubelet's network namespace.
-
-    A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
-    """
+    """Add whether the kubelet is connected, if the list of unix sockets is that of the kubelet's network namespace."""
+    # A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
     paths = {name: {os.fsencode(directory / name) for directory in (path, _CANONICAL)} for name in (_KUBELET, *made)}
     try:
         found = read_sockets(proc, chain.from_iterable(paths.values()))

@@ -48,13 +48,9 @@ def _unescaped(text: str) -> str:
 
 
 def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
-    """Return where network namespaces are mounted, for the first process or for a runtime; raises SourceError.
-
-    A runtime may have mounts of its own, as on OpenShift. `runtimes`: their processes.
-
-    A mount keeps a namespace, and its addresses, without any process: the kernel in it still answers for them. Below a
-    shared directory, a namespace is listed more than once.
-    """
+    """Return where network namespaces are mounted, for the first process or for a runtime; raises SourceError."""
+    # A runtime may have mounts of its own, as on OpenShift. A mount keeps a namespace, and its addresses, without any
+    # process: the kernel in it still answers for them. Below a shared directory, a namespace is listed more than once.
     entries = (entry for process in (1, *runtimes) for entry in read_mount_table(proc, process))
     mounted = (entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:["))
     return tuple(dict.fromkeys(mounted))
@@ -101,10 +97,7 @@ _IN_TREE = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mount
 
 
 def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
-    """Return each mounted volume, once for each mount point; raises SourceError.
-
-    `kubelet_dir`: where the kubelet keeps its volumes, on the node and for the agent.
-    """
+    """Return each mounted volume, once for each mount point; raises SourceError. `kubelet_dir`: on the node, too."""
     try:
         (kubelet_dir / "plugins").stat()
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -199,11 +199,9 @@ def _ask_all(probes: Iterable[_Probe], clock: Callable[[], float]) -> None:
 
 
 def _ask_once(probes: Iterable[_Probe], clock: Callable[[], float]) -> list[_Probe]:
-    """Send a datagram to each, and return those that are not settled; raises OSError.
-
-    Each time from a new socket: the kernel chooses the sender when a socket connects, and takes a sender to which no
-    report comes while the address of the link is tentative, as that of a bridge is which has just got its first pod.
-    """
+    """Send a datagram to each, and return those that are not settled; raises OSError."""
+    # Each time from a new socket: the kernel chooses the sender when a socket connects, and takes a sender to which no
+    # report comes while the address of the link is tentative, as that of a bridge is which has just got its first pod.
     waiting: dict[int, tuple[_Probe, socket.socket]] = {}
     poll = select.poll()
 

@@ -51,10 +51,9 @@ class _Process(NamedTuple):
 
 
 class ProcessTable:
-    """The node's process table. It remembers the node's own processes, because searching all of them is expensive.
+    """The node's process table. It remembers the node's own processes, because searching all of them is expensive."""
 
-    Several threads may use it: what is remembered is one value, which a search replaces.
-    """
+    # Several threads may use it: what is remembered is one value, which a search replaces.
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
@@ -127,10 +126,8 @@ class ProcessTable:
         return _first(self._named_runtimes())
 
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
-        """Return those of these flags that the kubelet of the last reading was started with; raises SourceError.
-
-        The rest of its command line may be confidential and is not kept.
-        """
+        """Return those of these flags that the kubelet of the last reading was started with; raises SourceError."""
+        # The rest of its command line may be confidential and is not kept.
         kubelet = self._youngest(_KUBELET)
         words = kubelet and _command_line(self._proc, kubelet.pid)
         if words is None:
@@ -141,10 +138,8 @@ class ProcessTable:
         return _runtimes_of(filter(self._runs, self._known))
 
     def _unchanged(self) -> bool:
-        """Return whether a kubelet and a runtime are known, and every known process still runs.
-
-        A runtime that starts beside them is found when something asks whether it runs.
-        """
+        """Return whether a kubelet and a runtime are known, and every known process still runs."""
+        # A runtime that starts beside them is found when something asks whether it runs.
         found = {process.command for process in self._known}
         return bool(found & _KUBELET) and bool(found & _ANY_RUNTIME) and all(map(self._runs, self._known))
 
@@ -168,10 +163,8 @@ class ProcessTable:
         return tuple(process for process in processes if not _is_nested(self._proc, process.pid))
 
     def _network_plugin(self) -> str | None:
-        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd.
-
-        Of several, kubenet counts: the directory of a kubenet in use must not look unused.
-        """
+        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd."""
+        # Of several, kubenet counts: the directory of a kubenet in use must not look unused.
         if self._youngest(_KUBELET) is None:
             return None
         lines = self._command_lines(_KUBELET | _CRI_DOCKERD)
@@ -248,11 +241,9 @@ def _process(proc: Path, pid: int) -> _Process | None:
 
 
 def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process | None:
-    """Return the process by the plugin's name if libcni may have started it; None: it is not.
-
-    It is told by its path, without arguments; that of a script comes after its interpreter. The configuration may have
-    changed since it began, so whatever is in a directory of CNI plugins is a plugin.
-    """
+    """Return the process by the plugin's name if libcni may have started it; None: it is not."""
+    # It is told by its path, without arguments; that of a script comes after its interpreter. The configuration may
+    # have changed since it began, so whatever is in a directory of CNI plugins is a plugin.
     named = any(name[:_COMMAND_LENGTH] == process.command for name in names)
     if (words := _command_line(proc, process.pid)) is None:
         return process if named else None

@@ -109,11 +109,9 @@ class RegistrationTracker:
             return {}  # the kubelet may have ended meanwhile
 
     def _kubelet_name(self, flags: Mapping[str, str]) -> str:
-        """Return the name by which the kubelet registers; empty: not known.
-
-        Without the flag it is the host's name. A container may see another host name, so the name only counts if it is
-        the expected name.
-        """
+        """Return the name by which the kubelet registers; empty: not known."""
+        # Without the flag it is the host's name. A container may see another host name, so the name only counts if it
+        # is the expected name.
         if flags.get(CLOUD, "") not in NO_CLOUD:
             return ""
         if named := flags.get(HOSTNAME, "").strip().lower():

@@ -86,10 +86,8 @@ def describe_networks(networks_dir: Path) -> str:
 
 
 def network_names(networks_dir: Path) -> list[str]:
-    """Return the directories, one for each network; none where `networks_dir` does not exist. Raises OSError.
-
-    A network's name comes from JSON, which Go decodes to UTF-8: a directory of another name is that of no network.
-    """
+    """Return the directories, one for each network; none where `networks_dir` does not exist. Raises OSError."""
+    # A network's name comes from JSON, which Go decodes to UTF-8: a directory of another name is that of no network.
     try:
         with os.scandir(networks_dir) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -90,10 +90,8 @@ class ServerInfo:
         """Its error is half a second and half the round trip, at most 2.5 s. None: not known."""
 
     def record_date(self, date: str | None, sent: datetime, received: datetime) -> None:
-        """Take an answer's `Date`, and the node's time when the request was sent and the answer received.
-
-        The server truncates its time to the second, and wrote it between the two: their middle is the best estimate.
-        """
+        """Take an answer's `Date`, and the node's time when the request was sent and the answer received."""
+        # The server truncates its time to the second, and wrote it between the two: their middle is the best estimate.
         round_trip = received - sent
         # No date, or one without a zone, is from an odd proxy: reading pods does not depend on it.
         with suppress(ValueError, TypeError, OverflowError):
@@ -107,10 +105,7 @@ class NoCredentials(SourceError):
 
 
 def client_for(kubeconfig: Path | None) -> client.ApiClient:
-    """Return a client with credentials: the given kubeconfig, the pod's service account, or $KUBECONFIG.
-
-    Raises NoCredentials.
-    """
+    """Return a client for the kubeconfig, the pod's service account, or $KUBECONFIG; raises NoCredentials."""
     settings = client.Configuration()
     in_cluster = kubeconfig is None and _IN_CLUSTER.exists() and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     where = str(_IN_CLUSTER.parent if in_cluster else kubeconfig or os.environ.get("KUBECONFIG") or "")
@@ -142,10 +137,7 @@ def _why_unusable(where: str, error: Exception) -> str:
 
 
 class Api:
-    """A connection to one API server for its watches, and another connection for each other request.
-
-    Not thread-safe: each reflector has its own.
-    """
+    """A connection to one API server for its watches, and another for each other request. Not thread-safe."""
 
     def __init__(self, kubeconfig: Path | None, timeout: float, server: ServerInfo) -> None:
         """Find credentials; raises NoCredentials. `timeout`: seconds to connect, and between bytes."""
@@ -159,10 +151,7 @@ class Api:
 
     @contextmanager
     def read(self, path: str, query: Query, limit: int = LARGEST_LIST) -> Iterator[Iterator[bytes]]:
-        """Read the body of an answer in pieces; raises as `get`, before and between them.
-
-        Whatever was not read at the end of the block is given up.
-        """
+        """Read the body of an answer in pieces; raises as `get`, before and between them. The rest is given up."""
         sent = self._server.now()
         # Left open, the connection would be idle for the life of the watch beside it.
         response = self._request(path, query, self._timeout, {"Connection": "close"})
@@ -286,10 +275,7 @@ def _with_pages(
 
 
 def parse_list(pieces: Iterable[bytes]) -> tuple[int, str, Iterator[dict[str, Any]]]:
-    """Return a list's resourceVersion, its continuation, and its items one at a time.
-
-    Raises SourceError for anything that is not a list of objects, as the iterator may.
-    """
+    """Return a list's resourceVersion, its continuation, and its items one by one; raises SourceError, as they may."""
     texts, text = iterdecode(pieces, "utf-8"), ""
     with parsing(_NO_LIST):
         while not (found := _ITEMS.search(text)):
@@ -337,10 +323,7 @@ class CachedRequest(Generic[_T]):
         """Until when, about which subjects, and what."""
 
     def get(self, read: Callable[[Get], _T], subjects: frozenset[str] = frozenset()) -> _T:
-        """Return the kept answer, or read it; raises SourceError.
-
-        `subjects`: what the request is about. An answer about more subjects is an answer too.
-        """
+        """Return the kept answer about these subjects and maybe more, or read it; raises SourceError."""
         now = self._clock()
         if self._kept is None or now >= self._kept[0] or not subjects <= self._kept[1]:
             try:

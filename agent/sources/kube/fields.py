@@ -45,10 +45,8 @@ def count(written: Any) -> int | None:
 
 
 def resource_version(metadata: Mapping[str, Any]) -> int:
-    """Parse the version of an object or a list; raises KeyError or ValueError if it is not a number.
-
-    Officially it is opaque. It is etcd's revision, which only grows, and servers compare it as a number themselves.
-    """
+    """Parse the version of an object or a list; raises KeyError or ValueError if it is not a number."""
+    # Officially it is opaque. It is etcd's revision, which only grows, and servers compare it as a number themselves.
     written = str(metadata["resourceVersion"])
     if _VERSION.fullmatch(written) is None:
         raise ValueError(f"resourceVersion {written[:40]!r} is not a number")

@@ -124,12 +124,10 @@ def _group(found: re.Match[str] | None) -> str:
 def _rejected_at(
     metadata: Mapping[str, Any], status: Mapping[str, Any], started: datetime | None
 ) -> tuple[datetime | None, bool]:
-    """Return when the pod was rejected, and whether by the API server's clock.
-
-    The kubelet's last write to a rejected pod is the rejection; since 1.22 managedFields has an entry for the status.
-    startTime is by the node's clock. It is the rejection's if the pod never ran, but is kept from an earlier admission,
-    of which the rejection removes all traces: so it only counts if both times are close.
-    """
+    """Return when the pod was rejected, and whether by the API server's clock."""
+    # The kubelet's last write to a rejected pod is the rejection; since 1.22 managedFields has an entry for the status.
+    # startTime is by the node's clock. It is the rejection's if the pod never ran, but is kept from an earlier
+    # admission, of which the rejection removes all traces: so it only counts if both times are close.
     by_kubelet = (
         moment(field.get("time"))
         for field in metadata.get("managedFields") or ()

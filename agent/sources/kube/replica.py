@@ -90,10 +90,8 @@ class Replica(Generic[_T]):
         self._began, self._highest = self.version, 0
 
     def apply(self, line: bytes) -> None:
-        """Apply one line of a watch; raises Expired, MalformedAnswer, or SourceError for another error of the server.
-
-        Raises Regressed for an update of a deleted object: only a list read through to etcd can decide.
-        """
+        """Apply one line of a watch; raises Expired, MalformedAnswer, Regressed, or SourceError for another error."""
+        # An update of a deleted object is Regressed: only a list read through to etcd can decide.
         with parsing(f"not a watch event: {line[:60]!r}", MalformedAnswer):
             event = json.loads(line)
             kind, item = event["type"], event["object"]

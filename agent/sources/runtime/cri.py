@@ -95,10 +95,7 @@ class Cri:
             return replace(session.identify(), endpoint=str(self._endpoint))
 
     def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
-        """List every sandbox and container, and those of the `asked` that only a record shows. Raises SourceError.
-
-        `asked`: the ids in reservations. Those that are listed need no further request.
-        """
+        """List every sandbox and container, and those of the `asked` that only a record shows. Raises SourceError."""
         with self._session() as session:
             listed = [_of_cri(item, _POD_SANDBOX) for item in session.cri("ListPodSandbox").messages(1)]
             listed += [_of_cri(item, _CONTAINER) for item in session.cri("ListContainers").messages(1)]
@@ -107,10 +104,8 @@ class Cri:
             return (*listed, *session.unlisted(missing)) if missing else tuple(listed)
 
     def has(self, container_id: str) -> bool:
-        """Return whether this sandbox or container exists or is being created; raises SourceError.
-
-        False only where the runtime denies both by this id, and has no record of it.
-        """
+        """Return whether this sandbox or container exists or is being created; raises SourceError."""
+        # False only where the runtime denies both by this id, and has no record of it.
         if not _ID.fullmatch(container_id):
             raise SourceError(f"{self._endpoint}: {truncate(repr(container_id))} is no id of a container")
         with self._session() as session:
@@ -167,10 +162,8 @@ class _Session:
         return ContainerRuntime(answer.text(2), answer.text(3))
 
     def sandboxes(self, ids: Sequence[str]) -> list[Container]:
-        """Return sandboxes by their status, which of CRI-O shows those that are being created as well.
-
-        All are requested before the first answer is awaited: a busy CRI-O takes its time for each.
-        """
+        """Return sandboxes by their status, which of CRI-O shows those that are being created as well."""
+        # All are requested before the first answer is awaited: a busy CRI-O takes its time for each.
         answers = self._cri("PodSandboxStatus", [encode_texts(container_id) for container_id in ids])
         found = (_status(container_id, answer) for container_id, answer in zip(ids, answers, strict=True))
         return [sandbox for sandbox in found if sandbox]

@@ -75,10 +75,8 @@ class GrpcConnection:
     def calls(
         self, method: str, requests: Sequence[bytes], metadata: Mapping[str, str] | None = None
     ) -> list[bytes | GrpcError]:
-        """Send all requests before the first answer is awaited; return the answers in their order. Raises SourceError.
-
-        Together they may have `LARGEST_MESSAGE`.
-        """
+        """Send all requests before the first answer is awaited; return the answers in order. Raises SourceError."""
+        # Together they may have `LARGEST_MESSAGE`.
         where, limit = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
         try:
             self._answers = {self._send(method, request, metadata or {}): _Answer(limit) for request in requests}

@@ -100,10 +100,8 @@ class NodeRuntimes:
         return not self.asked or any(runtime.name == DOCKER for runtime in self.asked)
 
     def has(self, container_id: str) -> bool:
-        """Return whether any runtime has it; raises SourceError if any of them fails.
-
-        One that was asked for the last list has to be asked again: the others cannot deny what is in it.
-        """
+        """Return whether any runtime has it; raises SourceError if any of them fails."""
+        # One that was asked for the last list has to be asked again: the others cannot deny what is in it.
         runtimes = {runtime.expected.endpoint: runtime for runtime in self._runtimes()}
         asked = {endpoint: self._ask(one, lambda one: one.has(container_id)) for endpoint, one in runtimes.items()}
         if any(asked.values()):
