@@ -47,7 +47,6 @@ class Exporter(Protocol):
 
     def export(self, report: Report, seconds: float) -> None:
         """`seconds`: how long the sync took."""
-        ...
 
 
 class Heartbeat:

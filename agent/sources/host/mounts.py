@@ -1,10 +1,10 @@
 """Reads mount tables, and which volumes are mounted. Changes nothing, and needs no capability."""
 
-import contextlib
 import json
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -39,12 +39,9 @@ def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ..
 
 
 def _entry(line: re.Match[str]) -> MountEntry:
+    point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), line["point"])
     # A mount outlives the file below it, which then is marked so.
-    return MountEntry(line["root"], _unescaped(line["point"]).removesuffix(_DELETED), line["kind"], line["device"])
-
-
-def _unescaped(text: str) -> str:
-    return _OCTAL.sub(lambda code: chr(int(code[1], 8)), text)
+    return MountEntry(line["root"], point.removesuffix(_DELETED), line["kind"], line["device"])
 
 
 def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
@@ -73,7 +70,7 @@ def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -
     That is known if this process has the mounts of the node's first process, or if a directory above is mounted, and
     the node has not removed that directory since. `own`: this process.
     """
-    with contextlib.suppress(OSError):  # only with CAP_SYS_PTRACE, or on the node itself
+    with suppress(OSError):  # only with CAP_SYS_PTRACE, or on the node itself
         if (proc / "1/ns/mnt").samefile(own / "ns/mnt"):
             return True
     try:

@@ -53,18 +53,15 @@ class _Process(NamedTuple):
 class ProcessTable:
     """The node's process table. It remembers the node's own processes, because searching all of them is expensive."""
 
-    # Several threads may use it: what is remembered is one value, which a search replaces.
-
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._known: tuple[_Process, ...] = ()
-        """Every kubelet, cri-dockerd and runtime of the last search that found any."""
+        """Every kubelet, cri-dockerd and runtime of the last search that found any: one value, as threads share it."""
 
     def read(self, *, complete: bool = True, plugins: Collection[str] = ()) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's.
 
-        `complete`: search all processes, also if those that are remembered still run, and for CNI plugins. `plugins`:
-        further names of these.
+        `complete`: search all processes in any case, and for CNI plugins. `plugins`: further names of these.
         """
         booted, boot_id = _boot(self._proc)
         at_work: tuple[_Process, ...] = ()
@@ -236,7 +233,7 @@ def _process(proc: Path, pid: int) -> _Process | None:
         state, *rest = after.split()
         # A zombie would hide its successor, and with it a restart of the kubelet.
         return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
-    except (OSError, SourceError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
 
 
@@ -257,26 +254,23 @@ def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process |
 
 def _is_nested(proc: Path, pid: int) -> bool:
     """Whether a process has a PID namespace of its own: docker in docker is not the node's."""
-    try:
-        status = _read(proc, pid, "status")
-    except (OSError, SourceError):
-        return False
-    namespaces = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-    return len(namespaces) > 1
+    lines = _read(proc, pid, "status").splitlines()
+    return len(next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])) > 1
 
 
 def _command_line(proc: Path, pid: int) -> list[str] | None:
     """Return the arguments of a process; None: they cannot be read, or it is ending."""
-    try:
-        text = _read(proc, pid, "cmdline")
-    except (OSError, SourceError):
-        return None
+    text = _read(proc, pid, "cmdline")
     return text.split("\0") if text else None
 
 
 def _read(proc: Path, pid: int, name: str) -> str:
-    # A Path interns its parts. The table of interned strings would grow once by 1 MiB, because pids are new ones.
-    content, _ = read_file(f"{proc}/{pid}/{name}")
+    """Return a file of a process; empty: it cannot be read, or the process has ended."""
+    try:
+        # A Path interns its parts. The table of interned strings would grow once by 1 MiB, because pids are new ones.
+        content, _ = read_file(f"{proc}/{pid}/{name}")
+    except (OSError, SourceError):
+        return ""
     return content.decode(errors="backslashreplace")
 
 

@@ -132,27 +132,21 @@ def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Re
     container_id = matched[1].decode() if matched else ""
     ifname = (matched[2] or b"").decode(errors="surrogateescape") if matched else ""
     if (content and not matched) or len(content) > MAX_RESERVATION_BYTES or not ifname.isprintable():
-        why = _why_unparsable(content, found.st_size)
-        return UnrecognizedEntry(network, name, why, blocks=True, program=_program(content))
+        return _unparsable(network, name, content, found.st_size)
     return Reservation(network, name, container_id, sys.intern(ifname), found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _why_unparsable(content: bytes, size: int) -> str:
-    if len(content) > MAX_RESERVATION_BYTES:
-        return f"it holds {size} bytes; host-local writes 70"
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return "its content is not text"
+def _unparsable(network: str, name: str, content: bytes, size: int) -> UnrecognizedEntry:
+    text = content.decode(errors="replace")
     first = text.split("\n", 1)[0].strip()
+    program = next((name for name, form in _IDS_OF_PROGRAMS.items() if form.fullmatch(first)), "")
     shown = first if len(first) <= 24 else f"{first[:21]}..."  # noqa: PLR2004 (enough to recognize it)
-    return f"{shown!r} is not a container id: 64 hex digits, optionally CR LF and an interface"
-
-
-def _program(content: bytes) -> str:
-    """Return the program that writes such IDs; empty: none that is known."""
-    first = content.decode("ascii", errors="replace").split("\n", 1)[0].strip()
-    return next((name for name, form in _IDS_OF_PROGRAMS.items() if form.fullmatch(first)), "")
+    why = f"{shown!r} is not a container id: 64 hex digits, optionally CR LF and an interface"
+    if len(content) > MAX_RESERVATION_BYTES:
+        why = f"it holds {size} bytes; host-local writes 70"
+    elif text.encode() != content:
+        why = "its content is not text"
+    return UnrecognizedEntry(network, name, why, blocks=True, program=program)
 
 
 def _is_canonical(name: str) -> bool:

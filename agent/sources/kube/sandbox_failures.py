@@ -54,18 +54,15 @@ def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:
     path = f"/api/v1/namespaces/{quote(pod.name.partition('/')[0], safe='')}/events"
     selector = f"involvedObject.uid={pod.uid},reason=FailedCreatePodSandBox"
     items = json.loads(get(path, (("fieldSelector", selector), ("limit", "500")))).get("items") or []
-    failures = sorted((read_failure(pod.name, item) for item in items), key=_time)
+    found = (_failure(pod.name, item) for item in items)
+    failures = sorted(found, key=lambda failure: failure.at.timestamp() if failure.at else 0.0)
     others = [failure for failure in failures if not failure.exhausted]
     if failures and failures[-1].exhausted:
         yield from others[-1:]
     yield from failures[-1:]
 
 
-def _time(failure: SandboxFailure) -> float:
-    return failure.at.timestamp() if failure.at else 0.0
-
-
-def read_failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:
+def _failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:
     times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("series") or {}).get("lastObservedTime"))
     words = str(event.get("message") or "")[:_LONGEST_READ]
     exhausted = _EXHAUSTED.search(words)

@@ -115,10 +115,7 @@ class Cri:
             return runtime.name == CONTAINERD and bool(session.records(runtime, [container_id]))
 
     def networks(self) -> CniStatus:
-        """Return the networks that the runtime has loaded, without its own loopback; raises SourceError.
-
-        CRI-O does not name them, and containerd does.
-        """
+        """Return the networks that containerd has loaded, without its loopback; CRI-O says none. Raises SourceError."""
         with self._session() as session:
             info = session.cri("Status", _VERBOSE).text_map(2)
             return _cni_status(info["cniconfig"], info.get("config") or "{}") if "cniconfig" in info else CniStatus()

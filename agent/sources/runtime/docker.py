@@ -83,17 +83,14 @@ class Docker:
             return question(self._client)
         except (DockerException, RequestException, HTTPError) as error:
             self.close()  # an upgraded engine may speak another API version: negotiate again
-            raise SourceError(self._cannot_connect(error) or f"docker: {truncate(error)}") from error
+            if not (reason := why_not_connected(error)):
+                raise SourceError(f"docker: {truncate(error)}") from error
+            host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
+            where = host.removeprefix("http+unix://").removeprefix("unix://")
+            raise SourceError(f"cannot connect to docker at {where}: {reason}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             self.close()
             raise SourceError(f"docker: cannot parse the response ({truncate(repr(error))})") from error
-
-    def _cannot_connect(self, error: Exception) -> str:
-        """Say why there is no connection; empty where the error is another."""
-        if not (reason := why_not_connected(error)):
-            return ""
-        host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
-        return f"cannot connect to docker at {host.removeprefix('http+unix://').removeprefix('unix://')}: {reason}"
 
 
 def _list(client: docker.APIClient) -> tuple[Container, ...]:

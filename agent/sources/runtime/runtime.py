@@ -24,20 +24,16 @@ class Runtime(Protocol):
     @property
     def expected(self) -> ContainerRuntime:
         """What it is before it is asked, as far as its socket tells."""
-        ...
 
     def identify(self) -> ContainerRuntime: ...
     def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
         """List every container in any state, and whatever else the runtime has of these IDs."""
-        ...
 
     def has(self, container_id: str) -> bool:
         """Return whether this container or sandbox exists; False only where the runtime itself says so."""
-        ...
 
     def networks(self) -> CniStatus:
         """Return what it says of the networks of its pods."""
-        ...
 
 
 def labeled_container(
