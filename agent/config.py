@@ -111,12 +111,7 @@ def path_or_off(text: str) -> Path | None:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"expected one of: {', '.join(words)}")
-        return text
-
-    return parse
+    return matching("|".join(words), f"one of: {', '.join(words)}", str)
 
 
 def percentage(text: str) -> float:

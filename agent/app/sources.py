@@ -215,7 +215,7 @@ def _reservations(
             cached = results.read()
         except SourceError:  # which is told when it is read for its own sake
             cached = ()
-        return network_directories.read_all(config.network, snapshot.networks, *where, cached=cached)
+        return network_directories.read_all(config.network, snapshot.networks, *where, cached)
 
     return read
 

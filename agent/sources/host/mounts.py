@@ -17,18 +17,19 @@ _LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<po
 """Of proc_pid_mountinfo(5)."""
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, or a line's end
 _DELETED: Final = "//deleted"
+_PROC: Final = Path("/proc")  # of this process
 _LOCAL: Final = re.compile(r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|tmpfs|ramfs|overlay|aufs|fuse\.fuse-overlayfs")
 """Types of file systems that only one node has at a time. Any other may be shared."""
 
 
-class MountEntry(NamedTuple):
+class _Entry(NamedTuple):
     root: str  # what of its file system is mounted; of a namespace, its kind and inode: `net:[4026532281]`
     point: str  # the mount point, without symbolic links
     kind: str  # the type of the file system
     device: str  # of its file system: `major:minor`
 
 
-def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ...]:
+def _read_table(proc: Path, process: int | str = 1) -> tuple[_Entry, ...]:
     """Return every mount; raises SourceError."""
     table = proc / f"{process}/mountinfo"
     try:
@@ -38,43 +39,39 @@ def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ..
     return tuple(map(_entry, filter(None, map(_LINE.fullmatch, content.decode(errors="replace").split("\n")))))
 
 
-def _entry(line: re.Match[str]) -> MountEntry:
+def _entry(line: re.Match[str]) -> _Entry:
     point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), line["point"])
     # A mount outlives the file below it, which then is marked so.
-    return MountEntry(line["root"], point.removesuffix(_DELETED), line["kind"], line["device"])
+    return _Entry(line["root"], point.removesuffix(_DELETED), line["kind"], line["device"])
 
 
 def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
     """Return where network namespaces are mounted, for the first process or for a runtime; raises SourceError."""
     # A runtime may have mounts of its own, as on OpenShift. A mount keeps a namespace, and its addresses, without any
     # process: the kernel in it still answers for them. Below a shared directory, a namespace is listed more than once.
-    entries = (entry for process in (1, *runtimes) for entry in read_mount_table(proc, process))
+    entries = (entry for process in (1, *runtimes) for entry in _read_table(proc, process))
     mounted = (entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:["))
     return tuple(dict.fromkeys(mounted))
 
 
-def shared_storage(path: Path, own: Path = Path("/proc/self")) -> str:
-    """Return the type of the file system of a directory if other nodes may have it as well; empty: they do not.
-
-    Raises OSError and SourceError. A device that no entry has is a subvolume of btrfs. `own`: this process.
-    """
+def shared_storage(path: Path) -> str:
+    """Return the type of a directory's file system if other nodes may have it as well. Raises OSError, SourceError."""
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
-    kinds = (entry.kind for entry in read_mount_table(own.parent, own.name) if entry.device == name)
+    # A device that no entry has is a subvolume of btrfs.
+    kinds = (entry.kind for entry in _read_table(_PROC, "self") if entry.device == name)
     return next((kind for kind in kinds if not _LOCAL.fullmatch(kind)), "")
 
 
-def is_missing_on_node(path: Path, proc: Path, own: Path = Path("/proc/self")) -> bool:
-    """Return whether a path that is missing here is known to be missing on the node too, and not only not mounted.
-
-    That is known if this process has the mounts of the node's first process, or if a directory above is mounted, and
-    the node has not removed that directory since. `own`: this process.
-    """
+def is_missing_on_node(path: Path, proc: Path) -> bool:
+    """Return whether a path that is missing here is known to be missing on the node too, and not only not mounted."""
+    # That is known if this process has the mounts of the node's first process, or if a directory above is mounted, and
+    # the node has not removed that directory since.
     with suppress(OSError):  # only with CAP_SYS_PTRACE, or on the node itself
-        if (proc / "1/ns/mnt").samefile(own / "ns/mnt"):
+        if (proc / "1/ns/mnt").samefile(_PROC / "self/ns/mnt"):
             return True
     try:
-        roots = {entry.point: entry.root for entry in read_mount_table(own.parent, own.name)}
+        roots = {entry.point: entry.root for entry in _read_table(_PROC, "self")}
     except SourceError:
         return False
     nearest = next((str(parent) for parent in path.parents if str(parent) in roots), "/")
@@ -95,15 +92,15 @@ _IN_TREE = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mount
 
 def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
     """Return each mounted volume, once for each mount point; raises SourceError. `kubelet_dir`: on the node, too."""
+    plugins = kubelet_dir / "plugins"
     try:
-        (kubelet_dir / "plugins").stat()
+        plugins.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        why = f"{kubelet_dir}/plugins does not exist: check --kubelet-dir, and that it is mounted"
-        raise SourceError(why) from error
+        raise SourceError(f"{plugins} does not exist: check --kubelet-dir, and that it is mounted") from error
     except OSError as error:
-        raise SourceError(cannot_read(error.filename, error)) from error
+        raise SourceError(cannot_read(plugins, error)) from error
     start = f"{kubelet_dir}/"
-    points = [entry.point for entry in read_mount_table(proc)]
+    points = [entry.point for entry in _read_table(proc)]
     below = [point.removeprefix(start) for point in points if point.startswith(start)]
     # Mounts are listed by their real path.
     if not below and (elsewhere := next(filter(None, map(_ANYWHERE.fullmatch, points)), None)):

@@ -34,18 +34,16 @@ def read_all(
     networks: Reading[tuple[RuntimeNetwork, ...]],
     networks_dir: Path,
     mounted: Callable[[Path], Path],
-    most: int = 16384,
-    is_missing: Callable[[Path], bool] = lambda _: False,
-    shared: Callable[[Path], str] = shared_storage,
-    cached: Iterable[CniResult] = (),
+    most: int,
+    is_missing: Callable[[Path], bool],
+    cached: Iterable[CniResult],
 ) -> tuple[NetworkStore, ...]:
     """Read each directory once; names in the settings win.
 
     If the directories cannot be listed, those that settings or the runtime name are read, and a store of the name
-    `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `most`: how
-    many files are read of all together. `is_missing`: whether what does not exist for this process is known not to
-    exist on the node. `shared`: the type of its file system, if other nodes may have the directory too. `cached`: the
-    results of further networks (Multus), whose directories nothing else may name.
+    `auto` is unavailable for the others. `mounted`: where a path of the node is for this process. `most`: how many
+    files are read of all together. `is_missing`: whether what does not exist for this process is known not to exist on
+    the node. `cached`: the results of further networks (Multus), whose directories nothing else may name.
     """
     names, unlisted = list[str](), ""
     try:
@@ -59,11 +57,10 @@ def read_all(
         if differs and not _is_absent(directory, is_missing):
             other = first._replace(other=str(directory.data_dir))
             found[directory.network] = directory if _is_absent(first, is_missing) else other
-    stores: list[NetworkStore] = []
-    files = 0
+    stores, files = list[NetworkStore](), 0
     for directory in found.values():
         store = read_reservations(directory.above, directory.network, most, files)
-        stores.append(_placed(_own(store, directory, shared), directory, networks_dir, is_missing))
+        stores.append(_placed(_own(store, directory), directory, networks_dir, is_missing))
         files += len(known_or(store.reading, ())) + len(store.unrecognized)
     if unlisted:
         reading = Unavailable("reservations", unlisted)
@@ -104,13 +101,13 @@ def _is_absent(directory: _Directory, is_missing: Callable[[Path], bool]) -> boo
     return not is_directory(path) and is_missing(path)
 
 
-def _own(store: NetworkStore, directory: _Directory, shared: Callable[[Path], str]) -> NetworkStore:
+def _own(store: NetworkStore, directory: _Directory) -> NetworkStore:
     """Return the store if the reservations in it are of this node's pods only: no record says which of them are."""
     if not isinstance(store.reading, Known):
         return store
     path = directory.above / directory.network
     try:
-        kind = shared(path)
+        kind = shared_storage(path)
     except (OSError, SourceError) as error:
         why = f"it is unknown whether other nodes share {path}: {error}"
     else:

@@ -116,8 +116,7 @@ class Replica(Generic[_T]):
         if version < (before := max(self._began, self._highest)):
             self.on_evidence(Evidence.DELETED_BELOW, before, version)
         self._highest = max(self._highest, version)
-        # By uid, so it is final whatever the event's version.
-        self._add_tombstone(uid)
+        self._add_tombstone(uid)  # by uid, so it is final whatever the event's version
 
     def _update(self, uid: str, version: int, item: Mapping[str, Any]) -> None:
         if version <= self._began or uid in self._tombstones:

@@ -6,7 +6,7 @@ in its own stores, which are served on the same socket, and CRI-O in a list that
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +39,8 @@ _VERBOSE: Final = b"\x08\x01"  # a StatusRequest with `verbose` (1)
 _ID: Final = re.compile("[0-9a-f]{64}")
 _BATCH: Final = 32
 """Sandboxes that are asked for at once: an answer has room for 512 KiB of each, a pod has 256 of annotations."""
-_SANDBOX_STATES: Final = {0: "running", 1: SANDBOX_NOT_READY}
-_CONTAINER_STATES: Final = {0: "created", 1: "running", 2: "exited", 3: "unknown"}
+_SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
+_CONTAINER_STATES: Final = ("created", "running", "exited")
 _BEING_CREATED: Final = "being created"
 _OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
 """Of docker or nerdctl: whether it runs is not known here."""
@@ -55,7 +55,7 @@ class _Fields(NamedTuple):
     labels: int
     created: int
     state: int = 0
-    states: Mapping[int, str] = {}
+    states: Sequence[str] = ()
 
 
 _POD_SANDBOX: Final = _Fields(labels=5, created=4, state=3, states=_SANDBOX_STATES)
@@ -255,7 +255,7 @@ def _status(container_id: str, answer: bytes | GrpcError) -> Container | None:
 
 
 def _of_cri(item: DecodedMessage, fields: _Fields) -> Container:
-    state = fields.states.get(item.integer(fields.state), "unknown")
+    state = dict(enumerate(fields.states)).get(item.integer(fields.state), "unknown")
     seconds, labels = item.integer(fields.created) // 10**9, item.text_map(fields.labels)
     return labeled_container(item.text(1), state, seconds, labels, sandbox=fields is not _CONTAINER)
 
