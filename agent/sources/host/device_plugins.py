@@ -1,9 +1,8 @@
 """The kubelet's device manager, from outside: its directory of sockets, its checkpoint, its connections. Read-only.
 
 Neither a plugin nor the kubelet is called. When the kubelet starts, it empties the directory and binds `kubelet.sock`;
-then each plugin binds its own socket again and registers. `kubelet_internal_checkpoint` says which devices the kubelet
-knows, and which containers it gave them to. It is replaced by a rename whenever they change, so it is never half
-written, and its checksum is not verified.
+then each plugin binds its own socket again and registers. The checkpoint says which devices the kubelet knows, and
+which containers it gave them to. It is replaced by a rename, so never half written, and its checksum is not verified.
 """
 
 import json

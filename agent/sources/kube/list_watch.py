@@ -4,9 +4,8 @@ The watch starts at the list's version and requests bookmarks. It never adopts a
 the server says that the version has expired, or etcd was restored from a backup. Without an event or bookmark for too
 long, the resource is unavailable. Evidence of a server that sends old versions is reported, and they are ignored.
 
-A server does not refuse a watch from a version that a restored etcd has not reached. The watch is silent: no event, no
-bookmark, no error. So the own Node is listed now and then, and soon after a connection failed, because etcd is restored
-while the API servers are stopped: a single key, read through to etcd, and the list's version is etcd's revision.
+A watch from a version that a restored etcd has not reached is silent. So the own Node, a single key, is listed through
+to etcd now and then, and soon after a connection failed: the version of that list is etcd's revision.
 """
 
 import random
@@ -81,7 +80,6 @@ class Reflector(Generic[_T]):
         self.watches: tuple[Watch, ...] = ()
         """Evidence that the server sends old versions, one record for each kind. Replaced whole, never changed."""
         self.restarts: Counter[RestartCause] = Counter(dict.fromkeys(RestartCause, 0))
-        """How often the watch was started again, by cause."""
         self.answered = Event()  # set when the first list was read, or failed
         self._resource, self._connect, self._node = resource, connect, node
         self._clock, self._stale_after, self._server = clock, stale_after, server
@@ -100,16 +98,13 @@ class Reflector(Generic[_T]):
 
     @property
     def regressions(self) -> int:
-        """How often the server sent a version older than before."""
         return self._replica.regressions
 
     @property
     def latest(self) -> _T | None:
-        """The object that the server sent last."""
         return self._replica.latest
 
     def reading(self) -> Reading[tuple[_T, ...]]:
-        """Return the current state."""
         held, now = self._held, self._clock()
         if held.items is None:
             return Unavailable(self.source, held.trouble)
@@ -118,7 +113,6 @@ class Reflector(Generic[_T]):
         return Known(held.items)
 
     def run(self, stop: Event) -> None:
-        """List and watch until told to stop."""
         while not stop.is_set():
             stop.wait(random.uniform(*self._list_and_watch()))  # noqa: S311 (spreads load, keeps no secret)
 
@@ -211,7 +205,6 @@ class Reflector(Generic[_T]):
             self._api = None
 
     def _record(self, evidence: Evidence, before: int, version: int) -> None:
-        """`before`: the version received before; `version`: the older version received after it."""
         now, known = self._server.now(), {watch.evidence: watch for watch in self.watches}
         watch = Watch(self.source, evidence, before, version, 1, now.wall, now.wall, now.uptime, self._server.version)
         earlier = known.get(evidence)

@@ -5,7 +5,7 @@ the version of the object's last update; a client that adopted it watched from t
 pods again. A bookmark counts until an older event follows it: by the API's contract, none does.
 
 A deleted object stays deleted: uids are unique, and the watch selectors only match immutable fields. Only a list as
-current as etcd may contain it again, because etcd may have been restored from a backup.
+current as etcd may contain it again: etcd may have been restored.
 """
 
 import json
@@ -47,7 +47,7 @@ class Replica(Generic[_T]):
     on_evidence: Callable[[Evidence, int, int], None]
     """Called with evidence against the server: the version received before, and the older version received after it."""
     version: int = 0
-    regressions: int = 0
+    regressions: int = 0  # how often the server sent a version older than before
     latest: _T | None = None  # the object that was sent last: it may change and be deleted between two snapshots
     _objects: dict[str, _T] = field(default_factory=dict)
     _tombstones: dict[str, None] = field(default_factory=dict)
