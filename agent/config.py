@@ -253,7 +253,6 @@ DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "timeline": "5ms", 
 
 
 def settings_of(command: str) -> dict[str, Setting]:
-    """Return the settings of a command, by field."""
     return {name: setting for name, setting in all_settings().items() if command in setting.commands}
 
 
@@ -287,12 +286,10 @@ def load(command: str, given: Mapping[str, str | list[str] | None], environment:
 
 
 def invalid(source: str, text: str, error: ValueError) -> str:
-    """Describe an invalid value: which setting, the value, and what was expected."""
     return f"{source}: invalid value {quote(text)}: {error}"
 
 
 def quote(text: str) -> str:
-    """Put text into double quotes, with control characters escaped."""
     return f'"{repr(text)[1:-1]}"'
 
 
@@ -326,7 +323,6 @@ def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]
 def _text(
     name: str, given: str | list[str] | None, environment: Mapping[str, str], default: str
 ) -> tuple[str, str | list[str]]:
-    """Return where a value comes from, and the value."""
     if given is not None:
         return option(name), given
     # An empty variable counts as not set: manifests use it to clear a value.

@@ -131,7 +131,6 @@ def cleanup_status(config: Config, report: Report) -> dict[str, object]:
 
 
 def _context(config: Config, report: Report, journal: JournalStore) -> GuardContext:
-    """Return what a dry run would ask of this place."""
     trouble, halted = journal.trouble(), report.cleaning.halted if report.cleaning else ""
     try:
         halted = next((entry.reappearance for entry in journal.read().halted()), halted)

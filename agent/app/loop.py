@@ -77,7 +77,6 @@ def run_loop(
     heartbeat: Heartbeat,
     stop: Event,
 ) -> None:
-    """Take a snapshot, assess it, clean where that is configured, and export, every interval until `stop` is set."""
     state: ConfirmationState | None = None
     while not stop.is_set():
         started = clock()

@@ -23,7 +23,6 @@ _POD: Final = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9.-]{1,253}")  # namespace an
 
 class DaemonClient:
     def __init__(self, listen: tuple[str, int]) -> None:
-        """`listen`: where the daemon listens."""
         host, self._port = listen
         self._host = _ANY_ADDRESS.get(host, host)
         self._where = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
@@ -46,7 +45,6 @@ class DaemonClient:
                 raise self._not_ours()
 
     def _ask(self, path: str, most: int) -> Any:
-        """Return the JSON that the daemon answers."""
         try:
             status, body = self._in_time(lambda: self._get(path, most + 1))
         except OSError as error:

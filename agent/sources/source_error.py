@@ -31,7 +31,6 @@ def describe_os_error(error: OSError) -> str:
 
 
 def cannot_read(path: object, error: OSError) -> str:
-    """Say which file or directory could not be read, and why."""
     return f"cannot read {path}: {describe_os_error(error)}"
 
 

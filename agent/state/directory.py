@@ -22,7 +22,6 @@ class StateFile:
         self.failed = ""  # why the last write failed
 
     def write(self, content: bytes) -> bool:
-        """Return whether it was written."""
         before, self.failed = self.failed, ""
         try:
             replace_file(self.path, content)
@@ -72,7 +71,6 @@ def make_directory(directory: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Sync the names of new files to disk."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

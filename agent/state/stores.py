@@ -35,7 +35,6 @@ class DeviceHistoryStore:
 
     @property
     def failed(self) -> str:
-        """Why the history could not be written the last time; empty: it was."""
         return self._file.failed
 
     def read(self) -> StoredHistory:
@@ -73,7 +72,6 @@ class LastSeenExporter:
     """Keeps the last seen Node: an agent that starts after its deletion has to know that there was one."""
 
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
-        """`warn`: called with the reason when it cannot be written, once for each reason."""
         self._file = StateFile(state_dir / LAST_SEEN_FILE, warn)
         self._written: LastSeen | None = None
 

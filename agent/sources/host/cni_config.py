@@ -27,8 +27,6 @@ Files: TypeAlias = Callable[[], Mapping[str, Configuration]]  # reads a director
 
 
 class CniStatus(NamedTuple):
-    """What a runtime says of its networks."""
-
     loaded: tuple[Configuration, ...] | None = None  # None: it does not say
     directory: Path | None = None
     others: tuple[Path, ...] = ()  # directories of runtime classes that have their own

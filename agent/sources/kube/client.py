@@ -83,7 +83,6 @@ class ServerInfo:
     """What the connections to one API server learn about it, in any thread."""
 
     def __init__(self, now: Callable[[], Moment]) -> None:
-        """`now`: the clocks of the node."""
         self.now = now
         self.version = ""  # empty: not known
         self.skew: timedelta | None = None

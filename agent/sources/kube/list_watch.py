@@ -45,8 +45,6 @@ def list_once(api: Api, resource: Resource[_T]) -> tuple[_T, ...]:
 
 
 class RestartCause(StrEnum):
-    """Why a watch was started again."""
-
     ENDED = "ended"  # the server ended it, as it regularly does
     EXPIRED = "expired"  # the server no longer had its version: a list followed
     REGRESSED = "regressed"  # the server listed an older version than before, or sent an event for a deleted object
