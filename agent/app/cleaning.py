@@ -109,9 +109,8 @@ def clean_once(
     session.before_snapshot()
     snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(held_signals())
-    return session.after_snapshot(
-        snapshots, engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
-    )
+    report = engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
+    return session.after_snapshot(snapshots, report)
 
 
 def cleanup_status(config: Config, report: Report) -> dict[str, object]:

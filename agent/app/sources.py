@@ -89,9 +89,7 @@ def node_sources(
     host = {
         "networks": lambda _: last.read(),
         "reservations": _reservations(config, is_missing, results),
-        "checkpoints": lambda snapshot: checkpoints.read(
-            known_or(snapshot.containers, ()), snapshot.taken_at.timestamp()
-        ),
+        "checkpoints": checkpoints.read,
         "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
         "runtimes": lambda _: NotRequested("runtimes", "--runtime=docker") if only_docker else runtimes.asked,
         "cni_results": lambda _: results.read(),

@@ -80,11 +80,11 @@ def runtime(snapshot: Snapshot) -> _Containers:
     if running_sandboxes(reading) or runtimes.is_named(snapshot):
         return reading
     names = " and ".join(runtimes.names(snapshot)) or "the container runtime"
-    return Unavailable(
-        "containers",
+    why = (
         f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor its "
-        "Node names its runtime: the pods of this node may belong to another one",
+        "Node names its runtime: the pods of this node may belong to another one"
     )
+    return Unavailable("containers", why)
 
 
 def _of_another_runtime(source: str, snapshot: Snapshot) -> Unavailable | NotRequested | None:
@@ -107,9 +107,8 @@ def _with_running_pods(reading: _Containers, pods: _Pods) -> _Containers:
     if not running or running & {container.pod for container in reading.value}:
         return reading
     listed = f"{len(reading.value)} containers and none" if reading.value else "no container"
-    return Unavailable(
-        "containers", f"the runtime lists {listed} of the {len(running)} pods that run here according to the API server"
-    )
+    why = f"the runtime lists {listed} of the {len(running)} pods that run here according to the API server"
+    return Unavailable("containers", why)
 
 
 def _cni_results(
@@ -144,9 +143,8 @@ def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterabl
     written = {checkpoint.container_id for checkpoint in known_or(reading, ())}
     if not isinstance(reading, Known) or not running or running & written:
         return reading
-    return Unavailable(
-        "checkpoints", f"{len(running)} sandboxes are running and none has a checkpoint: check --checkpoint-dir"
-    )
+    why = f"{len(running)} sandboxes are running and none has a checkpoint: check --checkpoint-dir"
+    return Unavailable("checkpoints", why)
 
 
 def _missing_checkpoints(reading: Unavailable, containers: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
@@ -167,9 +165,8 @@ def _pods(snapshot: Snapshot) -> _Pods:
         case Known(None):
             registration = known_or(snapshot.registration, None)
             if registration is not None and evidence_of_node(registration, name):
-                return Unavailable(
-                    "pods", f"the Node {name} was deleted together with its pods, so the list of pods is not reliable"
-                )
+                why = f"the Node {name} was deleted together with its pods, so the list of pods is not reliable"
+                return Unavailable("pods", why)
             return Unavailable("pods", f"the API server has no Node named {name}: check --node")
         case Unavailable(_, why) if not reading.value:
             return Unavailable("pods", f"node {name} has no pods, and it is unknown whether the node exists: {why}")
@@ -187,9 +184,8 @@ def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
     if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable):
         return Unavailable("device_plugins", why)
     if asking := _uses_devices(snapshot):
-        return Unavailable(
-            "device_plugins", f"{why}, but {asking} uses devices: check --device-plugins-dir, and that it is mounted"
-        )
+        why = f"{why}, but {asking} uses devices: check --device-plugins-dir, and that it is mounted"
+        return Unavailable("device_plugins", why)
     return NotRequested("device_plugins", f"{why}, and no pod here requests devices")
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.model.snapshot import Checkpoint, Container
+from agent.model.snapshot import Checkpoint, Container, Snapshot, known_or
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError, cannot_read
 
@@ -33,8 +33,8 @@ class CheckpointDirectories:
         self._directories = tuple(directories)
         self._left_over: frozenset[Path] = frozenset()
 
-    def read(self, containers: Iterable[Container], now: float) -> tuple[Checkpoint, ...]:
-        """Read the directories in use by these containers; raises SourceError. `now`: seconds since the epoch."""
+    def read(self, snapshot: Snapshot) -> tuple[Checkpoint, ...]:
+        """Read the directories in use by the containers that were listed before; raises SourceError."""
         # Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing,
         # no such kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart.
         found = {path: directory for path in self._directories if (directory := _read(path)) is not None}
@@ -42,7 +42,8 @@ class CheckpointDirectories:
             directories = ", ".join(map(str, self._directories))
             remedy = "in a pod apply deploy/overlays/docker, elsewhere check --checkpoint-dir"
             raise NotFound(f"none of these exists: {directories} ({remedy})")
-        left_over = _left_over(found, [container for container in containers if container.sandbox], now)
+        sandboxes = [container for container in known_or(snapshot.containers, ()) if container.sandbox]
+        left_over = _left_over(found, sandboxes, snapshot.taken_at.timestamp())
         self._left_over = frozenset(path / container_id for path in left_over for container_id in found[path].ids)
         return tuple(chain.from_iterable(found[path].checkpoints for path in found if path not in left_over))
 

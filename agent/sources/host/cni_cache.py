@@ -72,7 +72,7 @@ class CniResults:
         matched = _NAME.fullmatch(name)
         if matched is None or matched["ifname"] == _LOOPBACK:
             return
-        network, container_id, ifname = matched["network"], matched["id"], matched["ifname"]
+        named = matched["network"], matched["id"], matched["ifname"]
         try:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             version = (name, found.st_ino, found.st_mtime_ns, found.st_size)
@@ -80,14 +80,14 @@ class CniResults:
                 parsed[version] = self._parsed[version]
             elif stat.S_ISREG(found.st_mode):
                 content, mtime_ns = read_file(name, directory, largest=LARGEST)
-                parsed[version] = parse_result(content, network, container_id, ifname, mtime_ns)
+                parsed[version] = _parse(content, *named, mtime_ns)
         except FileNotFoundError:
             return
         except SourceError:
-            parsed[version] = DamagedResult(network, container_id, ifname, Damage.TOO_LARGE)
+            parsed[version] = DamagedResult(*named, Damage.TOO_LARGE)
 
 
-def parse_result(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> _Parsed:
+def _parse(content: bytes, network: str, container_id: str, ifname: str, mtime_ns: int) -> _Parsed:
     """Parse one cache file; None: it has another result than its name says. Never raises, whatever the bytes."""
     try:
         tree = json.loads(content)

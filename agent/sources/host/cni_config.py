@@ -65,15 +65,14 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
         raise SourceError(cannot_read(directory / escape(name), error)) from error
     except SourceError as error:
         raise ValueError(error) from error
-    return _checked(json.loads(content), "" if name.endswith(".conflist") else name)
+    return _checked(json.loads(content), name)
 
 
-def _checked(tree: Configuration, single: str) -> Configuration:
-    """Return a configuration; raises ValueError. `single`: the name of the file if it is for a single plugin."""
+def _checked(tree: Configuration, name: str) -> Configuration:
     if not isinstance(tree, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 (one kind for all that libcni refuses)
-    if single:
-        tree = {"name": tree.get("name") or single, "plugins": [tree]}
+    if not name.endswith(".conflist"):  # it is for a single plugin
+        tree = {"name": tree.get("name") or name, "plugins": [tree]}
     plugins = tree.get("plugins")
     if not isinstance(tree.get("name"), str) or not isinstance(plugins, list) or not plugins:
         raise ValueError("it has no name or no plugins")
@@ -137,12 +136,11 @@ def _own_networks(name: str, plugins: Sequence[Configuration]) -> Iterator[Runti
     for ipam in ipams:
         if ipam.get("type") == "host-local":
             ranges.setdefault(str(ipam.get("dataDir") or ""), []).extend(ranges_of(ipam))
-    for data_dir, sets in ranges.items():
-        _check_paths(name, data_dir)
-        yield RuntimeNetwork(name, types, "host-local", data_dir, tuple(sets))
-    if not ranges:
-        _check_paths(name, "")
-        yield RuntimeNetwork(name, types, next((str(ipam.get("type") or "") for ipam in ipams), ""))
+    kind = "host-local" if ranges else str(next(iter(ipams), {}).get("type") or "")
+    for data_dir, sets in (ranges or {"": []}).items():
+        if not is_part_of_path(name, data_dir):
+            raise ValueError(f"network {name!r} in {data_dir!r}")
+        yield RuntimeNetwork(name, types, kind, data_dir, tuple(sets))
 
 
 def _ipam(plugin: Configuration) -> Configuration:
@@ -157,11 +155,6 @@ def is_part_of_path(name: str, data_dir: str) -> bool:
     """Return whether both can be part of a path, which has no NUL and no half of a surrogate pair."""
     is_part = "/" not in name and name.strip(".") != ""
     return is_part and (data_dir or "/").startswith("/") and (name + data_dir).isprintable()
-
-
-def _check_paths(name: str, data_dir: str) -> None:
-    if not is_part_of_path(name, data_dir):
-        raise ValueError(f"network {name!r} in {data_dir!r}")
 
 
 def ranges_of(ipam: Configuration) -> tuple[tuple[WrittenRange, ...], ...]:

@@ -197,8 +197,10 @@ def probe(
             probes[key] = _Probe(ip, route, doubt)
         elif doubt:
             results[key] = ProbeResult(f"a probe of {ip} cannot prove that nobody has it: {doubt}", asked=False)
+    waiting = list(probes.values())
     try:
-        _ask_all(probes.values(), clock)
+        for _ in range(_TIMES):
+            waiting = _ask_once(waiting, clock) if waiting else []
     except OSError as error:
         raise SourceError(f"cannot probe addresses: {error}") from error
     return results | {key: probe.result() for key, probe in probes.items()}
@@ -320,13 +322,6 @@ def _can_ask_as(sender: str, link: str) -> bool:
     ready = [fields for fields in on_link if not int(fields[4], 16) & _NOT_READY]
     packed = ip_address(sender.partition("%")[0]).packed.hex().encode()
     return any(fields[0] == packed or int(fields[3], 16) == _LINK_LOCAL for fields in ready)
-
-
-def _ask_all(probes: Iterable[_Probe], clock: Callable[[], float]) -> None:
-    """Ask until every question is settled, a few times at most; raises OSError."""
-    waiting = list(probes)
-    for _ in range(_TIMES):
-        waiting = _ask_once(waiting, clock) if waiting else []
 
 
 def _ask_once(probes: Iterable[_Probe], clock: Callable[[], float]) -> list[_Probe]:

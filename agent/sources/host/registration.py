@@ -4,6 +4,7 @@ The flags are read only if the Node is gone, or has no provider ID.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -63,7 +64,9 @@ class RegistrationTracker:
                 return Known(Registration(self._expected, self._last, why=why))
         elif self._last is not None and self._last.gone is None:
             self._last = self._without_node(self._last, listed, at)
-        flags = self._kubelet_flags()
+        flags: Mapping[str, str] = {}
+        with suppress(SourceError):  # the kubelet may have ended meanwhile
+            flags = self._flags(HOSTNAME, CLOUD)
         return Known(
             Registration(
                 expected=self._expected,
@@ -101,12 +104,6 @@ class RegistrationTracker:
             # If the clock was ahead then, the Node was still not seen in the future.
             self._last = replace(last, at=min(last.at, at), gone=None if last.gone is None else min(last.gone, at))
         return ""
-
-    def _kubelet_flags(self) -> Mapping[str, str]:
-        try:
-            return self._flags(HOSTNAME, CLOUD)
-        except SourceError:
-            return {}  # the kubelet may have ended meanwhile
 
     def _kubelet_name(self, flags: Mapping[str, str]) -> str:
         """Return the name by which the kubelet registers; empty: not known."""

@@ -5,17 +5,18 @@ No permission is required: what the account may not read is reported as not requ
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from agent.checks.volumes import lost_volumes
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, CachedRequest, Get, Inquire, Query
-from agent.sources.kube.fields import csi_volume_parts, unique_volume_name
+from agent.sources.kube.fields import Object, csi_volume_parts
+from agent.sources.kube.objects import unique_volume_name
 
 MAX_REQUESTS: Final = 64  # requests for one snapshot
 KEPT_FOR: Final = 60.0  # seconds
@@ -85,7 +86,7 @@ class _Inquiry:
         bound = (found.get("spec") or {}).get("volumeName")
         return unique_volume_name(self._persistent_volume(bound), bound) if bound else ""
 
-    def _persistent_volume(self, name: str) -> Mapping[str, Any]:
+    def _persistent_volume(self, name: str) -> Object:
         """Return what describes it; empty: it does not exist, or is not known."""
         return (self._object("/api/v1", "persistentvolumes", name) or {}).get("spec") or {}
 
@@ -99,10 +100,10 @@ class _Inquiry:
             raise TypeError(f"items: {type(items).__name__}")
         return bool(items)
 
-    def _object(self, below: str, resource: str, name: str) -> Mapping[str, Any] | None:
+    def _object(self, below: str, resource: str, name: str) -> Object | None:
         return self._request(f"get {resource}", f"{below}/{resource}/{name}") if _NAME.fullmatch(name) else {}
 
-    def _request(self, right: str, path: str, query: Query = ()) -> Mapping[str, Any] | None:
+    def _request(self, right: str, path: str, query: Query = ()) -> Object | None:
         """Return an object, which is empty if it does not exist; None: it was not requested, or may not be."""
         if right in self._not_requested:
             return None

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from codecs import iterdecode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -21,7 +21,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.model.text import truncate
 from agent.sources.collector import Moment
-from agent.sources.kube.fields import parsing, resource_version
+from agent.sources.kube.fields import Object, parsing, resource_version
 from agent.sources.source_error import SourceError, describe_os_error, why_not_connected
 
 _T = TypeVar("_T")
@@ -67,7 +67,7 @@ class Resource(NamedTuple, Generic[_T]):
     name: str
     path: str
     query: Query  # which of them
-    parse: Callable[[Mapping[str, Any]], _T]
+    parse: Callable[[Object], _T]
     """Raises KeyError, TypeError, ValueError or AttributeError if it is no such object."""
 
 

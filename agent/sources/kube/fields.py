@@ -5,13 +5,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, TypeAlias
 
 from agent.model.text import truncate
 from agent.sources.source_error import SourceError
 
 RESOURCE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 
+Object: TypeAlias = Mapping[str, Any]  # of the API, or a part of one, as JSON
 _COUNT = re.compile(r"([0-9]{1,18})([kMGTPE]|[KMGTPE]i)?")
 _SCALES = {suffix: 1000**power for power, suffix in enumerate("kMGTPE", start=1)}
 _SCALES |= {f"{suffix}i": 1024**power for power, suffix in enumerate("KMGTPE", start=1)}
@@ -44,7 +45,7 @@ def count(written: Any) -> int | None:
     return min(int(matched[1]) * _SCALES.get(matched[2], 1), _LARGEST_QUANTITY) if matched else None
 
 
-def resource_version(metadata: Mapping[str, Any]) -> int:
+def resource_version(metadata: Object) -> int:
     """Parse the version of an object or a list; raises KeyError or ValueError if it is not a number."""
     # Officially it is opaque. It is etcd's revision, which only grows, and servers compare it as a number themselves.
     written = str(metadata["resourceVersion"])
@@ -59,12 +60,12 @@ def is_device(resource: str) -> bool:
     return not is_native and re.fullmatch(RESOURCE, resource) is not None
 
 
-def objects(written: Any) -> list[Mapping[str, Any]]:
+def objects(written: Any) -> list[Object]:
     """Return the objects of a list without anything else: an odd entry must not make the whole pod unreadable."""
     return [entry for entry in (written if isinstance(written, list) else ()) if isinstance(entry, Mapping)]
 
 
-def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def condition(status: Object, kind: str) -> Object:
     """Return a condition of a status; empty: it has none of this kind."""
     return next((entry for entry in objects(status.get("conditions")) if entry.get("type") == kind), {})
 
@@ -72,24 +73,6 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names, interned because many objects have the same ones."""
     return tuple(sys.intern(name) for name in sorted(set(names)))
-
-
-_VOLUMES: Final[Mapping[str, str]] = {
-    "awsElasticBlockStore": "kubernetes.io/aws-ebs/{volumeID}",
-    "azureDisk": "kubernetes.io/azure-disk/{diskURI}",
-    "cinder": "kubernetes.io/cinder/{volumeID}",
-    "csi": "kubernetes.io/csi/{driver}^{volumeHandle}",
-    "flexVolume": "{driver}/{object name}",
-    "gcePersistentDisk": "kubernetes.io/gce-pd/{pdName}",
-    "iscsi": "kubernetes.io/iscsi/{targetPortal}:{iqn}:{lun}",
-    "rbd": "kubernetes.io/rbd/{pool}:{image}",
-    "vsphereVolume": "kubernetes.io/vsphere-volume/{volumePath}",
-}
-"""How each kind is named in the node's status, by its fields. Other kinds (Fibre Channel) cannot be named from here.
-
-The kind `csi` of a pod has no handle: it is never attached.
-"""
-_DEFAULTS: Final = {"lun": "0", "pool": "rbd"}  # of Kubernetes
 
 
 def csi_volume(driver: str, handle: str) -> str:
@@ -100,18 +83,3 @@ def csi_volume_parts(volume: str) -> tuple[str, str] | None:
     """Return driver and handle; None: it is not a CSI volume."""
     driver, found, handle = volume.removeprefix("kubernetes.io/csi/").partition("^")
     return (driver, handle) if found and volume.startswith("kubernetes.io/csi/") else None
-
-
-def unique_volume_name(described: Mapping[str, Any], name: str) -> str:
-    """Return a volume's name in the node's status; empty: it need not be attached, or is of an unknown kind.
-
-    `name`: of the PersistentVolume, or of the volume in its pod.
-    """
-    kind = next((kind for kind in _VOLUMES if isinstance(described.get(kind), Mapping)), None)
-    if kind is None:
-        return ""
-    given = {field: value for field, value in {**described[kind], "object name": name}.items() if value}
-    try:
-        return _VOLUMES[kind].format_map(_DEFAULTS | given)
-    except KeyError:
-        return ""

@@ -11,7 +11,7 @@ to etcd now and then, and soon after a connection failed: the version of that li
 import json
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from threading import Event
@@ -21,7 +21,7 @@ from agent.model.snapshot import Known, Reading, Unavailable
 from agent.model.text import truncate
 from agent.model.watches import LASTS, Evidence, Watch
 from agent.sources.kube.client import Api, ApiError, Resource, ServerInfo, list_all
-from agent.sources.kube.fields import parsing, resource_version
+from agent.sources.kube.fields import Object, parsing, resource_version
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -257,7 +257,7 @@ class Replica(Generic[_T]):
     current as etcd may contain it again: etcd may have been restored.
     """
 
-    parse: Callable[[Mapping[str, Any]], _T]
+    parse: Callable[[Object], _T]
     on_evidence: Callable[[Evidence, int, int], None]
     """Called with evidence against the server: the version received before, and the older version received after it."""
     version: int = 0
@@ -273,7 +273,7 @@ class Replica(Generic[_T]):
     def items(self) -> tuple[_T, ...]:
         return tuple(self._objects.values())
 
-    def replace(self, version: int, items: Iterable[Mapping[str, Any]], *, consistent: bool) -> None:
+    def replace(self, version: int, items: Iterable[Object], *, consistent: bool) -> None:
         """Adopt a list. `consistent`: it is as current as etcd, so a lower version means that etcd was restored.
 
         Raises Regressed for a list from a server's cache that is older than this copy, MalformedAnswer for an
@@ -332,7 +332,7 @@ class Replica(Generic[_T]):
         self._highest = max(self._highest, version)
         self._add_tombstone(uid)  # by uid, so it is final whatever the event's version
 
-    def _update(self, uid: str, version: int, item: Mapping[str, Any]) -> None:
+    def _update(self, uid: str, version: int, item: Object) -> None:
         if version <= self._began or uid in self._tombstones:
             self.on_evidence(Evidence.REPLAYED, self.version, version)
         if version <= max(self._began, self._highest):
@@ -349,17 +349,17 @@ class Replica(Generic[_T]):
         if len(self._tombstones) > _MAX_TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
 
-    def _parse(self, item: Mapping[str, Any]) -> _T:
+    def _parse(self, item: Object) -> _T:
         with parsing("incomplete object", MalformedAnswer):
             self.latest = self.parse(item)
         return self.latest
 
 
-def _uid(item: Mapping[str, Any]) -> str:
+def _uid(item: Object) -> str:
     with parsing("an object without metadata.uid", MalformedAnswer):
         return str(item["metadata"]["uid"])
 
 
-def _error(status: Mapping[str, Any]) -> SourceError:
+def _error(status: Object) -> SourceError:
     text = f"API server: {truncate(status.get('code'))} {truncate(status.get('message') or status.get('reason'))}"
     return Expired(text) if status.get("code") in _UNWATCHABLE else SourceError(text)

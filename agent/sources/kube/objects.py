@@ -7,23 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from operator import index
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices, Pod, PortMapping
 from agent.model.text import escape
 from agent.sources.kube.client import Resource
-from agent.sources.kube.fields import (
-    RESOURCE,
-    condition,
-    count,
-    is_device,
-    moment,
-    objects,
-    sorted_names,
-    unique_volume_name,
-)
+from agent.sources.kube.fields import RESOURCE, Object, condition, count, is_device, moment, objects, sorted_names
 
 
 def pods_of(node: str) -> Resource[Pod]:
@@ -31,7 +22,7 @@ def pods_of(node: str) -> Resource[Pod]:
     return Resource("pods", "/api/v1/pods", (("fieldSelector", f"spec.nodeName={node}"),), parse_pod)
 
 
-def parse_pod(item: Mapping[str, Any]) -> Pod:
+def parse_pod(item: Object) -> Pod:
     """Parse a pod; raises KeyError, TypeError, ValueError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     phase = status.get("phase") or ""
@@ -69,30 +60,30 @@ def parse_pod(item: Mapping[str, Any]) -> Pod:
     return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
 
 
-def _uid(metadata: Mapping[str, Any]) -> str:
+def _uid(metadata: Object) -> str:
     """Return the uid that the kubelet uses: a static pod's own, not that of its mirror."""
     own = metadata["annotations"].get("kubernetes.io/config.hash") if _is_mirror(metadata) else None
     return str(own or metadata["uid"])
 
 
-def _is_mirror(metadata: Mapping[str, Any]) -> bool:
+def _is_mirror(metadata: Object) -> bool:
     return "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})
 
 
-def _ips(status: Mapping[str, Any]) -> tuple[str, ...]:
+def _ips(status: Object) -> tuple[str, ...]:
     ips = [ip["ip"] for ip in status.get("podIPs") or () if ip.get("ip")]
     # Servers before 1.16 send only `podIP`.
     return tuple(str(ip_address(str(ip))) for ip in ips or filter(None, [status.get("podIP")]))
 
 
-def _wanted(spec: Mapping[str, Any], containers: str) -> Iterator[str]:
+def _wanted(spec: Object, containers: str) -> Iterator[str]:
     for container in spec.get(containers) or ():
         resources = container.get("resources") or {}
         for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
             yield from (name for name, amount in amounts.items() if is_device(name) and count(amount) != 0)
 
 
-def _claims(pod: str, volumes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _claims(pod: str, volumes: Iterable[Object]) -> Iterator[str]:
     for volume in volumes:
         if isinstance(claim := volume.get("persistentVolumeClaim"), Mapping):
             yield str(claim.get("claimName"))
@@ -100,7 +91,7 @@ def _claims(pod: str, volumes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{pod}-{volume.get('name')}"
 
 
-def _host_ports(spec: Mapping[str, Any]) -> Iterator[PortMapping]:
+def _host_ports(spec: Object) -> Iterator[PortMapping]:
     for containers in ("initContainers", "containers"):
         for container in objects(spec.get(containers)):
             for port in objects(container.get("ports")):
@@ -108,12 +99,12 @@ def _host_ports(spec: Mapping[str, Any]) -> Iterator[PortMapping]:
                     yield PortMapping(index(host_port), str(port.get("protocol") or "TCP").lower())
 
 
-def _scheduled(status: Mapping[str, Any]) -> datetime | None:
+def _scheduled(status: Object) -> datetime | None:
     given = condition(status, "PodScheduled")
     return moment(given.get("lastTransitionTime")) if given.get("status") == "True" else None
 
 
-def _starts(status: Mapping[str, Any]) -> Iterator[datetime | None]:
+def _starts(status: Object) -> Iterator[datetime | None]:
     for containers in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(containers) or ():
             for state in (container.get("state") or {}, container.get("lastState") or {}):
@@ -121,12 +112,45 @@ def _starts(status: Mapping[str, Any]) -> Iterator[datetime | None]:
                     yield moment((state.get(run) or {}).get("startedAt"))
 
 
-def _controller(metadata: Mapping[str, Any]) -> str:
+def _controller(metadata: Object) -> str:
     for owner in metadata.get("ownerReferences") or ():
         # The node owns its mirror pods, but replaces none: a rejected pod stays rejected.
         if owner.get("controller") is True and owner["kind"] != "Node":
             return f"{owner['kind']}/{owner['name']}"
     return ""
+
+
+_VOLUMES: Final[Mapping[str, str]] = {
+    "awsElasticBlockStore": "kubernetes.io/aws-ebs/{volumeID}",
+    "azureDisk": "kubernetes.io/azure-disk/{diskURI}",
+    "cinder": "kubernetes.io/cinder/{volumeID}",
+    "csi": "kubernetes.io/csi/{driver}^{volumeHandle}",
+    "flexVolume": "{driver}/{object name}",
+    "gcePersistentDisk": "kubernetes.io/gce-pd/{pdName}",
+    "iscsi": "kubernetes.io/iscsi/{targetPortal}:{iqn}:{lun}",
+    "rbd": "kubernetes.io/rbd/{pool}:{image}",
+    "vsphereVolume": "kubernetes.io/vsphere-volume/{volumePath}",
+}
+"""How each kind is named in the node's status, by its fields. Other kinds (Fibre Channel) cannot be named from here.
+
+The kind `csi` of a pod has no handle: it is never attached.
+"""
+_DEFAULTS: Final = {"lun": "0", "pool": "rbd"}  # of Kubernetes
+
+
+def unique_volume_name(described: Object, name: str) -> str:
+    """Return a volume's name in the node's status; empty: it need not be attached, or is of an unknown kind.
+
+    `name`: of the PersistentVolume, or of the volume in its pod.
+    """
+    kind = next((kind for kind in _VOLUMES if isinstance(described.get(kind), Mapping)), None)
+    if kind is None:
+        return ""
+    given = {field: value for field, value in {**described[kind], "object name": name}.items() if value}
+    try:
+        return _VOLUMES[kind].format_map(_DEFAULTS | given)
+    except KeyError:
+        return ""
 
 
 NODES_PATH = "/api/v1/nodes"
@@ -137,7 +161,7 @@ def own_node(name: str) -> Resource[Node]:
     return Resource("node", NODES_PATH, (("fieldSelector", f"metadata.name={name}"),), parse_node)
 
 
-def parse_node(item: Mapping[str, Any]) -> Node:
+def parse_node(item: Object) -> Node:
     """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     in_use = status.get("volumesInUse")
@@ -161,16 +185,16 @@ def parse_node(item: Mapping[str, Any]) -> Node:
     )
 
 
-def _max_pods(status: Mapping[str, Any]) -> int | None:
+def _max_pods(status: Object) -> int | None:
     pods = str((status.get("allocatable") or {}).get("pods"))
     return count(pods) if pods.isdecimal() else None
 
 
-def _volumes_attached(status: Mapping[str, Any]) -> tuple[str, ...]:
+def _volumes_attached(status: Object) -> tuple[str, ...]:
     return sorted_names(str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume)
 
 
-def _devices(status: Mapping[str, Any]) -> Iterator[NodeDevices]:
+def _devices(status: Object) -> Iterator[NodeDevices]:
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     for resource in sorted_names(name for name in (*capacity, *allocatable) if is_device(name)):
         total, usable = count(capacity.get(resource, 0)), count(allocatable.get(resource, 0))
@@ -182,7 +206,7 @@ _RELEVANT_TAINTS: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CAND
 _SECONDS: Final = re.compile("[0-9]{1,11}")  # since the epoch, as the autoscaler writes a time; others write `true`
 
 
-def _taints(spec: Mapping[str, Any]) -> Iterator[Taint]:
+def _taints(spec: Object) -> Iterator[Taint]:
     for taint in objects(spec.get("taints")):
         if str(taint.get("key")) in _RELEVANT_TAINTS:
             written = str(taint.get("value"))
@@ -230,17 +254,7 @@ _WORD = re.compile(rf"endpoint .*?[\s{{]({RESOURCE})[\s}}]", re.ASCII | re.DOTAL
 _SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*([^\s/":,]{1,107})')
 
 
-class _Message(NamedTuple):
-    refused: RejectionKind
-    resource: str = ""
-    requested: int | None = None
-    available: int | None = None
-    socket: str = ""
-
-
-def _rejection(
-    metadata: Mapping[str, Any], status: Mapping[str, Any], wants: tuple[str, ...], started: datetime | None
-) -> Rejection | None:
+def _rejection(metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None) -> Rejection | None:
     """Return how a pod was rejected for a device; None for every other pod.
 
     `wants`: the device resources of its spec. `started`: when its first container started, by its status.
@@ -249,12 +263,10 @@ def _rejection(
     if status.get("phase") != "Failed" or (parsed := _parse(reason, message[:_LONGEST_READ])) is None:
         return None
     at, by_api = _rejected_at(metadata, status, started)
-    return Rejection(
-        refused=parsed.refused,
+    return replace(
+        parsed,
         # The message names the first resource that failed, or none; it is not guessed among several.
         resource=sys.intern(parsed.resource or (wants[0] if len(wants) == 1 else "")),
-        requested=parsed.requested,
-        available=parsed.available,
         at=at,
         # A storm has the same message a thousand times.
         message=sys.intern(escape(" ".join(message[:_LONGEST_READ].split()))[:_LONGEST_KEPT]),
@@ -267,7 +279,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _parse(reason: str, message: str) -> _Message | None:
+def _parse(reason: str, message: str) -> Rejection | None:
     if reason == "UnexpectedAdmissionError":
         framed = _FRAME.search(message)
         return _cause(_SUFFIX.sub("", framed[1].strip())) if framed else None
@@ -276,34 +288,36 @@ def _parse(reason: str, message: str) -> _Message | None:
     return None
 
 
-def _no_room(resource: str, message: str) -> _Message:
+def _no_room(resource: str, message: str) -> Rejection:
     counts = _NO_ROOM.search(message)
     if counts is None:
-        return _Message(RejectionKind.OTHER, resource)
+        return _refused(RejectionKind.OTHER, resource)
     requested, used, capacity = map(int, counts.groups())
     refused = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
-    return _Message(refused, resource, requested, max(0, capacity - used))
+    return _refused(refused, resource, requested, max(0, capacity - used))
 
 
-def _cause(cause: str) -> _Message | None:
+def _cause(cause: str) -> Rejection | None:
     for refused, pattern in _CAUSES:
         if found := pattern.search(cause):
             named = found.groupdict()
             if refused is RejectionKind.PLUGIN_GONE:
                 resource = named.get("resource") or _group(_WORD.match(found[0]))
-                return _Message(refused, resource, socket=_group(_SOCKET.search(cause)))
+                return replace(_refused(refused, resource), socket=_group(_SOCKET.search(cause)))
             requested, available = (int(named[name]) if name in named else None for name in ("requested", "available"))
-            return _Message(refused, named.get("resource", ""), requested, available)
+            return _refused(refused, named.get("resource", ""), requested, available)
     return None
+
+
+def _refused(kind: RejectionKind, resource: str, requested: int | None = None, left: int | None = None) -> Rejection:
+    return Rejection(kind, resource, requested, left, at=None, message="")
 
 
 def _group(found: re.Match[str] | None) -> str:
     return next(filter(None, found.groups()), "") if found else ""
 
 
-def _rejected_at(
-    metadata: Mapping[str, Any], status: Mapping[str, Any], started: datetime | None
-) -> tuple[datetime | None, bool]:
+def _rejected_at(metadata: Object, status: Object, started: datetime | None) -> tuple[datetime | None, bool]:
     """Return when the pod was rejected, and whether by the API server's clock."""
     # The kubelet's last write to a rejected pod is the rejection; since 1.22 managedFields has an entry for the status.
     # startTime is by the node's clock. It is the rejection's if the pod never ran, but is kept from an earlier

@@ -5,15 +5,15 @@ No permission is required: without `list events` the answer is that it is not re
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from agent.model.snapshot import NotRequested, Pod, SandboxFailure
 from agent.model.text import escape, truncate
 from agent.sources.kube.client import FORBIDDEN, ApiError, CachedRequest, Get, Inquire
-from agent.sources.kube.fields import moment
+from agent.sources.kube.fields import Object, moment
 
 MAX_PODS: Final = 4  # pods whose Events are listed, once a minute: those of one node fail for the same reason
 KEPT_FOR: Final = 60.0  # seconds
@@ -62,7 +62,7 @@ def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:
     yield from failures[-1:]
 
 
-def _failure(pod: str, event: Mapping[str, Any]) -> SandboxFailure:
+def _failure(pod: str, event: Object) -> SandboxFailure:
     times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("series") or {}).get("lastObservedTime"))
     words = str(event.get("message") or "")[:_LONGEST_READ]
     exhausted = _EXHAUSTED.search(words)
