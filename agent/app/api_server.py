@@ -1,7 +1,4 @@
-"""Wires the readers of the API server: one list for a command, or watches for the daemon.
-
-The API client is most of a command's memory: a command imports this module only if it asks the API server.
-"""
+"""Wires the readers of the API server, whose client is most of a command's memory: import this only if it is asked."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -54,10 +54,8 @@ def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> t
 
 
 def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Limits:
-    """`only`: the addresses requested by name. A dry run may show any network that the node's pods use.
-
-    Raises UsageError where addresses would be released, and no network is named.
-    """
+    """Raises UsageError where addresses would be released, and no network is named."""
+    # `only`: the addresses requested by name. A dry run may show any network that the node's pods use.
     if mode == "auto" and (why := _no_network(config)):
         raise UsageError(why)
     return Limits(

@@ -1,7 +1,4 @@
-"""Takes a snapshot: reads each source once, in the order that is safe.
-
-A source is declared by its field in `Snapshot`. `app/sources.py` gives it a reader. This module says when it is read.
-"""
+"""Takes a snapshot: reads each source once, in the order that is safe. `app/sources.py` gives it the readers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""The daemon of this node, asked on loopback.
-
-Any local process could hold its port. What it answers is printed, and names pods; it decides nothing.
-"""
+"""The daemon of this node, asked on loopback. Any process could hold its port: what it answers decides nothing."""
 
 import json
 import re

@@ -1,7 +1,4 @@
-"""The agent's own directory: each of its files is replaced whole or not at all, and its disk may be full.
-
-The agent works without it: a directory that cannot be written is reported through `StateFile.failed`.
-"""
+"""The agent's own directory: its files are replaced whole or not at all, and it may be full, or not be writable."""
 
 import os
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Reads the CNI configuration as the runtimes do: which networks give pods their addresses. Changes nothing.
-
-The default network is the first file, in lexicographic order, that libcni accepts; it skips the others.
-"""
+"""Reads the CNI configuration as the runtimes do: the first file that libcni accepts is the default network."""
 
 import json
 import re

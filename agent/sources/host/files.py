@@ -48,10 +48,8 @@ def names_in(directory: int, path: object) -> list[str]:
 def read_file(
     path: str | Path, directory: int | None = None, *, follow: bool = False, largest: int = LARGEST_FILE
 ) -> tuple[bytes, int]:
-    """Return a regular file's content and modification time in ns; raises OSError and SourceError.
-
-    `directory`: an open one that the path is relative to. `follow`: symbolic links.
-    """
+    """Return a regular file's content and modification time in ns; raises OSError and SourceError."""
+    # `directory`: an open one that the path is relative to. `follow`: symbolic links.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     handle = os.open(path, flags, dir_fd=directory)
     try:

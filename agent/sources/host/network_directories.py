@@ -1,7 +1,4 @@
-"""Which directories of host-local are read: those that settings name, and, with `auto`, all that can be found.
-
-Whose a found directory is, is decided later (`networks.py`).
-"""
+"""Which directories of host-local are read: those that settings name, and, with `auto`, all that can be found."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -181,11 +181,9 @@ def probe(
     *,
     send: bool = True,
 ) -> dict[ReservationKey, ProbeResult]:
-    """Return what is known of each address; raises SourceError if the kernel cannot be asked, or is not the node's.
-
-    `plugins`: by network, those that may make its interfaces. `clock`: seconds. `send`: False: nothing is sent, and an
-    address is left out if a probe of it would tell whether somebody has it.
-    """
+    """Return what is known of each address; raises SourceError if the kernel cannot be asked, or is not the node's."""
+    # `plugins`: by network, those that may make its interfaces. `send`: False: nothing is sent, and an address is left
+    # out if a probe of it would tell whether somebody has it.
     _require_network_of_the_node(proc)
     results, probes = dict[ReservationKey, ProbeResult](), dict[ReservationKey, _Probe]()
     for reservation in reservations:

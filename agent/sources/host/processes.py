@@ -1,7 +1,4 @@
-"""When the node, the kubelet and the runtime started, with which flags, and which CNI plugins run. Read-only.
-
-Of several processes of a kind the youngest counts: an older wrapper or a second engine must not hide a restart.
-"""
+"""When the node, the kubelet and the runtime started, with which flags, and which CNI plugins run. Read-only."""
 
 import os
 import re
@@ -59,10 +56,8 @@ class ProcessTable:
         """Every kubelet, cri-dockerd and runtime of the last search that found any: one value, as threads share it."""
 
     def read(self, *, complete: bool = True, plugins: Collection[str] = ()) -> ProcessStartTimes:
-        """Return when each process started; raises SourceError if the table cannot be read or is not the node's.
-
-        `complete`: search all processes in any case, and for CNI plugins. `plugins`: further names of these.
-        """
+        """Return when each process started; raises SourceError if the table cannot be read or is not the node's."""
+        # `complete`: search all processes in any case, and for CNI plugins. `plugins`: further names of these.
         booted, boot_id = _boot(self._proc)
         at_work: tuple[_Process, ...] = ()
         if complete:
@@ -185,6 +180,7 @@ class ProcessTable:
         return _started(found, booted) if found else None
 
     def _youngest(self, names: frozenset[str]) -> _Process | None:
+        # An older wrapper or a second engine must not hide a restart.
         found = (process for process in self._known if process.command in names)
         return max(found, key=lambda process: process.start, default=None)
 
@@ -300,12 +296,9 @@ def flag(name: str, words: Sequence[str]) -> str | None:
 
 
 def named_runtime(words: Sequence[str], root: Path) -> str:
-    """Return `docker`, or the endpoint of another runtime; empty: neither place names a runtime.
-
-    `root`: the kubelet's root directory. Without a name it is not docker: a kubelet without any of these flags uses
-    containerd (>= 1.24), or docker without a network. With `--container-runtime=docker`, dockershim listens at the
-    endpoint.
-    """
+    """Return `docker`, or the endpoint of another runtime; empty: neither place names one. `root`: of the kubelet."""
+    # Without a name it is not docker: a kubelet without any of these flags uses containerd (>= 1.24), or docker without
+    # a network. With `--container-runtime=docker`, dockershim listens at the endpoint.
     runtime, endpoint = flag("container-runtime", words), flag("container-runtime-endpoint", words)
     # Only kubelets with dockershim (< 1.24) have `--network-plugin`, and their default is docker.
     has_default = runtime is None and flag("network-plugin", words) is not None

@@ -1,7 +1,4 @@
-"""What this node itself knows about its registration: the last seen Node, and the kubelet's flags.
-
-The flags are read only if the Node is gone, or has no provider ID.
-"""
+"""What this node itself knows about its registration: the last seen Node and, if it is incomplete, kubelet flags."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress

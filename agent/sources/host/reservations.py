@@ -43,10 +43,8 @@ _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_reservations(networks_dir: Path, network: str, most: int = 16384, others: int = 0) -> NetworkStore:
-    """Read one network's directory; what does not exist, or is no directory, is unavailable and not empty.
-
-    `most`: how many files, together with those of the `others` that were read.
-    """
+    """Read one network's directory; what does not exist, or is no directory, is unavailable and not empty."""
+    # `most`: how many files, together with those of the `others` that were read.
     directory = networks_dir / network
     try:
         with open_directory(directory, follow=False) as handle:

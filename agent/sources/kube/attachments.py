@@ -1,7 +1,4 @@
-"""What the API server says about volumes that are missing from the node's status. It is asked only then, by name.
-
-No permission is required: what the account may not read is reported as not requested.
-"""
+"""What the API server says about volumes that are missing from the node's status. It is asked only then, by name."""
 
 import json
 import re
@@ -31,7 +28,7 @@ class AttachmentsSource:
         self._node, self._cached = node, CachedRequest[Attachments](inquire, clock, KEPT_FOR)
 
     def read(self, snapshot: Snapshot) -> Attachments:
-        """Raises SourceError."""
+        """Raises SourceError. What the account may not read is not requested."""
         request = lost_volumes.request(snapshot) or lost_volumes.Request((), ())
         subjects = frozenset((*request.volumes, *(pod.uid for pod in request.pods)))
         return self._cached.get(lambda get: _Inquiry(get, self._node).attachments(request), subjects)

@@ -1,8 +1,4 @@
-"""The other nodes' provider IDs and the cluster-autoscaler's status, for a node whose registration is incomplete.
-
-Both are requested only for a reason, and rarely: a healthy node never asks. No permission is required: what may not be
-read is reported as such.
-"""
+"""Other nodes' provider IDs and the autoscaler's status: asked rarely, if this node's registration is incomplete."""
 
 import json
 import re
@@ -33,7 +29,7 @@ class AutoscalerClient:
         self._status = CachedRequest[Autoscaler](inquire, clock, _STATUS_KEPT)
 
     def read(self, snapshot: Snapshot) -> Autoscaler | NotRequested:
-        """Ask what there is a reason to ask; raises SourceError."""
+        """Ask what there is a reason to ask; raises SourceError. What may not be read is reported as such."""
         known = _cloud_known(self._name, snapshot.node, snapshot.registration)
         if isinstance(known, NotRequested):
             return known

@@ -160,11 +160,9 @@ class Api:
             response.response.close()
 
     def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
-        """Start a watch, and yield its lines until the server ends it.
-
-        `silence`: seconds without a byte after which the connection counts as lost. Raises SourceError, at once or
-        between two lines; also for a last line that is incomplete.
-        """
+        """Start a watch, and yield its lines until the server ends it. Raises SourceError, also between two lines."""
+        # `silence`: seconds without a byte after which the connection counts as lost. A last line that is incomplete is
+        # an error.
         return _lines(self._request(path, query, silence))
 
     def request_version(self) -> None:

@@ -274,11 +274,9 @@ class Replica(Generic[_T]):
         return tuple(self._objects.values())
 
     def replace(self, version: int, items: Iterable[Object], *, consistent: bool) -> None:
-        """Adopt a list. `consistent`: it is as current as etcd, so a lower version means that etcd was restored.
-
-        Raises Regressed for a list from a server's cache that is older than this copy, MalformedAnswer for an
-        unreadable object or a version that cannot be watched from.
-        """
+        """Adopt a list; raises Regressed, and MalformedAnswer for an odd object or an impossible version."""
+        # `consistent`: it is as current as etcd, so a lower version means that etcd was restored. Any other list that
+        # is older than this copy is from a server's cache.
         if version == 0:
             # A watch from 0 starts at any version, with events for all existing objects in any order.
             raise MalformedAnswer("API server: it listed version 0, which cannot be watched from")

@@ -139,10 +139,8 @@ _DEFAULTS: Final = {"lun": "0", "pool": "rbd"}  # of Kubernetes
 
 
 def unique_volume_name(described: Object, name: str) -> str:
-    """Return a volume's name in the node's status; empty: it need not be attached, or is of an unknown kind.
-
-    `name`: of the PersistentVolume, or of the volume in its pod.
-    """
+    """Return a volume's name in the node's status; empty: it need not be attached, or is of an unknown kind."""
+    # `name`: of the PersistentVolume, or of the volume in its pod.
     kind = next((kind for kind in _VOLUMES if isinstance(described.get(kind), Mapping)), None)
     if kind is None:
         return ""
@@ -255,10 +253,8 @@ _SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*
 
 
 def _rejection(metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None) -> Rejection | None:
-    """Return how a pod was rejected for a device; None for every other pod.
-
-    `wants`: the device resources of its spec. `started`: when its first container started, by its status.
-    """
+    """Return how a pod was rejected for a device; None for every other pod."""
+    # `wants`: the device resources of its spec. `started`: when its first container started, by its status.
     reason, message = _text(status.get("reason")), _text(status.get("message"))
     if status.get("phase") != "Failed" or (parsed := _parse(reason, message[:_LONGEST_READ])) is None:
         return None

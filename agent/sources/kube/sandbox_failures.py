@@ -1,7 +1,4 @@
-"""Why sandboxes of this node's pods could not be created, from Events. They are asked for only while pods wait.
-
-No permission is required: without `list events` the answer is that it is not requested.
-"""
+"""Why sandboxes of this node's pods could not be created, from Events. They are asked for only while pods wait."""
 
 import json
 import re
@@ -39,7 +36,7 @@ class SandboxFailuresSource:
         self._cached = CachedRequest[tuple[SandboxFailure, ...]](inquire, clock, KEPT_FOR)
 
     def read(self, waiting: Sequence[Pod]) -> tuple[SandboxFailure, ...] | NotRequested:
-        """Raises SourceError."""
+        """Raises SourceError. Without the right to list events they are not requested."""
         pods = waiting[:MAX_PODS]
         try:
             return self._cached.get(lambda get: tuple(chain.from_iterable(_last_failures(get, pod) for pod in pods)))

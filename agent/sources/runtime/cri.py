@@ -76,11 +76,8 @@ class Cri:
         require: Callable[[], None] = lambda: None,
         socket: Path | None = None,
     ) -> None:
-        """`timeout`: seconds for each request, measured with `clock`.
-
-        `require`: raises SourceError unless a live process serves the socket. `socket`: where the endpoint of the node
-        is mounted; None: at its own path.
-        """
+        """`timeout`: seconds for each request. `require`: raises SourceError unless a process serves the socket."""
+        # `socket`: where the endpoint of the node is mounted; None: at its own path.
         self._endpoint, self._timeout, self._clock, self._require = endpoint, timeout, clock, require
         self._socket = socket or endpoint
 

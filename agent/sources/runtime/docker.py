@@ -1,7 +1,4 @@
-"""Lists docker's containers, all of them, in one request. Changes nothing; no other module knows docker.
-
-The low-level list is used: `containers.list()` inspects each container, and fails where one is removed meanwhile.
-"""
+"""Lists docker's containers, all of them, in one request. Changes nothing; no other module knows docker."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar, cast
@@ -94,6 +91,7 @@ class Docker:
 
 
 def _list(client: docker.APIClient) -> tuple[Container, ...]:
+    # Not `docker.containers.list()`, which inspects each container, and fails where one is removed meanwhile.
     listed = client.containers(all=True)
     if not isinstance(listed, list):
         raise TypeError(f"expected a list, found {listed!r}")

@@ -60,11 +60,8 @@ class NodeRuntimes:
         endpoint: Path | None = None,
         docker_socket: Path | None = DOCKER_SOCKET,
     ) -> None:
-        """`connect`: gets an endpoint, and a function that raises SourceError if nobody serves it.
-
-        `choice`: `auto`, `docker` or `cri`. `endpoint`: the only endpoint of CRI. `docker_socket`: None where docker is
-        asked elsewhere.
-        """
+        """`connect`: gets an endpoint, and a function that raises SourceError if nobody serves it."""
+        # `choice`: `auto`, `docker` or `cri`. `docker_socket`: None where docker is asked elsewhere.
         self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
         self._choice, self._docker_socket = choice, docker_socket
         self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
@@ -114,11 +111,9 @@ class NodeRuntimes:
         return False
 
     def networks(self, config_dir: Path | None = None) -> tuple[RuntimeNetwork, ...]:
-        """Return the networks that give pods their addresses; raises SourceError if they are not known.
-
-        The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
-        `config_dir`: overrides the directory that the runtime names.
-        """
+        """Return the networks that give pods their addresses; raises SourceError if they are not known."""
+        # The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
+        # `config_dir` overrides the directory that the runtime names.
         self._late, self._found = None, ()
         runtimes = self._found = self._runtimes()
         certain = len(runtimes) == 1 or bool(self._named())
