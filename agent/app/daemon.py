@@ -74,9 +74,8 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
 
 
 def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> DryRun | None:
-    budget = Budget(
-        per_sync=(option("max_per_sync"), config.max_per_sync), per_hour=(option("max_per_hour"), config.max_per_hour)
-    )
+    per_sync, per_hour = (option("max_per_sync"), config.max_per_sync), (option("max_per_hour"), config.max_per_hour)
+    budget = Budget(per_sync=per_sync, per_hour=per_hour)
     limits = replace(cleaning.limits(config, config.cleanup), unattended=True)
     return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat)
 
@@ -109,15 +108,10 @@ def http_exporter(
 def _exporters(
     config: Config, registry: CollectorRegistry, watches: Sequence[Reflector[Any]], warn: Warn
 ) -> Sequence[loop.Exporter]:
+    networks, size = [network for network in config.network if network != AUTO], JournalStore(config.state_dir).size
+    mode, build = MODES[config.cleanup], commit() or "unknown"
     return (
-        MetricsExporter(
-            registry,
-            (network for network in config.network if network != AUTO),
-            MODES[config.cleanup],
-            watches,
-            commit=commit() or "unknown",
-            journal_size=JournalStore(config.state_dir).size,
-        ),
+        MetricsExporter(registry, networks, mode, watches, commit=build, journal_size=size),
         LastSeenExporter(config.state_dir, lambda why: warn("registration.write_failed", why=why)),
     )
 

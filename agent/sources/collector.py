@@ -9,15 +9,7 @@ from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.devices.history import with_history
 from agent.checks.volumes import lost_volumes
 from agent.model.index import named_sandboxes
-from agent.model.snapshot import (
-    SOURCES,
-    Known,
-    NotRequested,
-    Snapshot,
-    Timing,
-    Unavailable,
-    known_or,
-)
+from agent.model.snapshot import SOURCES, Known, NotRequested, Snapshot, Timing, Unavailable, known_or
 from agent.sources import crosscheck
 from agent.sources.source_error import NotFound, SourceError
 

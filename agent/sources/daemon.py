@@ -44,20 +44,17 @@ class DaemonClient:
     def _ask(self, path: str, most: int) -> Any:
         try:
             status, body = self._in_time(lambda: self._get(path, most + 1))
+            if status == HTTPStatus.OK and len(body) <= most:
+                return json.loads(body)
         except OSError as error:
             raise SourceError(f"no daemon answers on {self._where} ({describe_os_error(error)})") from error
-        except HTTPException as error:
+        except (HTTPException, ValueError, RecursionError) as error:
             raise self._not_ours() from error
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise SourceError(f"the daemon on {self._where} has not finished its first sync")
         if status == HTTPStatus.FORBIDDEN:
             raise SourceError(f"the daemon on {self._where} answers only loopback clients: set --listen=:{self._port}")
-        if status != HTTPStatus.OK or len(body) > most:
-            raise self._not_ours()
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise self._not_ours() from error
+        raise self._not_ours()
 
     def _get(self, path: str, most: int) -> tuple[int, bytes]:
         connection = HTTPConnection(self._host, self._port, timeout=_READ_TIMEOUT)

@@ -183,23 +183,26 @@ class _Session:
         namespaces = {item.text(1) for item in DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)}
         for namespace in (*(namespaces - {_KUBERNETES}), _KUBERNETES):  # the record of a pod is kept
             state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
-            for item in self._records(_CONTAINERS, namespace, requests):
-                yield _record(item, _CONTAINER_RECORD, state)
+            yield from self._records(_CONTAINERS, namespace, requests, _CONTAINER_RECORD, state)
 
     def _sandbox_records(self, runtime: ContainerRuntime, requests: Sequence[bytes]) -> Iterator[Container]:
         try:
-            for item in self._records(_SANDBOXES, _KUBERNETES, requests):
-                yield _record(item, _SANDBOX_RECORD, SANDBOX_RECORDED)
+            yield from self._records(_SANDBOXES, _KUBERNETES, requests, _SANDBOX_RECORD, SANDBOX_RECORDED)
         except GrpcError as error:
             # Only the version shows that there is no such store yet, and not that it failed to start.
             version = version_numbers(runtime.version)
             if error.code != UNIMPLEMENTED or version is None or version >= _FIRST_WITH_SANDBOXES:
                 raise
 
-    def _records(self, method: str, namespace: str, requests: Sequence[bytes]) -> Iterator[DecodedMessage]:
+    def _records(
+        self, method: str, namespace: str, requests: Sequence[bytes], fields: _Fields, state: str
+    ) -> Iterator[Container]:
+        """Convert records of containerd, of containers or of sandboxes."""
         for request in requests:
             answer = self._connection.call(method, request, {"containerd-namespace": namespace})
-            yield from DecodedMessage(answer).messages(1)
+            for item in DecodedMessage(answer).messages(1):
+                seconds, labels = item.message(fields.created).integer(1), item.text_map(fields.labels)
+                yield labeled_container(item.text(1), state, seconds, labels, sandbox=True)
 
 
 def _cni_status(cniconfig: str, config: str) -> CniStatus:
@@ -255,9 +258,3 @@ def _of_cri(item: DecodedMessage, fields: _Fields) -> Container:
     state = dict(enumerate(fields.states)).get(item.integer(fields.state), "unknown")
     seconds, labels = item.integer(fields.created) // 10**9, item.text_map(fields.labels)
     return labeled_container(item.text(1), state, seconds, labels, sandbox=fields is not _CONTAINER)
-
-
-def _record(item: DecodedMessage, fields: _Fields, state: str) -> Container:
-    """Convert a record of containerd, of a container or of a sandbox."""
-    seconds, labels = item.message(fields.created).integer(1), item.text_map(fields.labels)
-    return labeled_container(item.text(1), state, seconds, labels, sandbox=True)

@@ -83,7 +83,7 @@ class NodeRuntimes:
             self.asked = (*others, replace(runtime.expected, chosen=chosen))
             if self._late:
                 raise self._late
-            identity = self._ask(runtime, lambda runtime: runtime.identify())
+            identity = self._ask(runtime, runtime.identify)
             self.asked = (*others, replace(identity, chosen=chosen)) if identity else others
             if identity:
                 found += runtime.containers(reserved.difference(container.id for container in found))
@@ -100,7 +100,7 @@ class NodeRuntimes:
         """Return whether any runtime has it; raises SourceError if any of them fails."""
         # One that was asked for the last list has to be asked again: the others cannot deny what is in it.
         runtimes = {runtime.expected.endpoint: runtime for runtime in self._runtimes()}
-        asked = {endpoint: self._ask(one, lambda one: one.has(container_id)) for endpoint, one in runtimes.items()}
+        asked = {endpoint: self._ask(one, partial(one.has, container_id)) for endpoint, one in runtimes.items()}
         if any(asked.values()):
             return True
         answers = {endpoint for endpoint, answer in asked.items() if answer is not None}
@@ -128,7 +128,7 @@ class NodeRuntimes:
 
     def _status(self, runtime: Runtime) -> CniStatus:
         try:
-            return self._ask(runtime, lambda asked: asked.networks()) or CniStatus()
+            return self._ask(runtime, runtime.networks) or CniStatus()
         except Late as late:
             self._late, self._found = late, ()
             raise
@@ -156,10 +156,10 @@ class NodeRuntimes:
                 return (_KUBENET,)
             raise
 
-    def _ask(self, runtime: Runtime, question: Callable[[Runtime], _T]) -> _T | None:
+    def _ask(self, runtime: Runtime, question: Callable[[], _T]) -> _T | None:
         """Return the answer. None: without CRI it is no runtime, which is a fault if somebody named its endpoint."""
         try:
-            return question(runtime)
+            return question()
         except NoCri as error:
             if Path(runtime.expected.endpoint) in {self._endpoint, Path(self._named())}:
                 raise SourceError(str(error)) from error
