@@ -14,16 +14,7 @@ from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
 from agent.model.release import ProbeResult
 from agent.model.runtime import AUTO, DOCKER, RuntimeNetwork
-from agent.model.snapshot import (
-    CniResult,
-    NetworkStore,
-    Node,
-    NotRequested,
-    Reservation,
-    ReservationKey,
-    Snapshot,
-    known_or,
-)
+from agent.model.snapshot import CniResult, NetworkStore, Node, NotRequested, Reservation, ReservationKey, Snapshot
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline
@@ -96,7 +87,7 @@ def node_sources(
         "damaged_results": lambda _: results.damaged,
         # The search is expensive, and its result matters where something may be released. After the reservations: a
         # plugin that has ended by now has given its address to somebody whom `addresses` finds.
-        "processes": lambda snapshot: processes.read(complete=bool(unowned(snapshot)), plugins=_plugins(snapshot)),
+        "processes": lambda snapshot: processes.read(complete=bool(unowned(snapshot)), plugins=last.plugins()),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": lambda _: _device_plugins(config, history),
         "mounted_namespaces": lambda _: mounts.read_namespaces(config.proc, processes.runtimes()),
@@ -112,10 +103,6 @@ def node_sources(
         _probe(config, results, last),
     )
     return NodeSources({**host, **rest}, recheck)
-
-
-def _plugins(snapshot: Snapshot) -> set[str]:
-    return {name for network in known_or(snapshot.networks, ()) for name in (*network.plugins, network.ipam) if name}
 
 
 def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
@@ -193,6 +180,9 @@ class LastNetworks:
                 raise
             return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
         return self._networks
+
+    def plugins(self) -> set[str]:
+        return {name for network in self._networks for name in (*network.plugins, network.ipam) if name}
 
     def plugins_of(self, network: str, cached: Iterable[CniResult]) -> set[str]:
         """Return what may make the interfaces of a network: the first plugin of its chain, and any that isolates."""

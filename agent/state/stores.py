@@ -6,14 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from agent.model.documents import (
-    HISTORY_FILE,
-    LAST_SEEN_FILE,
-    StoredHistory,
-    dump_history,
-    dump_last_seen,
-    load_history,
-)
+from agent.model import documents
+from agent.model.documents import StoredHistory
 from agent.model.registration import LastSeen
 from agent.model.report import Report
 from agent.model.snapshot import Known, known_or
@@ -30,7 +24,7 @@ class DeviceHistoryStore:
 
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
         """`warn`: called with the reason when the history cannot be written, once for each reason."""
-        self._file = StateFile(state_dir / HISTORY_FILE, warn)
+        self._file = StateFile(state_dir / documents.HISTORY_FILE, warn)
         self._history: StoredHistory | None = None
 
     @property
@@ -50,7 +44,7 @@ class DeviceHistoryStore:
         before = self.read()
         if devices.history == before.transitions and not before.trouble and not self.failed:
             return
-        written = self._file.write(dump_history(devices.history).encode())
+        written = self._file.write(documents.dump_history(devices.history).encode())
         self._history = StoredHistory(devices.history, "" if written else before.trouble)
 
 
@@ -64,7 +58,7 @@ def _load(path: Path) -> StoredHistory:
         return StoredHistory(trouble=cannot_read(path, error))
     except SourceError as error:
         return StoredHistory(trouble=str(error))
-    stored = load_history(content)
+    stored = documents.load_history(content)
     return StoredHistory(stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else "")
 
 
@@ -72,7 +66,7 @@ class LastSeenExporter:
     """Keeps the last seen Node: an agent that starts after its deletion has to know that there was one."""
 
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
-        self._file = StateFile(state_dir / LAST_SEEN_FILE, warn)
+        self._file = StateFile(state_dir / documents.LAST_SEEN_FILE, warn)
         self._written: LastSeen | None = None
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
@@ -80,7 +74,7 @@ class LastSeenExporter:
         registration = known_or(snapshot.registration, None)
         last = registration.last if registration else None
         gone = isinstance(snapshot.node, Known) and not snapshot.node.value
-        if last and self._is_news(last, gone=gone) and self._file.write(dump_last_seen(last).encode()):
+        if last and self._is_news(last, gone=gone) and self._file.write(documents.dump_last_seen(last).encode()):
             self._written = last
 
     def _is_news(self, last: LastSeen, *, gone: bool) -> bool:

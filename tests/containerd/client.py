@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.sources.runtime.grpc_unary import NOT_FOUND, UNIMPLEMENTED, GrpcConnection, GrpcError
+from agent.sources.runtime.grpc import NOT_FOUND, UNIMPLEMENTED, GrpcConnection, GrpcError
 from tests.fakes.protobuf import messages
 
 NAMESPACE: Final = "k8s.io"

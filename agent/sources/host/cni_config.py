@@ -4,6 +4,8 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -78,11 +80,19 @@ def _checked(tree: Configuration, name: str) -> Configuration:
     return tree
 
 
-def default_networks(files: Mapping[str, Configuration]) -> tuple[RuntimeNetwork, ...]:
-    """Return the networks of the default configuration, the first file."""
+def default_networks(directory: Path) -> tuple[RuntimeNetwork, ...]:
+    """Return the networks of the default configuration, the first file; raises SourceError, such as NotConfigured."""
+    files = read_directory(directory)
     first, *others = files.values()
     later = tuple(file["name"] for file in others if file["name"] != first["name"])
     return tuple(replace(network, later=later) for network in networks_of(first, lambda: files))
+
+
+def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[RuntimeNetwork, ...]:
+    """Return the networks that a runtime has loaded from a directory; raises SourceError."""
+    read = partial(read_directory, directory)
+    found = tuple(chain.from_iterable(networks_of(network, read) for network in loaded))
+    return found or default_networks(directory)  # it cannot read the first file, perhaps
 
 
 def networks_of(configuration: Configuration, files: Files, depth: int = 0) -> Iterator[RuntimeNetwork]:

@@ -16,14 +16,7 @@ from agent.model.runtime import CONTAINERD, ContainerRuntime, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus
-from agent.sources.runtime.grpc_unary import (
-    NOT_FOUND,
-    UNIMPLEMENTED,
-    DecodedMessage,
-    GrpcConnection,
-    GrpcError,
-    encode_texts,
-)
+from agent.sources.runtime.grpc import NOT_FOUND, UNIMPLEMENTED, DecodedMessage, GrpcConnection, GrpcError, encode_texts
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
 from agent.sources.source_error import SourceError
 

@@ -15,15 +15,7 @@ from agent.model.assessment import KUBENET
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork, endpoint_path
 from agent.model.snapshot import Container, Snapshot, known_or
 from agent.sources.deadline import Late
-from agent.sources.host.cni_config import (
-    DEFAULT_DIRECTORY,
-    CniStatus,
-    Configuration,
-    NotConfigured,
-    default_networks,
-    networks_of,
-    read_directory,
-)
+from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, NotConfigured, default_networks, loaded_networks
 from agent.sources.host.mounts import is_missing_on_node
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.reservations import is_directory
@@ -121,10 +113,10 @@ class NodeRuntimes:
         directory = config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
             others = chain.from_iterable(self._of_class(other) for other in status.others)
-            return (*_loaded(status.loaded, directory), *others)
+            return (*loaded_networks(status.loaded, directory), *others)
         if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
             return self._docker_networks(directory, certain=certain)
-        return default_networks(read_directory(directory))
+        return default_networks(directory)
 
     def _status(self, runtime: Runtime) -> CniStatus:
         try:
@@ -136,7 +128,7 @@ class NodeRuntimes:
     def _of_class(self, directory: Path) -> Sequence[RuntimeNetwork]:
         """Return the networks of a runtime class with a directory of its own: without a file, it can start no pod."""
         try:
-            return default_networks(read_directory(directory))
+            return default_networks(directory)
         except NotConfigured:
             if is_directory(directory) or is_missing_on_node(directory, self._proc):
                 return ()
@@ -148,7 +140,7 @@ class NodeRuntimes:
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
         try:
-            return default_networks(read_directory(directory))
+            return default_networks(directory)
         except NotConfigured:
             if certain and node.network_plugin == "" and node.cri_dockerd is None:
                 return ()  # dockershim without a network plugin; the default of cri-dockerd, also within k3s, is cni
@@ -209,13 +201,6 @@ class NodeRuntimes:
 
     def _runs_docker(self, served: Collection[Path]) -> bool:
         return self._processes.runs(DOCKER) if self._docker_socket is None else self._docker_socket in served
-
-
-def _loaded(networks: Iterable[Configuration], directory: Path) -> tuple[RuntimeNetwork, ...]:
-    """Return the networks that a runtime has loaded from a directory."""
-    read = partial(read_directory, directory)
-    found = tuple(chain.from_iterable(networks_of(network, read) for network in networks))
-    return found or default_networks(read())  # it cannot read the first file, perhaps
 
 
 def _require(socket: Path, served: Collection[Path]) -> None:

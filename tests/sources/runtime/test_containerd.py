@@ -13,7 +13,7 @@ from agent.model.runtime import CONTAINERD, RuntimeNetwork, WrittenRange, record
 from agent.model.snapshot import Container
 from agent.sources.host.cni_config import networks_of
 from agent.sources.runtime.cri import Cri
-from agent.sources.runtime.grpc_unary import GrpcConnection, GrpcError
+from agent.sources.runtime.grpc import GrpcConnection, GrpcError
 from agent.sources.source_error import SourceError
 from tests.fakes.cri import LABELS, PROTO, stored
 from tests.fakes.host import configure

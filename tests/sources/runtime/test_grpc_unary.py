@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.sources.runtime.grpc_unary import UNIMPLEMENTED, GrpcConnection, GrpcError
+from agent.sources.runtime.grpc import UNIMPLEMENTED, GrpcConnection, GrpcError
 from agent.sources.source_error import SourceError
 from tests.fakes.grpc_server import OPENING, Answers, Call, FakeGrpcServer, framed
 from tests.wire import as_nobody, open_directory, run
