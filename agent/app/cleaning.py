@@ -38,14 +38,11 @@ def cleaner(
     """`mode`: `off`, `dry-run` or `auto`. `actor`: who releases, for the journal. `heartbeat`: see Apply."""
     journal = JournalStore(config.state_dir)
     session = limits, budget, actor, journal, recheck, node_files(config)
-    match mode:
-        case "off":
-            return None
-        case "dry-run":
-            return DryRun(*session, partial(_blockers, config, journal))
-        case _:
-            lock_timeout = config.lock_timeout.total_seconds()
-            return Apply(*session, now=loop.wall, lock_timeout=lock_timeout, heartbeat=heartbeat)
+    if mode == "off":
+        return None
+    if mode == "dry-run":
+        return DryRun(*session, partial(_blockers, config, journal))
+    return Apply(*session, now=loop.wall, lock_timeout=config.lock_timeout.total_seconds(), heartbeat=heartbeat)
 
 
 def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> tuple[Blocker, ...]:

@@ -19,14 +19,13 @@ class Deadline:
 
     def __init__(self, what: str, seconds: float) -> None:
         self._what, self._seconds = what, seconds
-        self._last: Future[Any] = Future()
-        self._last.set_result(None)
+        self._last: Future[Any] | None = None
         self._asking = Lock()
 
     def __call__(self, question: Callable[[], _T]) -> _T:
         """Ask; raises Late if the answer is late, and whatever the question raises."""
         with self._asking:
-            if not self._last.done():
+            if self._last and not self._last.done():
                 raise Late(f"{self._what}: still waiting for an earlier response")
             answer = Future[_T]()
             thread = Thread(target=_answer, args=(question, answer), name=self._what, daemon=True)

@@ -18,12 +18,8 @@ from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 
 class _Directory(NamedTuple):
-    checkpoints: tuple[Checkpoint, ...]
+    checkpoints: dict[str, Checkpoint]  # by container ID
     newest: float  # seconds since the epoch; its youngest file
-
-    @property
-    def ids(self) -> set[str]:
-        return {checkpoint.container_id for checkpoint in self.checkpoints}
 
 
 class CheckpointDirectories:
@@ -44,8 +40,9 @@ class CheckpointDirectories:
             raise NotFound(f"none of these exists: {directories} ({remedy})")
         sandboxes = [container for container in known_or(snapshot.containers, ()) if container.sandbox]
         left_over = _left_over(found, sandboxes, snapshot.taken_at.timestamp())
-        self._left_over = frozenset(path / container_id for path in left_over for container_id in found[path].ids)
-        return tuple(chain.from_iterable(found[path].checkpoints for path in found if path not in left_over))
+        self._left_over = frozenset(path / name for path in left_over for name in found[path].checkpoints)
+        in_use = (found[path].checkpoints.values() for path in found if path not in left_over)
+        return tuple(chain.from_iterable(in_use))
 
     def has(self, container_id: str) -> bool:
         """Return whether this sandbox has a checkpoint that is not left over. Raises SourceError."""
@@ -59,11 +56,9 @@ def _left_over(found: Mapping[Path, _Directory], sandboxes: Sequence[Container],
     # which has no sandbox that is listed. If all are from the future, the clock was wrong, and their age shows nothing.
     created = {sandbox.id: sandbox.created for sandbox in sandboxes if sandbox.running}
     oldest, listed = min(created.values(), default=now), {sandbox.id for sandbox in sandboxes}
-    if oldest >= now or not any(created.keys() <= directory.ids for directory in found.values()):
+    if oldest >= now or not any(created.keys() <= directory.checkpoints.keys() for directory in found.values()):
         return frozenset()
-    return frozenset(
-        path for path, directory in found.items() if directory.newest < oldest and directory.ids.isdisjoint(listed)
-    )
+    return frozenset(path for path, (ids, newest) in found.items() if newest < oldest and listed.isdisjoint(ids))
 
 
 def _exists(file: Path) -> bool:
@@ -82,7 +77,7 @@ def _read(path: Path) -> _Directory | None:
             # The kubelet writes `.<digits>` first and renames it.
             names = [name for name in names_in(directory, path) if not name.startswith(".")]
             newest = max((_written(name, directory) for name in names), default=0.0)
-            return _Directory(tuple(_checkpoint(name, directory) for name in names), newest)
+            return _Directory({name: _checkpoint(name, directory) for name in names}, newest)
     except NotFound:
         return None
 

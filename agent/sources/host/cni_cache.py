@@ -173,12 +173,9 @@ def _namespace(cached: Mapping[str, Any]) -> str:
         paths = [interface.get("sandbox") for interface in cached["result"].get("interfaces") or []]
     except (KeyError, AttributeError, TypeError):
         paths = []
-    return next(filter(None, map(_mounted, [*paths, cached.get("netns")])), "")
-
-
-def _mounted(path: Any) -> str:
-    """Return the path of a mounted namespace. kubenet names that of a process: `/proc/<pid>/ns/net`."""
-    return path if isinstance(path, str) and path.startswith("/") and not path.startswith("/proc/") else ""
+    named = (path for path in (*paths, cached.get("netns")) if isinstance(path, str))
+    # kubenet names that of a process, which is not mounted: `/proc/<pid>/ns/net`.
+    return next((path for path in named if path.startswith("/") and not path.startswith("/proc/")), "")
 
 
 def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tuple[PortMapping, ...]:

@@ -129,13 +129,9 @@ def _mount(path: str, kubelet_dir: Path) -> Mount | None:
 
 def _id(plugin: str, path: str) -> str:
     """Return the volume id of a path that the plugin derived from it."""
-    match plugin:
-        case "kubernetes.io/aws-ebs":
-            return re.sub("^aws/", "aws://", path)
-        case "kubernetes.io/rbd":
-            return path.replace("-image-", ":", 1)
-        case _:
-            return path
+    if plugin == "kubernetes.io/aws-ebs":
+        return re.sub("^aws/", "aws://", path)
+    return path.replace("-image-", ":", 1) if plugin == "kubernetes.io/rbd" else path
 
 
 def _of_csi(directory: Path, pod_uid: str) -> Mount | None:

@@ -50,7 +50,10 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
         with open_directory(directory, follow=False) as handle:
             names = names_in(handle, directory)
             if len(names) > most - others:
-                return NetworkStore(network, _too_many(directory, most, others))
+                together = f", together with the {others:,} of other networks" if others else ""
+                remedy = "raise --max-reservations, and the memory limit of its container"
+                why = f"{directory} has more than {most:,} files{together}: {remedy}"
+                return NetworkStore(network, Unavailable("reservations", why))
             entries = [read_one(network, name, handle) for name in filterfalse(_OWN.fullmatch, names)]
     except NotFound as error:
         why = f"{error}: check --network and --cni-networks-dir{_other_networks(networks_dir)}"
@@ -62,12 +65,6 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
     reservations = tuple(entry for entry in entries if isinstance(entry, Reservation))
     unrecognized = tuple(entry for entry in entries if isinstance(entry, UnrecognizedEntry))
     return NetworkStore(network, Known(reservations), unrecognized)
-
-
-def _too_many(directory: Path, most: int, others: int) -> Unavailable:
-    together = f", together with the {others:,} of other networks" if others else ""
-    what_to_do = "raise --max-reservations, and the memory limit of its container"
-    return Unavailable("reservations", f"{directory} has more than {most:,} files{together}: {what_to_do}")
 
 
 def _other_networks(networks_dir: Path) -> str:
