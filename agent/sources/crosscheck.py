@@ -31,8 +31,7 @@ _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Pods: TypeAlias = Reading[tuple[Pod, ...]]
 _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
-_THROUGH_PROC: Final = ("addresses", "mounted_namespaces", "mounts")
-"""The sources that see the namespaces and the mounts of whoever the process table is."""
+_THROUGH_PROC: Final = ("addresses", "mounted_namespaces", "mounts")  # they see what the process table's owner sees
 
 
 def all_sources(snapshot: Snapshot) -> Snapshot:

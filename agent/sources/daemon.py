@@ -12,8 +12,7 @@ from agent.sources.source_error import SourceError, describe_os_error
 
 _READ_TIMEOUT, _WHOLE_TIMEOUT = 2.0, 4.0  # seconds for one read, and for the whole answer
 _MOST_STATUS: Final = 256 * 1024
-_MOST_REPORT: Final = 4 * 1024 * 1024
-"""Bytes, read by commands that share the memory limit of the daemon: about 10,000 reservations, or 4,000 leaks."""
+_MOST_REPORT: Final = 4 * 1024 * 1024  # bytes: about 10,000 reservations, in the memory limit of the daemon
 _ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (nothing listens here)
 _POD: Final = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9.-]{1,253}")  # namespace and name
 

@@ -29,8 +29,7 @@ from agent.model.snapshot import (
 )
 
 _PODMAN: Final = re.compile(r"podman|cni-podman\d+")
-_PRIMARY: Final = frozenset({"eth0", ""})
-"""The interface that gives a pod its address; empty in the format of host-local < 0.8.0."""
+_PRIMARY: Final = frozenset({"eth0", ""})  # what gives a pod its address; empty: of host-local < 0.8.0
 _WAITED: Final = timedelta(minutes=1)
 
 

@@ -15,8 +15,7 @@ from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError, cannot_read
 from agent.state.directory import StateFile
 
-FRESH: Final = timedelta(minutes=10)
-"""How old the stored time of the Node may be while nothing else changes, to spare the disk."""
+FRESH: Final = timedelta(minutes=10)  # how old the stored time of the Node may be, to spare the disk
 
 
 class DeviceHistoryStore:

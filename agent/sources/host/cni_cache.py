@@ -23,8 +23,7 @@ from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError
 
 _LOOPBACK: Final = "lo"
-LARGEST: Final = 4 * 1024 * 1024
-"""Bytes: CRI-O writes all annotations of the pod into a result, 256 KiB that Go may escape to six times as much."""
+LARGEST: Final = 4 * 1024 * 1024  # bytes: CRI-O adds a pod's annotations, 256 KiB that Go may escape to six times
 _NAME: Final = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
 """Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous."""
 _DELEGATES: Final = frozenset({"delegates", "clusterNetwork"})

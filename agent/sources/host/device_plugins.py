@@ -24,8 +24,7 @@ from agent.sources.source_error import SourceError
 
 _KUBELET: Final = "kubelet.sock"
 _CHECKPOINT: Final = "kubelet_internal_checkpoint"
-_CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")
-"""The path by which the kubelet knows the directory, wherever it is mounted for the agent."""
+_CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")  # as the kubelet knows the directory
 _Checkpoint: TypeAlias = tuple[tuple[Registered, ...], tuple[Allocation, ...]]
 
 

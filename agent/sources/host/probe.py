@@ -26,8 +26,7 @@ from agent.sources.source_error import SourceError, cannot_read
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if.h
 _RTM_GETROUTE, _NLM_F_REQUEST, _NLMSG_ERROR = 26, 1, 2
-_RTM_F_FIB_MATCH: Final = 0x2000
-"""Return the entry of the routing table, with its prefix. A kernel before 4.13 ignores it."""
+_RTM_F_FIB_MATCH: Final = 0x2000  # return the entry of the routing table, with its prefix; ignored before 4.13
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_MULTIPATH, _RTA_VIA, _RTA_ENCAP = 1, 4, 5, 9, 18, 22
 _ELSEWHERE: Final = frozenset({_RTA_GATEWAY, _RTA_MULTIPATH, _RTA_VIA, _RTA_ENCAP})
 _UNICAST, _LOCAL = 1, 2
@@ -43,12 +42,10 @@ _ELSEWHERE_IPV6: Final = 0x80000000 | 0x0200  # RTF_LOCAL and RTF_REJECT (linux/
 
 class _Route(NamedTuple):
     local: bool = False  # it is an address of the node itself
-    link: str = ""
-    """The interface on whose link the address is; empty: not on a link, or on a link without neighbors (a tunnel)."""
+    link: str = ""  # the interface on whose link the address is; empty: none, or one without neighbors (a tunnel)
     alone: bool = False  # the route is for this address alone, as each pod has one with ptp and Calico
     prefix: int = 0  # of the route, in bits; all bits if it is not known
-    others: tuple[str, ...] = ()
-    """Other interfaces with a route to a network with the address: it may be on their links."""
+    others: tuple[str, ...] = ()  # interfaces that also have a route to it: it may be on their links
 
 
 class _Found(NamedTuple):
@@ -164,8 +161,7 @@ _REACHED: Final = frozenset({"bridge", "calico", "flannel", "ptp"})
 ISOLATING: Final = frozenset({"macvlan", "ipvlan"})
 """Plugins whose pods the node itself does not reach: they are on the link of its interface, and it is not on theirs."""
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
-_LINK_LOCAL, _NOT_READY = 0x20, 0x40 | 0x04
-"""`IPV6_ADDR_LINKLOCAL`; `IFA_F_TENTATIVE` (RFC 4862) and `IFA_F_OPTIMISTIC`."""
+_LINK_LOCAL, _NOT_READY = 0x20, 0x40 | 0x04  # `IPV6_ADDR_LINKLOCAL`; `IFA_F_TENTATIVE` (RFC 4862) or `IFA_F_OPTIMISTIC`
 _FAMILIES: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11, socket.IP_TTL, 4),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25, socket.IPV6_UNICAST_HOPS, 8),

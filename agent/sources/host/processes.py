@@ -37,8 +37,7 @@ _PLUGIN_DIRECTORY: Final = re.compile(r"/cni/bin\Z|\A/usr/lib(exec)?/cni\Z")
 _COMMAND_LENGTH: Final = 15  # the kernel cuts the name of a process (TASK_COMM_LEN)
 _BOOTED: Final = re.compile(r"^btime (\d+)$", re.MULTILINE)
 _ENDED: Final = frozenset({"Z", "X"})
-_START: Final = 18
-"""Field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), counted from 0 after the state, which follows the command."""
+_START: Final = 18  # field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), from 0 after the state
 
 
 class _Process(NamedTuple):

@@ -25,8 +25,7 @@ from agent.sources.source_error import SourceError, cannot_read
 PODS_LEFT_FOR: Final = timedelta(seconds=40)  # how long the API server keeps the pods of a deleted Node
 HOSTNAME, CLOUD = "hostname-override", "cloud-provider"
 
-Flags = Callable[..., Mapping[str, str]]
-"""Returns those of the named flags that the kubelet was started with; raises SourceError."""
+Flags = Callable[..., Mapping[str, str]]  # returns those of these flags that the kubelet has; raises SourceError
 
 
 class RegistrationTracker:

@@ -26,16 +26,13 @@ from agent.sources.source_error import SourceError, describe_os_error, why_not_c
 
 _T = TypeVar("_T")
 
-LARGEST_OBJECT: Final = 4 * 1024 * 1024
-"""Bytes of an answer that is no list, of one object of a list, and of one event. etcd takes objects of 1.5 MiB."""
+LARGEST_OBJECT: Final = 4 * 1024 * 1024  # bytes of an answer, object of a list, or event: etcd takes 1.5 MiB
 LARGEST_LIST: Final = 256 * 1024 * 1024  # bytes, of which only one object at a time is kept
 _LARGEST_ERROR: Final = 4096
 _LONGEST_HEAD: Final = 64 * 1024  # characters before the items of a list: its own metadata
 _PIECE: Final = 64 * 1024  # bytes read at once: an object of usual size is rarely cut in two
-_WHOLE_ANSWER: Final = 3
-"""Times the timeout of a read: for the whole of an answer that is no watch. A list of thousands of pods is slow."""
-_FAILURE_KEPT: Final = 120.0
-"""Seconds at most: ten minutes would be most of the time that is left before the autoscaler deletes an instance."""
+_WHOLE_ANSWER: Final = 3  # times the timeout of a read, for the whole: a list of thousands of pods is slow
+_FAILURE_KEPT: Final = 120.0  # seconds at most: ten minutes would be most of the time that is left
 _LIMIT: Final = ("limit", "500")  # objects in a page: a node has fewer pods, so one page is the rule
 _GAP: Final = re.compile(r"[ \t\r\n,]*")  # between two objects
 _NO_LIST: Final = "the response is not a list of objects"
@@ -44,10 +41,8 @@ _ITEMS: Final = re.compile(r'"items":\s*(?:\[|null)')
 _VERSION: Final = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")
 """`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`. It is printed to terminals, so nothing else is accepted."""
 _DATE_RESOLUTION: Final = timedelta(seconds=1)
-_SLOWEST: Final = timedelta(seconds=4)
-"""A slower answer is too imprecise. It may also mean that the node's clock was set meanwhile."""
-_LARGEST_SKEW: Final = timedelta(days=36525)
-"""A node without a battery-backed clock boots in 1970; no skew is a century."""
+_SLOWEST: Final = timedelta(seconds=4)  # a slower answer is too imprecise, or the node's clock was set meanwhile
+_LARGEST_SKEW: Final = timedelta(days=36525)  # a node without a battery boots in 1970; no skew is a century
 
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)
@@ -56,8 +51,7 @@ _MEMORY: Final = Path("/dev/shm")  # noqa: S108 (the client creates private file
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 
 Query: TypeAlias = Sequence[tuple[str, str]]
-Get: TypeAlias = Callable[[str, Query], bytes]
-"""Returns the body of the answer for a path; raises SourceError, and ApiError if the server refuses."""
+Get: TypeAlias = Callable[[str, Query], bytes]  # returns the body for a path; raises SourceError, also ApiError
 Inquire: TypeAlias = Callable[[], AbstractContextManager[Get]]  # opens a connection for the requests of one snapshot
 
 
@@ -67,8 +61,7 @@ class Resource(NamedTuple, Generic[_T]):
     name: str
     path: str
     query: Query  # which of them
-    parse: Callable[[Object], _T]
-    """Raises KeyError, TypeError, ValueError or AttributeError if it is no such object."""
+    parse: Callable[[Object], _T]  # raises KeyError, TypeError, ValueError or AttributeError for anything else
 
 
 class ApiError(SourceError):
@@ -85,8 +78,7 @@ class ServerInfo:
     def __init__(self, now: Callable[[], Moment]) -> None:
         self.now = now
         self.version = ""  # empty: not known
-        self.skew: timedelta | None = None
-        """Its error is half a second and half the round trip, at most 2.5 s. None: not known."""
+        self.skew: timedelta | None = None  # at most 2.5 s wrong: half a round trip and half a second
 
     def record_date(self, date: str | None, sent: datetime, received: datetime) -> None:
         """Take an answer's `Date`, and the node's time when the request was sent and the answer received."""
@@ -316,8 +308,7 @@ class CachedRequest(Generic[_T]):
     def __init__(self, inquire: Inquire, clock: Callable[[], float], seconds: float) -> None:
         """`clock`: seconds, never jumping. `seconds`: for how long an answer is kept."""
         self._inquire, self._clock, self._seconds = inquire, clock, seconds
-        self._kept: tuple[float, frozenset[str], _T | SourceError] | None = None
-        """Until when, about which subjects, and what."""
+        self._kept: tuple[float, frozenset[str], _T | SourceError] | None = None  # until when, about what, the answer
 
     def get(self, read: Callable[[Get], _T], subjects: frozenset[str] = frozenset()) -> _T:
         """Return the kept answer about these subjects and maybe more, or read it; raises SourceError."""

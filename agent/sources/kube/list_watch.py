@@ -32,10 +32,8 @@ the first attempt succeeds, and the agents of all nodes make it after the same e
 _SPREAD: Final = 30.0  # seconds: all agents notice a restored etcd at about the same time, and list within so long
 _CHECK_PERIOD: Final = 600.0  # seconds between two questions for etcd's revision, on average
 _CHECK_PAUSE: Final = 60.0  # seconds between two of them at least, after a failed connection
-_UNWATCHABLE: Final = frozenset({410, 504})
-"""The status codes of a server that no longer has the requested version, or does not have it yet."""
-_MAX_TOMBSTONES: Final = 1000
-"""How many deleted uids are remembered, the latest ones: versions alone reject nearly every old event."""
+_UNWATCHABLE: Final = frozenset({410, 504})  # the server no longer has the requested version, or not yet
+_MAX_TOMBSTONES: Final = 1000  # the latest deletions: versions alone reject nearly every older event
 
 
 class Restored(SourceError):
@@ -96,8 +94,7 @@ class Reflector(Generic[_T]):
         # As client-go: any version first ("0"), then nothing older than the current version, then, if the server
         # refuses, read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"
-        self._restored: int | None = None
-        """Etcd's revision when it was found to be restored, until everything is listed again."""
+        self._restored: int | None = None  # etcd's revision at its restore, until all is listed again
         self._checked, self._check_due = float("-inf"), clock() + _CHECK_PERIOD * _jitter()
 
     @property
@@ -258,17 +255,14 @@ class Replica(Generic[_T]):
     """
 
     parse: Callable[[Object], _T]
-    on_evidence: Callable[[Evidence, int, int], None]
-    """Called with evidence against the server: the version received before, and the older version received after it."""
+    on_evidence: Callable[[Evidence, int, int], None]  # with the versions before and after
     version: int = 0
     regressions: int = 0  # how often the server sent a version older than before
     latest: _T | None = None  # the object that was sent last: it may change and be deleted between two snapshots
     _objects: dict[str, _T] = field(default_factory=dict)
-    _tombstones: dict[str, None] = field(default_factory=dict)
-    """Uids of deleted objects, oldest first; at most _MAX_TOMBSTONES."""
+    _tombstones: dict[str, None] = field(default_factory=dict)  # uids of deleted objects, oldest first
     _began: int = 0  # the version that the watch was started from: all its events should be newer
-    _highest: int = 0
-    """The highest version of its events. Bookmarks do not count: some servers sent them ahead of events."""
+    _highest: int = 0  # of its events; not of bookmarks, which some servers sent ahead of events
 
     def items(self) -> tuple[_T, ...]:
         return tuple(self._objects.values())

@@ -217,8 +217,7 @@ def _taints(spec: Object) -> Iterator[Taint]:
 
 _LONGEST_READ: Final = 4096  # characters; a kubelet writes some hundred
 _LONGEST_KEPT: Final = 400
-_ONE_MOMENT: Final = timedelta(seconds=5)
-"""Between a rejection and its arrival at the API server, including the difference of the two clocks."""
+_ONE_MOMENT: Final = timedelta(seconds=5)  # for a rejection to arrive, and for the difference of the clocks
 
 _OUT_OF = "OutOf"
 _NO_ROOM = re.compile(r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})")

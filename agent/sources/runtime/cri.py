@@ -20,8 +20,7 @@ from agent.sources.runtime.grpc import NOT_FOUND, UNIMPLEMENTED, DecodedMessage,
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
 from agent.sources.source_error import SourceError
 
-_APIS: Final = ("v1", "v1alpha2")
-"""The versions of CRI, whose messages have the same fields: containerd < 1.6 and CRI-O < 1.20 have only the latter."""
+_APIS: Final = ("v1", "v1alpha2")  # their fields are the same: containerd < 1.6 and CRI-O < 1.20 have only the latter
 _CONTAINERS: Final = "/containerd.services.containers.v1.Containers/List"
 _NAMESPACES: Final = "/containerd.services.namespaces.v1.Namespaces/List"
 _SANDBOXES: Final = "/containerd.services.sandbox.v1.Store/List"
@@ -30,16 +29,13 @@ _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)  # the first containerd that has a stor
 
 _VERBOSE: Final = b"\x08\x01"  # a StatusRequest with `verbose` (1)
 _ID: Final = re.compile("[0-9a-f]{64}")
-_BATCH: Final = 32
-"""Sandboxes that are asked for at once: an answer has room for 512 KiB of each, a pod has 256 of annotations."""
+_BATCH: Final = 32  # sandboxes asked for at once: an answer has room for 512 KiB of each, a pod has 256
 _SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
 _CONTAINER_STATES: Final = ("created", "running", "exited")
 _BEING_CREATED: Final = "being created"
-_OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
-"""Of docker or nerdctl: whether it runs is not known here."""
+_OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"  # docker's or nerdctl's, running or not
 _NOT_CREATED: Final = "sandbox not created"  # CRI-O's words for a sandbox that is being created
-_DENIAL_WITHOUT_ID: Final = "an error occurred when try to find sandbox"
-"""containerd's words for a sandbox that it does not have."""
+_DENIAL_WITHOUT_ID: Final = "an error occurred when try to find sandbox"  # containerd's words for none
 
 
 class _Fields(NamedTuple):

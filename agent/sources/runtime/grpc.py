@@ -24,8 +24,7 @@ from agent.sources.source_error import SourceError, describe_os_error
 
 LARGEST_MESSAGE: Final = 16 * 1024 * 1024  # bytes of an answer: the kubelet takes as much
 OK, NOT_FOUND, UNIMPLEMENTED = 0, 5, 12  # the status codes that the agent distinguishes
-_PREFIX: Final = 5
-"""A message follows its prefix: a byte that says whether it is compressed, and its length in four bytes."""
+_PREFIX: Final = 5  # before a message: whether it is compressed, and its length in four bytes
 
 
 class GrpcError(SourceError):

@@ -57,12 +57,9 @@ class NodeRuntimes:
         self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
         self._choice, self._docker_socket = choice, docker_socket
         self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
-        self.asked: tuple[ContainerRuntime, ...] = ()
-        """Those that were asked for the last list, whether they answered or not."""
-        self._found: Sequence[Runtime] = ()
-        """Those that were found for the networks of this snapshot, whose containers are still to be listed."""
-        self._late: Late | None = None
-        """Why the networks of this snapshot are not known, if the runtime did not answer: it is waited for once."""
+        self.asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
+        self._found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
+        self._late: Late | None = None  # why the networks are not known: a runtime is waited for once a snapshot
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
         """List the containers of all runtimes; raises SourceError if any of them fails."""
