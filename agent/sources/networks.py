@@ -5,7 +5,6 @@ is judged: by the list of the pods' runtime, all of its reservations would look 
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from posixpath import normpath
@@ -23,7 +22,6 @@ from agent.model.snapshot import (
     Reading,
     Snapshot,
     Unavailable,
-    UnrecognizedEntry,
     is_missing,
     known_or,
 )
@@ -50,7 +48,7 @@ def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     # Whoever names a network knows it; kubenet may be named for a fleet of which only some nodes have it.
     if _is_in_use(store, snapshot) or (not store.discovered and store.network != KUBENET):
         return store
-    if program := _program(store.unrecognized):
+    if program := _program(store):
         return _not_in_use(store, f"its addresses are those of {program}", snapshot)
     return _unnamed(store, snapshot)
 
@@ -71,10 +69,8 @@ def _configured(store: NetworkStore, network: RuntimeNetwork, snapshot: Snapshot
 def _missing(store: NetworkStore, snapshot: Snapshot, plugins: str) -> NetworkStore:
     """Return an empty store if host-local may not have made its directory yet."""
     # A plugin without `ipam` gives libcni a result as well, whoever allocates the address: Cilium, Amazon VPC, OVN.
-    by_ipam = any(result.plugin for result in _results(store, snapshot))
-    if plugins and not by_ipam:
-        why = f"network {store.network} ({plugins}) has no directory of host-local"
-        return _not_in_use(store, why, snapshot)
+    if plugins and not any(result.plugin for result in _results(store, snapshot)):
+        return _not_in_use(store, f"network {store.network} ({plugins}) has no directory of host-local", snapshot)
     unavailable = isinstance(snapshot.containers, Unavailable)
     return store if unavailable or not store.absent or _missed(store, snapshot) else replace(store, reading=Known(()))
 
@@ -182,9 +178,9 @@ def running_sandboxes(containers: Reading[tuple[Container, ...]]) -> frozenset[s
     return frozenset(container.id for container in known_or(containers, ()) if container.sandbox and container.running)
 
 
-def _program(entries: Iterable[UnrecognizedEntry]) -> str:
-    """Return the program beside the kubelet whose IDs are among them; empty: none that is known."""
-    return next((entry.program for entry in entries if entry.program), "")
+def _program(store: NetworkStore) -> str:
+    """Return the program beside the kubelet whose IDs are in it; empty: none that is known."""
+    return next((entry.program for entry in store.unrecognized if entry.program), "")
 
 
 def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
@@ -203,7 +199,7 @@ def _is_settled(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether nobody else's addresses are in it, and no pod waits for an address."""
     if not isinstance(snapshot.containers, Known) or not known_or(snapshot.networks, ()):
         return False
-    return not (_PODMAN.fullmatch(store.network) or _program(store.unrecognized) or _waits(snapshot))
+    return not (_PODMAN.fullmatch(store.network) or _program(store) or _waits(snapshot))
 
 
 def _waits(snapshot: Snapshot) -> bool:

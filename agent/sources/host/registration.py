@@ -63,16 +63,8 @@ class RegistrationTracker:
         flags: Mapping[str, str] = {}
         with suppress(SourceError):  # the kubelet may have ended meanwhile
             flags = self._flags(HOSTNAME, CLOUD)
-        return Known(
-            Registration(
-                expected=self._expected,
-                last=self._last,
-                kubelet_name=self._kubelet_name(flags),
-                cloud_provider=flags.get(CLOUD, ""),
-                listed_pods=len(listed or ()) if found is None else 0,
-                why=why,
-            )
-        )
+        name, cloud, count = self._kubelet_name(flags), flags.get(CLOUD, ""), 0 if found else len(listed or ())
+        return Known(Registration(self._expected, self._last, name, cloud, count, why))
 
     def _without_node(self, last: LastSeen, pods: tuple[Pod, ...] | None, at: datetime) -> LastSeen:
         """Add when the Node was found to be gone, and what happened to it since the last snapshot that had it."""
