@@ -72,7 +72,7 @@ class Cri:
 
     @property
     def expected(self) -> ContainerRuntime:
-        """What the name of its socket tells."""
+        """What it is before it is asked, by the name of its socket."""
         return ContainerRuntime(RUNTIME_OF_SOCKET.get(self._endpoint.name, "cri"), "", str(self._endpoint))
 
     def identify(self) -> ContainerRuntime:

@@ -1,13 +1,18 @@
-"""What every container runtime is asked."""
+"""What the container runtimes have in common."""
 
 import sys
-from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import Container
-from agent.sources.host.cni_config import CniStatus
 from agent.sources.source_error import SourceError
+
+if TYPE_CHECKING:  # each is imported only on a node that has it
+    from agent.sources.runtime.cri import Cri
+    from agent.sources.runtime.docker import Docker
+
+Runtime: TypeAlias = "Cri | Docker"
 
 RUNTIME_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O, "docker.sock": DOCKER}
 """The runtime that listens at a socket of this name."""
@@ -16,24 +21,6 @@ _LATEST: Final = 10**11  # seconds since the epoch: the year 5138
 
 class NoCri(SourceError):
     """Something listens at the endpoint and serves no CRI: the containerd that docker installs for itself."""
-
-
-class Runtime(Protocol):
-    """One runtime. Every method raises SourceError."""
-
-    @property
-    def expected(self) -> ContainerRuntime:
-        """What it is before it is asked, as far as its socket tells."""
-
-    def identify(self) -> ContainerRuntime: ...
-    def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
-        """List every container in any state, and whatever else the runtime has of these IDs."""
-
-    def has(self, container_id: str) -> bool:
-        """Return whether this container or sandbox exists; False only where the runtime itself says so."""
-
-    def networks(self) -> CniStatus:
-        """Return what it says of the networks of its pods."""
 
 
 def labeled_container(
