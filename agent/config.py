@@ -208,10 +208,9 @@ class Config:
         "every guard")
     cleanup_network: tuple[str, ...] = _setting(
         "", network_name, CLEANUP, "NAME|auto", commands=_CLEANING, many=True, common=True, help=
-        "CNI network to clean; auto: those that pods use. Nothing is released without it. With auto, these are "
-        "the networks that containerd, the CNI configuration or the kubelet names. Name a network "
-        "only if all its sandboxes belong to this node's runtime. Repeat the option for more "
-        "networks")
+        "CNI network to clean; auto: those that pods use. Nothing is released without it. With auto, these are the "
+        "networks that containerd, the CNI configuration or the kubelet names. Name a network only if all its "
+        "sandboxes belong to this node's runtime. Repeat the option for more networks")
     settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
         "how long the node, the kubelet and the container runtime must have been running before anything is released. "
         "This leaves time for the kubelet's own cleanup, and for the list of containers to become complete")
