@@ -31,7 +31,7 @@ _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Pods: TypeAlias = Reading[tuple[Pod, ...]]
 _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
-_THROUGH_PROC: Final = ("addresses", "mounted_namespaces", "mounts")  # they see what the process table's owner sees
+_THROUGH_PROC: Final = ("addresses", "mounted_namespaces", "mounts")  # as whoever has the process table sees them
 
 
 def all_sources(snapshot: Snapshot) -> Snapshot:

@@ -5,7 +5,8 @@ the server says that the version has expired, or etcd was restored from a backup
 long, the resource is unavailable. Evidence of a server that sends old versions is reported, and they are ignored.
 
 A watch from a version that a restored etcd has not reached is silent. So the own Node, a single key, is listed through
-to etcd now and then, and soon after a connection failed: the version of that list is etcd's revision.
+to etcd now and then, and soon after a connection failed, because etcd is restored while the API servers are stopped:
+the version of that list is etcd's revision.
 """
 
 import json

@@ -24,11 +24,9 @@ class Docker:
     """One engine. The connection is opened at the first request, and again after every failure."""
 
     def __init__(self, host: str | None, timeout: float, require: Callable[[], None] = lambda: None) -> None:
-        """`host`: as in DOCKER_HOST; None: taken from the environment, with docker's TLS variables.
-
-        `timeout`: seconds for one answer. `require`: raises SourceError unless docker runs: a connection to the socket
-        of a stopped docker may start it (systemd's socket activation). Raises SourceError if the host cannot be parsed.
-        """
+        """`host`: as in DOCKER_HOST; None: by its variables. `timeout`: seconds for an answer. Raises SourceError."""
+        # `require` raises SourceError unless docker runs: a connection to the socket of a stopped docker may start it
+        # (systemd's socket activation).
         try:
             self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
             parse_host(self._where.get("base_url"))
