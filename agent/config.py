@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from agent.model.registration import Expected
 from agent.model.runtime import AUTO
 
 _T = TypeVar("_T")
+_Given: TypeAlias = str | list[str]
 
 ENV_PREFIX: Final = "NODELEAK_"
 
@@ -267,7 +268,7 @@ def variable(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
-def load(command: str, given: Mapping[str, str | list[str] | None], environment: Mapping[str, str]) -> Config:
+def load(command: str, given: Mapping[str, _Given | None], environment: Mapping[str, str]) -> Config:
     """Read options, then the environment, then defaults; raises UsageError with every mistake."""
     mistakes = _unknown_variables(environment)
     values: dict[str, Any] = {}
@@ -319,9 +320,7 @@ def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]
         yield f"{names}: network is not checked: add {option('network')}={allowed[0]}"
 
 
-def _text(
-    name: str, given: str | list[str] | None, environment: Mapping[str, str], default: str
-) -> tuple[str, str | list[str]]:
+def _text(name: str, given: _Given | None, environment: Mapping[str, str], default: str) -> tuple[str, _Given]:
     if given is not None:
         return option(name), given
     # An empty variable counts as not set: manifests use it to clear a value.
@@ -330,7 +329,7 @@ def _text(
     return option(name), default
 
 
-def _parse(setting: Setting, text: str | list[str]) -> Any:
+def _parse(setting: Setting, text: _Given) -> Any:
     given = [text] if isinstance(text, str) else text
     if not setting.many:
         return setting.parse(given[-1])

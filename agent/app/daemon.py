@@ -32,6 +32,7 @@ from agent.state.stores import DeviceHistoryStore, LastSeenExporter
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """The label `mode` of `nodeleak_mode_info`, by the setting --cleanup."""
+Exporters = Sequence[loop.Exporter]
 Warn = Callable[..., None]  # logs an event with its fields
 
 
@@ -105,9 +106,7 @@ def http_exporter(
         raise UsageError(f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
 
 
-def _exporters(
-    config: Config, registry: CollectorRegistry, watches: Sequence[Reflector[Any]], warn: Warn
-) -> Sequence[loop.Exporter]:
+def _exporters(config: Config, registry: CollectorRegistry, watches: Sequence[Reflector[Any]], warn: Warn) -> Exporters:
     networks, size = [network for network in config.network if network != AUTO], JournalStore(config.state_dir).size
     mode, build = MODES[config.cleanup], commit() or "unknown"
     return (
@@ -116,9 +115,7 @@ def _exporters(
     )
 
 
-def _cluster_exporters(
-    config: Config, registry: CollectorRegistry, warn: Warn
-) -> tuple[DeliveryQueue, Sequence[loop.Exporter]]:
+def _cluster_exporters(config: Config, registry: CollectorRegistry, warn: Warn) -> tuple[DeliveryQueue, Exporters]:
     """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
     writer = Writer(config.kubeconfig, config.api_timeout.total_seconds())
     queue = DeliveryQueue(

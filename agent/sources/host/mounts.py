@@ -104,9 +104,8 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
     below = [point.removeprefix(start) for point in points if point.startswith(start)]
     # Mounts are listed by their real path.
     if not below and (elsewhere := next(filter(None, map(_ANYWHERE.fullmatch, points)), None)):
-        raise SourceError(
-            f"volumes are mounted below {elsewhere[1]}, not below {kubelet_dir}: set --kubelet-dir to the real path"
-        )
+        where = f"volumes are mounted below {elsewhere[1]}, not below {kubelet_dir}"
+        raise SourceError(f"{where}: set --kubelet-dir to the real path")
     found = (_mount(path, kubelet_dir) for path in below)
     return tuple(dict.fromkeys(filter(None, found)))
 

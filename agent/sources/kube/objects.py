@@ -278,14 +278,9 @@ def _parse(reason: str, message: str) -> Rejection | None:
     if reason == "UnexpectedAdmissionError":
         framed = _FRAME.search(message)
         return _cause(_SUFFIX.sub("", framed[1].strip())) if framed else None
-    if reason.startswith(_OUT_OF) and is_device(resource := reason.removeprefix(_OUT_OF)):
-        return _no_room(resource, message)
-    return None
-
-
-def _no_room(resource: str, message: str) -> Rejection:
-    counts = _NO_ROOM.search(message)
-    if counts is None:
+    if not reason.startswith(_OUT_OF) or not is_device(resource := reason.removeprefix(_OUT_OF)):
+        return None
+    if (counts := _NO_ROOM.search(message)) is None:
         return _refused(RejectionKind.OTHER, resource)
     requested, used, capacity = map(int, counts.groups())
     refused = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
