@@ -59,13 +59,9 @@ class Heartbeat:
     def beat(self) -> None:
         self._last = clock()
 
-    def silence(self) -> float:
-        """Return the seconds since the last beat."""
-        return clock() - self._last
-
     @property
     def alive(self) -> bool:
-        return self.silence() <= self._longest
+        return clock() - self._last <= self._longest
 
 
 def run_loop(

@@ -4,7 +4,7 @@ Runtimes give wrong answers: an empty list after a restart, a list without the c
 wrong list that is believed once makes every address of the node look leaked.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -50,7 +50,7 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
         believed,
         checkpoints=_checkpoints(believed.checkpoints, containers, stores),
         reservations=stores,
-        cni_results=_cni_results(snapshot.cni_results, stores),
+        cni_results=_cni_results(snapshot, stores),
         device_plugins=_device_plugins(believed),
     )
 
@@ -110,18 +110,16 @@ def _with_running_pods(reading: _Containers, pods: _Pods) -> _Containers:
     return Unavailable("containers", why)
 
 
-def _cni_results(
-    reading: Reading[tuple[CniResult, ...]], stores: tuple[NetworkStore, ...]
-) -> Reading[tuple[CniResult, ...]]:
+def _cni_results(snapshot: Snapshot, stores: Sequence[NetworkStore]) -> Reading[tuple[CniResult, ...]]:
     """Do not report a missing cache where no pod had an address from any of the networks."""
-    if not is_missing(reading):
-        return reading
+    if not is_missing(snapshot.cni_results):
+        return snapshot.cni_results
     unused = [store.reading for store in stores if isinstance(store.reading, NotRequested)]
     if len(unused) == len(stores):
         why = unused[0].why if unused else "no network of this node uses host-local"
         return NotRequested("cni_results", why)
     empty = [store for store in stores if store.absent and isinstance(store.reading, Known)]
-    return Known(()) if len(empty) + len(unused) == len(stores) else reading
+    return Known(()) if len(empty) + len(unused) == len(stores) else snapshot.cni_results
 
 
 def _checkpoints_of_docker(snapshot: Snapshot) -> _Checkpoints:
