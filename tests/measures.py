@@ -17,24 +17,24 @@ DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
 """From `clean --apply` to unlink."""
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_671, 4_300),
+    "agent/sources: lines": (5_070, 4_300),
     "agent/exporters: lines": (3_143, 2_400),
     "agent/checks: lines": (3_482, 2_100),
     "agent/model: lines": (2_652, 1_500),
-    "agent/cleanup: lines": (1_876, 1_000),
+    "agent/cleanup: lines": (1_875, 1_000),
     "agent/fleet: lines": (1_493, 1_250),
     "agent/cli: lines": (1_387, 950),
     "agent/kube_events: lines": (586, 400),
-    "agent/app, state and others: lines": (1_405, 1_050),
-    "agent: lines": (21_695, 15_000),
-    "agent: modules": (179, 150),
-    "the destroying path: lines": (1_708, 1_000),
+    "agent/app, state and others: lines": (1_350, 1_050),
+    "agent: lines": (21_038, 15_000),
+    "agent: modules": (170, 150),
+    "the destroying path: lines": (1_707, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (10, 10),
-    "tests: lines": (39_500, 40_000),
-    "names that tests import from agent": (198, 250),
+    "tests: lines": (39_499, 40_000),
+    "names that tests import from agent": (197, 250),
     "words in *.md": (27_291, 30_000),
-    "words in README.md": (1_300, 1_300),
+    "words in README.md": (1_288, 1_300),
     "hack: lines": (6_096, 2_600),
 }
 """The budget of today, and the goal."""
