@@ -20,7 +20,7 @@ node_pid() {
 
 unit_pid() {
   local first
-  first=$(pid_of node) && pgrep -P "$first" -x "${1/kubelet/kubelet|k3s-server}"
+  first=$(pid_of node) && pgrep -P "$first" -x "${1/kubelet/kubelet|k3s-.*}"
 }
 
 # COMMAND...: run it on the node; it ends with its caller

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # A node as k3s makes it, of the parts of the profile containerd. The kubelet has the name of k3s' only program; its
-# command line names no file, and no runtime.
+# command line names no file, and no runtime. (`-a`: it is a program of many, which goes by its first argument.)
 
 # shellcheck source=runtime-containerd.sh
 . "$HERE/runtime-containerd.sh"
@@ -10,11 +10,11 @@ RUNTIME_STATE="/run/k3s/containerd $K3S/agent/containerd"
 ENDPOINT=/run/k3s/containerd/containerd.sock
 CONFIG=$K3S/agent/etc/containerd/config.toml
 NET_D=$K3S/agent/etc/cni/net.d CNI_BIN=$K3S/data/cni
-KUBELET=($K3S/data/current/bin/k3s-server --config-dir=$K3S/agent/etc/kubelet.conf.d)
+KUBELET=(-a kubelet $K3S/data/current/bin/k3s-server --config-dir=$K3S/agent/etc/kubelet.conf.d)
 
 configure_runtime() {
   mkdir -p "$(outside $K3S)"/{agent/etc/kubelet.conf.d,data/current/bin}
-  cp -u "$KUBERNETES/kubelet" "$(outside "${KUBELET[0]}")"
+  cp -u "$KUBERNETES/kubelet" "$(outside "${KUBELET[2]}")"
   ln -sf /var/lib/kubelet/config.yaml "$(outside $K3S)/agent/etc/kubelet.conf.d/00-k3s-defaults.conf"
   configure_containerd
 }
