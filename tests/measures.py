@@ -31,11 +31,11 @@ BUDGETS: Final = {
     "the destroying path: lines": (1_707, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (10, 10),
-    "tests: lines": (39_499, 40_000),
+    "tests: lines": (39_500, 40_000),
     "names that tests import from agent": (197, 250),
     "words in *.md": (27_291, 30_000),
-    "words in README.md": (1_288, 1_300),
-    "hack: lines": (6_096, 2_600),
+    "words in README.md": (1_287, 1_300),
+    "hack: lines, without go.mod and go.sum": (2_641, 2_600),
 }
 """The budget of today, and the goal."""
 
@@ -85,7 +85,8 @@ def measured(tree: Path) -> Iterator[Figure]:
     pages = [*tree.glob("*.md"), *(path for place in _PROSE for path in _files(tree, place, ".md"))]
     found["words in *.md"] = sum(len(path.read_text().split()) for path in pages)
     found["words in README.md"] = len((tree / "README.md").read_text().split())
-    found["hack: lines"] = sum(map(_lines, _files(tree, "hack", "")))
+    hack = (path for path in _files(tree, "hack", "") if path.name not in {"go.mod", "go.sum"})  # Go writes these
+    found["hack: lines, without go.mod and go.sum"] = sum(map(_lines, hack))
     return (Figure(what, found[what], *limits) for what, limits in BUDGETS.items())
 
 

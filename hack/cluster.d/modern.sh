@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The profiles containerd, crio and cri-dockerd: a Kubernetes of today. One control plane serves their nodes, each of
+# The profiles containerd, crio, cri-dockerd and k3s: a Kubernetes of today. One control plane serves their nodes, each of
 # which has mount, PID, network and host name namespaces of its own, so that every path and port is that of a real node.
 
 STATE=$STATE/$MINOR
@@ -141,6 +141,6 @@ cmd_wipe() {
 cmd_env() {
   printf 'export %s=%q\n' KUBECONFIG "$ADMIN" CLUSTER_STATE "${STATE%/*}" CLUSTER_CACHE "$CACHE" \
     CLUSTER_PROFILE "$PROFILE" CLUSTER_KUBERNETES "$MINOR" NODE_NAME "$NODE" NODE_IP "$(node_ip)" NODE_POD_CIDR "$POD_CIDR" \
-    NODE_STATE "$NODE_STATE" NODE_NET_D "$NODE_STATE/etc/cni/net.d" NODE_CNI_BIN "$NODE_STATE/opt/cni/bin" \
+    NODE_STATE "$NODE_STATE" NODE_NET_D "$(outside $NET_D)" NODE_CNI_BIN "$(outside $CNI_BIN)" \
     NODE_CRI_SOCKET "$ENDPOINT" CLUSTER_KUBERNETES_BIN "$KUBERNETES"
 }

@@ -5,9 +5,12 @@
 # shellcheck source=cgroups.sh
 . "$HERE/cgroups.sh"
 
+KUBELET=(kubelet --config=/var/lib/kubelet/config.yaml)
+NET_D=/etc/cni/net.d CNI_BIN=/opt/cni/bin
 NODE_PATH=$KUBERNETES:$(built flannel):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 node_ip() { echo "10.254.0.$NUMBER"; }
+outside() { echo "$NODE_STATE${1#/var}"; } # PATH: where a path of the node is on this machine
 
 # PROFILE: print the pid of the first process of its node, as it is seen from outside
 node_pid() {
@@ -17,7 +20,7 @@ node_pid() {
 
 unit_pid() {
   local first
-  first=$(pid_of node) && pgrep -P "$first" -x "$1"
+  first=$(pid_of node) && pgrep -P "$first" -x "${1/kubelet/kubelet|k3s-.*}"
 }
 
 # COMMAND...: run it on the node; it ends with its caller
@@ -33,14 +36,14 @@ first_process() { pid_of node || die "the node is not running: hack/cluster star
 
 run_node() {
   local unit
-  mkdir -p "$NODE_STATE"/{etc/{cni/net.d,kubernetes/pki},opt/cni/bin,lib/kubelet/pki,log,units,images}
+  mkdir -p "$NODE_STATE"/{etc/{cni,kubernetes/pki},opt/cni,lib/kubelet/pki,log,units,images} "$(outside $NET_D)" "$(outside $CNI_BIN)"
   [ -e "$STATE/$PROFILE.conf" ] || (node_credentials "$PROFILE" "$NODE" "$(node_ip)" "$API_ADDRESS")
   cp "$STATE/$PROFILE.conf" "$NODE_STATE/etc/kubernetes/kubelet.conf"
   cp "$STATE/pki/ca.crt" "$NODE_STATE/etc/kubernetes/pki/"
   cp "$STATE/pki/$PROFILE.crt" "$NODE_STATE/lib/kubelet/pki/kubelet.crt"
   cp "$STATE/pki/$PROFILE.key" "$NODE_STATE/lib/kubelet/pki/kubelet.key"
-  [ -n "$(ls "$NODE_STATE/etc/cni/net.d")" ] || default_network >"$NODE_STATE/etc/cni/net.d/10-pods.conflist"
-  cp -n "$(built cni)"/* "$(built flannel-cni)"/* "$NODE_STATE/opt/cni/bin/"
+  [ -n "$(ls "$(outside $NET_D)")" ] || default_network >"$(outside $NET_D)/10-pods.conflist"
+  cp -n "$(built cni)"/* "$(built flannel-cni)"/* "$(outside $CNI_BIN)/"
   cp -n "$CACHE"/images/*.tar "$NODE_STATE/images/"
   configure_kubelet
   configure_runtime
@@ -137,7 +140,7 @@ evictionHard: {}
 clusterDNS: [$SERVICE_NET.10]
 resolvConf: /etc/resolv.conf
 END
-  unit kubelet kubelet --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubernetes/kubelet.conf \
+  unit kubelet "${KUBELET[@]}" --kubeconfig=/etc/kubernetes/kubelet.conf \
     --hostname-override="$NODE" --node-ip="$(node_ip)" --node-labels="runtime=$PROFILE" --v=2 ${KUBELET_EXTRA-}
 }
 

@@ -178,12 +178,13 @@ def filled(name: str, pattern: str, **variables: str) -> Any:
 def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_and_image() -> None:
     pattern = r"^JOB=\$\((sed .*) \|\n +kubectl create -f - -o name\)$"
     for mode in ("--dry-run", "--apply"):
-        job = filled(JOB, pattern, NODE="worker-1", MODE=mode, IMAGE="your.registry/nodeleak:1")
+        job = filled(JOB, pattern, NODE="worker-1", MODE=mode, SHARE="100%", IMAGE="your.registry/nodeleak:1")
         assert (job["spec"]["backoffLimit"], job["spec"]["template"]["spec"]["restartPolicy"]) == (0, "Never")
         (agent,) = job["spec"]["template"]["spec"]["containers"]
         assert job["spec"]["template"]["spec"]["nodeName"] == "worker-1"
         assert agent["image"] == "your.registry/nodeleak:1"
-        assert parse_arguments(agent["args"]).apply == (mode == "--apply")
+        arguments = parse_arguments(agent["args"])
+        assert (arguments.apply, arguments.max_share) == (mode == "--apply", "100%")
     pod = filled(ONE_NODE, r"^(sed .*) \| kubectl apply", NODE="worker-1", IMAGE="nodeleak:1")
     (daemonset,) = of_kind("base", "DaemonSet")
     template = daemonset["spec"]["template"]

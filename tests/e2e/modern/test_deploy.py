@@ -52,6 +52,7 @@ def policy(node: ModernNode) -> Iterator[None]:
         node.kubectl("delete", "-k", overlay)
 
 
+@pytest.mark.k3s
 def test_before_the_first_pod_and_after_it_the_base_finds_nothing_wrong(node: ModernNode, agent: Deployment) -> None:
     node.run("rm", "-rf", "/var/lib/cni/networks", "/var/lib/cni/cache", "/var/lib/cni/results")
     pod = agent.apply("base", **HASTY)
@@ -84,6 +85,7 @@ def test_one_pod_with_an_imported_image_reports_until_the_daemonset_replaces_it(
     assert agent.apply("base", **HASTY)["metadata"]["name"] != f"nodeleak-{node.cluster.node}"
 
 
+@pytest.mark.k3s
 def test_a_job_releases_beside_the_read_only_agent(node: ModernNode, agent: Deployment) -> None:
     agent.apply("base", **HASTY)
     healthy, leaked = node.pods(2), node.reserve(3)

@@ -20,10 +20,8 @@ _LEAKS: Final = "records"
 """As `wipe`, without libcni's cached results, so that CRI-O does not repair it at its start."""
 
 
-_PARAMS: Final = [
-    pytest.param(one, id=one.name, marks=[pytest.mark.every_runtime] if one.name in {"kubeadm", "crio"} else [])
-    for one in LAYOUTS
-]
+_MARKS: Final = {"kubeadm": pytest.mark.every_runtime, "crio": pytest.mark.every_runtime, "k3s": pytest.mark.k3s}
+_PARAMS: Final = [pytest.param(one, id=one.name, marks=_MARKS.get(one.name, ())) for one in LAYOUTS]
 
 
 @pytest.fixture(params=_PARAMS)
@@ -70,7 +68,7 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
     before = set(node.scan().states)
     # CRI-O frees at its start what libcni's cache names, and its namespace with it. Docker's namespaces lie in
     # /run/docker, and are lost with its state.
-    only_with(node.profile == "containerd", "a runtime whose namespaces outlive its state")
+    only_with(node.profile in {"containerd", "k3s"}, "a runtime whose namespaces outlive its state")
     node.leak("ghosts")
     node.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
     states = node.scan(*_EAGER).states
