@@ -56,23 +56,14 @@ class Treadmill:
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     for network, treadmill in treadmills(assessment).items():
-        failure = _failure(assessment.snapshot, network)
-        what = (
-            f"plugin {failure.plugin} fails in {_OPERATIONS[failure.operation]}: {failure.message}"
-            if failure
-            else "a CNI plugin fails in ADD and DEL"
-        )
+        what = "a CNI plugin fails in ADD and DEL"
+        if failure := _failure(assessment.snapshot, network):
+            what = f"plugin {failure.plugin} fails in {_OPERATIONS[failure.operation]}: {failure.message}"
         left = or_none(assessment.free, network)
         ends_soon = left is not None and left <= treadmill.per_minute * (_SOON / _MINUTE)
-        yield Finding(
-            NAME,
-            network,
-            f"{network}: {what}; {treadmill}: mend the plugin first, then release",
-            Severity.CRITICAL if ends_soon else Severity.WARNING,
-            network,
-            since=treadmill.since,
-            identity=("treadmill",),
-        )
+        severity = Severity.CRITICAL if ends_soon else Severity.WARNING
+        message = f"{network}: {what}; {treadmill}: mend the plugin first, then release"
+        yield Finding(NAME, network, message, severity, network, since=treadmill.since, identity=("treadmill",))
     assessment.snapshot.containers.known()
     assessment.require_reservations()
 

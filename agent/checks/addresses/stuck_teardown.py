@@ -55,17 +55,10 @@ def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: As
     lasted, (late, stuck) = assessment.snapshot.uptime - uptime, LIMITS[entry.state]
     if lasted >= late:
         severity = Severity.WARNING if lasted >= stuck else Severity.INFO
-        yield Finding(
-            detector=NAME,
-            subject=f"{entry.network}/{entry.name}",
-            message=f"{entry.name} is reserved for {_what_is_left(entry, format_time(since))}"
-            f"{_why(reservation, assessment.index)}",
-            severity=severity,
-            network=entry.network,
-            pod=entry.pod,
-            since=since,
-            identity=(entry.container_id, severity),
-        )
+        left, why = _what_is_left(entry, format_time(since)), _why(reservation, assessment.index)
+        subject, message = str(reservation.key), f"{entry.name} is reserved for {left}{why}"
+        identity = entry.container_id, severity
+        yield Finding(NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity)
 
 
 def _what_is_left(entry: ClassifiedReservation, since: str) -> str:

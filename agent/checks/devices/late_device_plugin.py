@@ -70,13 +70,8 @@ def _late(state: ResourceState, start: DeviceTransition, up: timedelta, view: De
     effect = "the kubelet stops offering it after 5 minutes"
     if not listed or missing_for >= ENDPOINT_GRACE:
         effect = f"the kubelet no longer offers it{_node_status(state.resource, view.snapshot)}"
-    yield Finding(
-        detector=NAME,
-        subject=state.resource,
-        message=f"{state.resource} is not registered: {what}{_socket(state)}; {effect}",
-        since=since,
-        resource=state.resource,
-    )
+    message = f"{state.resource} is not registered: {what}{_socket(state)}; {effect}"
+    yield Finding(NAME, state.resource, message, since=since, resource=state.resource)
 
 
 def _plugin_present(state: ResourceState, missing_for: timedelta) -> bool:

@@ -51,18 +51,18 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _finding(volume: Detached, snapshot: Snapshot) -> Finding:
-    mounted = volume.confidence is Confidence.MOUNTED
+    confidence, mounted = volume.confidence, volume.confidence is Confidence.MOUNTED
     scheduled = () if mounted else (pod.scheduled for pod in volume.pods if pod.scheduled is not None)
+    remedy = f"{_REATTACH if mounted else _RECREATE_POD}{_not_requested(snapshot)}"
     return Finding(
-        detector=NAME,
-        severity=Severity.WARNING if volume.confidence is Confidence.PROBABLE else Severity.CRITICAL,
-        subject=f"volume {volume.volume}",
-        message=f"{volume.confidence.value}: {_problem(volume)}; {_version(snapshot.server_version)}; "
-        f"{_REATTACH if mounted else _RECREATE_POD}{_not_requested(snapshot)}",
-        affected=tuple(pod.uid for pod in volume.pods) if volume.exact else (),
+        NAME,
+        f"volume {volume.volume}",
+        f"{confidence.value}: {_problem(volume)}; {_version(snapshot.server_version)}; {remedy}",
+        Severity.WARNING if confidence is Confidence.PROBABLE else Severity.CRITICAL,
         pod=volume.pods[0].name if volume.exact and len(volume.pods) == 1 else "",
         since=min(scheduled, default=None),
-        confidence=volume.confidence,
+        confidence=confidence,
+        affected=tuple(pod.uid for pod in volume.pods) if volume.exact else (),
     )
 
 
