@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from agent.app import loop
+from agent.checks import detached_volume
 from agent.checks.addresses.failing_plugin import waiting_pods
-from agent.checks.volumes import lost_volumes
 from agent.config import Config, UsageError, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.volumes import Attachments
@@ -104,7 +104,7 @@ class _ApiServer:
         autoscaler = AutoscalerClient(self._config.node, self.inquire, loop.clock)
 
         def read_attachments(snapshot: Snapshot) -> Attachments:
-            request = lost_volumes.request(snapshot) or lost_volumes.Request((), ())
+            request = detached_volume.request(snapshot) or detached_volume.Request((), ())
             return attachments.read(request.volumes, request.pods)
 
         return {

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from agent.checks import detached_volume, replayed_watch, unregistered_node
 from agent.checks.addresses import (
     exhausted_range,
     failing_plugin,
@@ -16,9 +17,6 @@ from agent.checks.addresses import (
     unreserved_pod_ip,
 )
 from agent.checks.devices import late_device_plugin, rejected_pod, started_without_device
-from agent.checks.registration import unregistered_node
-from agent.checks.volumes import detached_volume
-from agent.checks.watches import replayed_watch
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 

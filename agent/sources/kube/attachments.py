@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
 
-from agent.checks.volumes.lost_volumes import same
+from agent.checks.detached_volume import same
 from agent.model.snapshot import Pod
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube import volume_names
