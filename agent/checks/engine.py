@@ -60,8 +60,6 @@ class ConfirmationState:
 
 
 class Detected(NamedTuple):
-    """What detectors found in a snapshot."""
-
     findings: tuple[Finding, ...]
     gaps: tuple[SkippedCheck, ...]
 
@@ -77,11 +75,7 @@ def clock_stepped(before: ConfirmationState, snapshot: Snapshot) -> bool:
 
 
 def confirm(
-    detected: Detected,
-    before: ConfirmationState,
-    snapshot: Snapshot,
-    confirm_after: timedelta,
-    ended: Collection[Key] = (),
+    detected: Detected, before: ConfirmationState, now: Snapshot, confirm_after: timedelta, ended: Collection[Key] = ()
 ) -> Confirmed:
     """Confirm each finding that the last snapshot had too and that has lasted for `confirm_after`, or is urgent.
 
@@ -89,28 +83,22 @@ def confirm(
     they do not count as new afterwards, except those that are certain to have `ended`; its candidates start over. All
     candidates start over when the clock was set.
     """
-    confirmed_before = {key: observation for key, observation in before.observations.items() if observation.confirmed}
-    known = confirmed_before if clock_stepped(before, snapshot) else before.observations
+    confirmed = {key: observation for key, observation in before.observations.items() if observation.confirmed}
+    known = confirmed if clock_stepped(before, now) else before.observations
     with_gap = {gap.detector for gap in detected.gaps}
+    kept = {key: seen for key, seen in confirmed.items() if seen.first.detector in with_gap and key not in ended}
     observations = {
-        key: observation
-        for key, observation in confirmed_before.items()
-        if observation.first.detector in with_gap and key not in ended
+        finding.key: _observe(finding, known.get(finding.key), now, confirm_after) for finding in detected.findings
     }
-    tracked: list[TrackedFinding] = []
-    for finding in detected.findings:
-        observation = _observe(finding, known.get(finding.key), snapshot, confirm_after)
-        observations[finding.key] = observation
-        tracked.append(TrackedFinding(finding, observation.first_seen, observation.confirmed))
-    return Confirmed(tuple(tracked), observations)
+    seen = [(finding, observations[finding.key]) for finding in detected.findings]
+    tracked = tuple(TrackedFinding(finding, found.first_seen, found.confirmed) for finding, found in seen)
+    return Confirmed(tracked, {**kept, **observations})
 
 
-def _observe(
-    finding: Finding, earlier: Observation | None, snapshot: Snapshot, confirm_after: timedelta
-) -> Observation:
+def _observe(finding: Finding, earlier: Observation | None, now: Snapshot, confirm_after: timedelta) -> Observation:
     if earlier is None:
-        return Observation(finding, snapshot.taken_at, snapshot.uptime)
-    lasted = finding.urgent or snapshot.uptime - earlier.first_uptime >= confirm_after
+        return Observation(finding, now.taken_at, now.uptime)
+    lasted = finding.urgent or now.uptime - earlier.first_uptime >= confirm_after
     return replace(earlier, confirmed=earlier.confirmed or lasted)
 
 
@@ -120,13 +108,13 @@ _SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
 """A leak that is not confirmed: between two reads of one snapshot a pod can vanish."""
 
 
+def first_state(snapshot: Snapshot, pods: Mapping[str, str] | None = None) -> ConfirmationState:
+    """Return the state before the first snapshot."""
+    return ConfirmationState(snapshot.taken_at, snapshot.uptime, {}, pods or {})
+
+
 def run(
-    snapshot: Snapshot,
-    before: ConfirmationState | None,
-    *,
-    grace: timedelta,
-    confirm_after: timedelta,
-    pods: Mapping[str, str] | None = None,
+    snapshot: Snapshot, before: ConfirmationState | None, *, grace: timedelta, confirm_after: timedelta
 ) -> tuple[Report, ConfirmationState]:
     """Assess a snapshot.
 
@@ -134,9 +122,8 @@ def run(
     Every other detector sees the final states, so that states, findings, metrics and JSON of a report agree.
 
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
-    `pods`: names of pods by container ID, for the first snapshot. They name, and change no state.
     """
-    before = before or ConfirmationState(snapshot.taken_at, snapshot.uptime, {}, pods or {})
+    before = before or first_state(snapshot)
     suspected = _with_memory(classify(snapshot, grace, before.pods), before)
     suspects = detect(suspected, (leaked_reservation,))
     leaks = _as_first_seen(confirm(suspects, before, snapshot, confirm_after, _ended(suspected, before)))
@@ -198,15 +185,11 @@ def _read(snapshot: Snapshot) -> set[str]:
 
 def _ended(suspected: Assessment, before: ConfirmationState) -> frozenset[Key]:
     """Return the leaks that have ended, even if their detector has a gap: the file is gone, or has an owner."""
-    leaks = {
-        key: observation.first
-        for key, observation in before.observations.items()
-        if observation.first.detector == leaked_reservation.NAME
-    }
-    read = _read(suspected.snapshot)
     undecided = (entry.entry for entry in suspected.reservations if entry.state in {State.UNKNOWN, State.LEAKED})
     keys = {leaked_reservation.key(entry) for entry in undecided if isinstance(entry, Reservation)}
-    return frozenset(key for key, leak in leaks.items() if leak.network in read and key not in keys)
+    known, read = ((key, seen.first) for key, seen in before.observations.items()), _read(suspected.snapshot)
+    leaks = ((key, first.network) for key, first in known if first.detector == leaked_reservation.NAME)
+    return frozenset(key for key, network in leaks if network in read and key not in keys)
 
 
 def _as_first_seen(leaks: Confirmed) -> Confirmed:
@@ -267,18 +250,22 @@ def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
 
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
     """Return whether a snapshot leaves anything to confirm."""
-    assessment = _with_memory(classify(snapshot, grace), ConfirmationState(snapshot.taken_at, snapshot.uptime, {}))
+    assessment = _with_memory(classify(snapshot, grace), first_state(snapshot))
     return bool(assessment.leaked or detect(assessment, _OTHERS).findings)
 
 
 def replay(
     snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: timedelta, pods: Mapping[str, str] | None = None
 ) -> Report:
-    """Assess snapshots one after the other, and keep of the last what was confirmed: the report of a command."""
+    """Assess snapshots one after the other, and keep of the last what was confirmed: the report of a command.
+
+    `pods`: names of pods by container ID. They name, and change no state.
+    """
     state: ConfirmationState | None = None
     report: Report | None = None
     for snapshot in map(with_history, snapshots):
-        report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after, pods=pods)
+        before = state or first_state(snapshot, pods)
+        report, state = run(snapshot, before, grace=grace, confirm_after=confirm_after)
     if report is None:
         raise ValueError("no snapshot to assess")
     return replace(report, findings=tuple(finding for finding in report.findings if finding.confirmed))

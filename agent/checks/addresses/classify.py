@@ -35,16 +35,13 @@ def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str]
     reservations = [entry for store in snapshot.reservations for entry in known_or(store.reading, ())]
     single = [_state(reservation, index, keeps_checkpoints, grace) for reservation in reservations]
     pods = {**(remembered or {}), **index.pods}
-    classified = (
+    classified = [
         ClassifiedReservation(reservation, state, why, pods.get(reservation.container_id, ""))
         for reservation, (state, why) in zip(reservations, _whole_sandboxes(reservations, single), strict=True)
-    )
-    unrecognized = (
-        ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why)
-        for store in snapshot.reservations
-        for entry in store.unrecognized
-    )
-    return Assessment(index, (*classified, *unrecognized))
+    ]
+    unrecognized = (entry for store in snapshot.reservations for entry in store.unrecognized)
+    classified += [ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why) for entry in unrecognized]
+    return Assessment(index, tuple(classified))
 
 
 def _state(reservation: Reservation, index: SnapshotIndex, keeps_checkpoints: bool, grace: timedelta) -> StateAndReason:

@@ -45,7 +45,6 @@ class Treadmill:
     """A network in which failing ADDs take addresses."""
 
     count: int
-    """In the window."""
     per_minute: float
     since: datetime
 
@@ -111,11 +110,8 @@ def _end(assessment: Assessment, network: str) -> datetime:
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
-    waiting = [
-        (pod.scheduled, pod.uid, pod)
-        for pod in known_or(snapshot.pods, ())
-        if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
-    ]
+    pods = (pod for pod in known_or(snapshot.pods, ()) if not (pod.ips or pod.host_network or pod.deleting))
+    waiting = [(pod.scheduled, pod.uid, pod) for pod in pods if pod.live and pod.scheduled]
     in_order = sorted(waiting, key=lambda pair: pair[:2])
     return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= _WAITS]
 
