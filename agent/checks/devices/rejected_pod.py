@@ -13,7 +13,7 @@ their devices are registered, and run kubelet 1.27.6, 1.28 or later.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
@@ -37,9 +37,7 @@ _NAMED: Final = 3
 OVERDUE: Final = timedelta(seconds=60)
 """How long after its deletionTimestamp a pod may still exist."""
 REPLACED_WITHIN: Final = {
-    "ReplicaSet": None,
-    "ReplicationController": None,
-    "Job": None,
+    **dict.fromkeys(("ReplicaSet", "ReplicationController", "Job")),
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
@@ -65,6 +63,7 @@ _NODE_FULL: Final = "enough resource:"
 """Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
 _SINCE_1_26: Final = "Pod was rejected: "
 _NOT_SEEN: Final = "no snapshot saw when the resource was registered"
+_NO_PLUGINS: Final = "the node's device plugins are unavailable"
 
 Explanation: TypeAlias = tuple[RejectionCause, str]
 """The cause, and the evidence in words."""
@@ -97,10 +96,6 @@ class _Case:
         """Whether no kubelet says this while it has healthy devices of the resource."""
         return self.rejection.refused is not RejectionKind.INSUFFICIENT
 
-    @property
-    def time(self) -> str:
-        return format_time(self.at)
-
     def explain(self) -> Explanation:
         start = self.run.start
         if start.boot_id and start.boot_id == self.view.boot_id and not self.view.in_this_boot(start.at):
@@ -130,7 +125,7 @@ class _Case:
                 return Window(change.at, change.at)
             seen_together = change.uptime == previous.uptime
             return Window(previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at)
-        bound = self.run.socket_bound(self.resource, self.view.sockets, previous.at, change.at)
+        bound = self.view.socket_bound(self.run, self.resource, previous.at, change.at)
         if change.exact and (bound is None or change.at - bound > PROMPTLY):
             bound = change.at
         return Window(bound or min(change.at, previous.at), change.at)
@@ -141,7 +136,7 @@ class _Case:
             return _unverified(why)
         start = self.run.start
         started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, registration)}"
-        rejected = f"the pod was rejected before that, at {self.time}"
+        rejected = f"the pod was rejected before that, at {format_time(self.at)}"
         if (again := self._admitted_again()) is not None:
             return again[0], f"the kubelet {started}; {rejected}: {again[1]}"
         if self._started_by_boot():
@@ -159,7 +154,7 @@ class _Case:
             return ""
         if self.no_device_known and (registration.exact or since_start <= ENDPOINT_GRACE):
             return ""
-        return f"{self.resource} was being registered at {self.time}" if registration.exact else _NOT_SEEN
+        return f"{self.resource} was being registered at {format_time(self.at)}" if registration.exact else _NOT_SEEN
 
     def _admitted_again(self) -> Explanation | None:
         """Return why a newer kubelet rejects a pod that had run."""
@@ -176,26 +171,25 @@ class _Case:
         return None
 
     def _started_by_boot(self) -> bool:
-        start, snapshot = self.run.start, self.view.snapshot
-        if start.boot_id and start.uptime <= BOOTING:
-            return True
-        booted = snapshot.taken_at - snapshot.uptime
-        return self.view.in_this_boot(start.at) and start.at - booted <= BOOTING
+        start, booted = self.run.start, self.view.snapshot.taken_at - self.view.snapshot.uptime
+        seen = start.boot_id and start.uptime <= BOOTING
+        return bool(seen) or (self.view.in_this_boot(start.at) and start.at - booted <= BOOTING)
 
-    def _outage(
-        self, losses: Sequence[DeviceTransition], later: Iterable[DeviceTransition], *, certain: bool
-    ) -> Explanation:
+    def _outage(self, losses: list[DeviceTransition], later: list[DeviceTransition], *, certain: bool) -> Explanation:
         """Explain a rejection after a resource that had been registered was lost."""
         if not certain and not self.no_device_known:
-            return _unverified(f"it is unknown whether all devices were in use at {self.time}")
+            return _unverified(f"it is unknown whether all devices were in use at {format_time(self.at)}")
         what = f"the kubelet had no healthy device of {self.resource} since {format_time(losses[0].at)}"
         back = next((change.at for change in later if change.what is TransitionKind.REGISTERED), None)
         said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
         dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
         if said_so or dropped or self._plugin_gone(losses[0].at, back):
-            why = f"{what}: its plugin was gone when the pod was rejected, at {self.time}"
+            why = f"{what}: its plugin was gone when the pod was rejected, at {format_time(self.at)}"
             return RejectionCause.PLUGIN_RESTART, why
-        return RejectionCause.UNHEALTHY, f"{what}: its plugin was connected when the pod was rejected, at {self.time}"
+        return (
+            RejectionCause.UNHEALTHY,
+            f"{what}: its plugin was connected when the pod was rejected, at {format_time(self.at)}",
+        )
 
     def _plugin_gone(self, lost: datetime, back: datetime | None) -> bool:
         """Return whether the plugin bound its socket anew, or has not returned."""
@@ -208,18 +202,21 @@ class _Case:
         what = f"{self.resource} was registered, but"
         if not self.no_device_known:
             if self.rejection.available is None:
-                return _unverified(f"it is unknown whether all devices were in use at {self.time}")
-            return RejectionCause.EXHAUSTED, f"{what} all its devices were in use at {self.time}"
+                return _unverified(f"it is unknown whether all devices were in use at {format_time(self.at)}")
+            return RejectionCause.EXHAUSTED, f"{what} all its devices were in use at {format_time(self.at)}"
         restarted = self._socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
         if restarted or self.rejection.refused is RejectionKind.PLUGIN_GONE:
-            return RejectionCause.PLUGIN_RESTART, f"the plugin of {self.resource} was restarting at {self.time}"
+            return (
+                RejectionCause.PLUGIN_RESTART,
+                f"the plugin of {self.resource} was restarting at {format_time(self.at)}",
+            )
         if self.rejection.refused is RejectionKind.NO_HEALTHY:
-            return RejectionCause.UNHEALTHY, f"{what} none of its devices was healthy at {self.time}"
-        return _unverified(f"{self.resource} was registered at {self.time}, according to the known history")
+            return RejectionCause.UNHEALTHY, f"{what} none of its devices was healthy at {format_time(self.at)}"
+        return _unverified(f"{self.resource} was registered at {format_time(self.at)}, according to the known history")
 
     def _socket_bound(self, since: datetime, until: datetime) -> bool:
-        sockets = self.view.sockets
-        return self.resource in sockets and self.run.socket_bound(self.resource, sockets, since, until) is not None
+        bound = self.view.socket_bound(self.run, self.resource, since, until)
+        return self.resource in self.view.sockets and bound is not None
 
 
 def explain(view: DeviceView, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
@@ -228,9 +225,7 @@ def explain(view: DeviceView, pod: Pod, rejection: Rejection, resource: str) -> 
         return _unverified("no record says when")
     if not resource:
         return _unverified("no record names the device")
-    if (by_message := _by_message(rejection, at)) is not None:
-        return by_message
-    return _by_time(view, pod, rejection, resource, at)
+    return _by_message(rejection, at) or _by_time(view, pod, rejection, resource, at)
 
 
 def _by_time(view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime) -> Explanation:
@@ -304,18 +299,10 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
     for pod in snapshot.pods.known():
         if pod.phase == "Failed" and pod.rejection and (not pod.deleting or _overdue(pod, snapshot)):
             # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
-            resource = by_socket.get(pod.rejection.socket, pod.rejection.resource)
-            yield _rejected(pod, pod.rejection, resource, snapshot, view, healthy=resource in healthy)
-
-
-def _rejected(
-    pod: Pod, rejection: Rejection, resource: str, snapshot: Snapshot, view: DeviceView | None, *, healthy: bool
-) -> RejectedPod:
-    cause, why = RejectionCause.UNVERIFIED, "the node's device plugins are unavailable"
-    if view:
-        cause, why = explain(view, pod, rejection, resource)
-    outcome, do = _outcome(pod, rejection, cause, snapshot, healthy=healthy)
-    return RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
+            rejection, resource = pod.rejection, by_socket.get(pod.rejection.socket, pod.rejection.resource)
+            cause, why = explain(view, pod, rejection, resource) if view else _unverified(_NO_PLUGINS)
+            outcome, do = _outcome(pod, rejection, cause, snapshot, healthy=resource in healthy)
+            yield RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
 
 
 def _overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
@@ -328,21 +315,17 @@ def _outcome(
 ) -> tuple[PodOutcome, str]:
     """Return the outcome, and the advice. `healthy`: the kubelet has healthy devices of the resource now."""
     if since := _overdue(pod, snapshot):
-        return (
-            PodOutcome.TERMINATING_STUCK,
-            f"deleted, and should have been gone by {format_time(since)}, but {_held_by(pod)}",
-        )
+        do = f"deleted, and should have been gone by {format_time(since)}, but {_held_by(pod)}"
+        return PodOutcome.TERMINATING_STUCK, do
     delete = f"delete it {_when(cause, healthy)}; {NO_FORCE}"
     kind = pod.controller.partition("/")[0]
     if kind not in REPLACED_WITHIN:
         whose = f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
         return PodOutcome.STUCK, f"{whose}, so it stays Failed: {delete}"
-    grace = REPLACED_WITHIN[kind]
-    if grace is not None and rejection.at is not None and snapshot.taken_at - rejection.at > grace:
+    if (grace := REPLACED_WITHIN[kind]) and rejection.at and snapshot.taken_at - rejection.at > grace:
         return PodOutcome.STUCK, f"{pod.controller} should have replaced it by now: {delete}"
-    if kind == "Job":
-        return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and retries; {_LEFTOVER}"
-    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it; {_LEFTOVER}"
+    does = "counts it as a failure and retries" if kind == "Job" else "replaces it"
+    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} {does}; {_LEFTOVER}"
 
 
 def _held_by(pod: Pod) -> str:
@@ -361,36 +344,22 @@ def _when(cause: RejectionCause, healthy: bool) -> str:
 
 
 def _single(pod: RejectedPod) -> Finding:
-    return Finding(
-        detector=NAME,
-        subject=f"pod {pod.pod}",
-        message=f"pod {pod.pod} was rejected{_for(pod.resource)}: {pod.why}; {pod.do}",
-        pod=pod.pod,
-        cause=pod.cause,
-        since=pod.at,
-        identity=(pod.uid,),
-        resource=pod.resource,
-        pod_outcome=pod.pod_outcome,
-        rejected_pods=(pod,),
-    )
+    message = f"pod {pod.pod} was rejected{_for(pod.resource)}: {pod.why}; {pod.do}"
+    return replace(_finding((pod,), pod, f"pod {pod.pod}", message), pod=pod.pod, identity=(pod.uid,))
 
 
 def _storm(storm: Sequence[RejectedPod]) -> Finding:
     typical = _typical(storm)
-    whose, resource = _controller(typical), typical.resource
-    names = ", ".join(pod.pod for pod in storm[:_NAMED])
+    whose, names = _controller(typical), ", ".join(pod.pod for pod in storm[:_NAMED])
     more = f" and {len(storm) - _NAMED} more" if len(storm) > _NAMED else ""
-    return Finding(
-        detector=NAME,
-        subject=f"pods of {whose}",
-        message=f"{len(storm)} pods of {whose} were rejected{_for(resource)} ({names}{more}); for the first of them: "
-        f"{typical.why}; {typical.do}",
-        cause=typical.cause,
-        since=storm[0].at,
-        resource=resource,
-        pod_outcome=typical.pod_outcome,
-        rejected_pods=tuple(storm),
-    )
+    rejected = f"{len(storm)} pods of {whose} were rejected{_for(typical.resource)} ({names}{more})"
+    message = f"{rejected}; for the first of them: {typical.why}; {typical.do}"
+    return _finding(tuple(storm), typical, f"pods of {whose}", message)
+
+
+def _finding(pods: tuple[RejectedPod, ...], typical: RejectedPod, subject: str, message: str) -> Finding:
+    finding = Finding(NAME, subject, message, cause=typical.cause, since=pods[0].at, resource=typical.resource)
+    return replace(finding, pod_outcome=typical.pod_outcome, rejected_pods=pods)
 
 
 def _storms(rejected: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:

@@ -60,7 +60,7 @@ def _unknown_until(resource: str, run: KubeletRun, view: DeviceView) -> datetime
         return run.end or view.snapshot.taken_at + CLOCK_RESOLUTION
     if registration.exact:
         return registration.at
-    return run.socket_bound(resource, view.sockets, run.start.at, view.snapshot.taken_at)
+    return view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
 
 
 def _finding(pod: Pod, started: datetime, resource: str, run: KubeletRun) -> Finding:

@@ -33,22 +33,6 @@ class KubeletRun:
         registrations = (change for change in self.of(resource) if change.what is TransitionKind.REGISTERED)
         return next(registrations, None)
 
-    def socket_bound(
-        self, resource: str, sockets: Mapping[str, str], since: datetime, until: datetime
-    ) -> datetime | None:
-        """Return when the plugin of a resource first bound its socket in that time.
-
-        A socket that is not known may be any but those of other resources.
-        """
-        socket, known = sockets.get(resource), set(sockets.values())
-        appeared = (transition for transition in self.history if transition.what is TransitionKind.SOCKET_APPEARED)
-        own = (
-            transition.at
-            for transition in appeared
-            if (transition.socket == socket if socket else transition.socket not in known)
-        )
-        return min((at for at in own if since <= at <= until), default=None)
-
 
 def kubelet_runs(history: tuple[DeviceTransition, ...]) -> tuple[KubeletRun, ...]:
     starts = [index for index, transition in enumerate(history) if transition.what is TransitionKind.KUBELET_STARTED]
@@ -123,6 +107,29 @@ class DeviceView:
         if len(resources) == len(self.connected) == 1 and not paired:
             return dict(zip(resources, self.connected, strict=True))
         return paired
+
+    def socket_bound(self, run: KubeletRun, resource: str, since: datetime, until: datetime) -> datetime | None:
+        """Return when the plugin of a resource first bound its socket in that time of a run.
+
+        A socket that is not known may be any but those of other resources.
+        """
+        socket, known = self.sockets.get(resource), set(self.sockets.values())
+        appeared = (change for change in run.history if change.what is TransitionKind.SOCKET_APPEARED)
+        own = (change.at for change in appeared if (change.socket == socket if socket else change.socket not in known))
+        return min((at for at in own if since <= at <= until), default=None)
+
+    def transition(
+        self,
+        what: TransitionKind,
+        at: datetime | None = None,
+        *,
+        resource: str = "",
+        socket: str = "",
+        exact: bool = False,
+    ) -> DeviceTransition:
+        """Return a transition that this snapshot sees first. Without a time: it was seen now."""
+        seen = self.snapshot.taken_at, self.snapshot.uptime
+        return DeviceTransition(what, at or seen[0], seen[1], self.boot_id, resource, socket, exact)
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the node booted."""
@@ -236,14 +243,11 @@ def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
 def requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: not known."""
     asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
-    if _has_capacity(resource, snapshot) or any(resource in pod.wants for pod in asking):
+    node = known_or(snapshot.node, None)
+    offered = {device.resource for device in node.devices if device.capacity} if node else set()
+    if resource in offered or any(resource in pod.wants for pod in asking):
         return True
     return None if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable) else False
-
-
-def _has_capacity(resource: str, snapshot: Snapshot) -> bool:
-    node = known_or(snapshot.node, None)
-    return node is not None and any(device.resource == resource and device.capacity for device in node.devices)
 
 
 def kubelet_up_for(view: DeviceView) -> timedelta | None:
@@ -302,10 +306,8 @@ def _delay(resource: str, view: DeviceView) -> timedelta | None:
     if run is None or first is None:
         return None
     at: datetime | None = first.at
-    if not first.exact:
-        # A plugin binds its socket a moment before it registers.
-        known = resource in view.sockets
-        at = run.socket_bound(resource, view.sockets, run.start.at, first.at) if known else None
+    if not first.exact:  # a plugin binds its socket a moment before it registers
+        at = view.socket_bound(run, resource, run.start.at, first.at) if resource in view.sockets else None
     return at - run.start.at if at is not None and at >= run.start.at else None
 
 
@@ -329,8 +331,7 @@ def derive(snapshot: Snapshot) -> tuple[DeviceTransition, ...]:
     past = DeviceView.of(snapshot)
     in_files = [*_kubelet(past), *_sockets(past)]
     with_files = DeviceView(snapshot, (*past.history, *_in_order(in_files, past)))
-    in_resources = _Resources(with_files).changes()
-    return _bounded((*past.history, *_in_order([*in_files, *in_resources], past)), past)
+    return _bounded((*past.history, *_in_order([*in_files, *_resources(with_files)], past)), past)
 
 
 def _kubelet(view: DeviceView) -> Iterator[DeviceTransition]:
@@ -347,121 +348,105 @@ def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
     present = {socket.name: socket.made for socket in view.plugins.sockets}
     for name, made in sorted(present.items()):
         if known.get(name) != made:
-            yield _transition(view, TransitionKind.SOCKET_APPEARED, made, socket=name)
+            yield view.transition(TransitionKind.SOCKET_APPEARED, made, socket=name, exact=True)
     for name in known:
         if name not in present:
-            yield _transition(view, TransitionKind.SOCKET_GONE, view.snapshot.taken_at, socket=name, exact=False)
+            yield view.transition(TransitionKind.SOCKET_GONE, socket=name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Resources:
-    """What a snapshot adds to the history of resources.
+def _resources(view: DeviceView) -> list[DeviceTransition]:
+    """Return what a snapshot adds to the history of resources. `view`: with the transitions of files.
 
     The kubelet writes its checkpoint when a plugin reports devices or a pod is given some, not when it starts and not
     when a plugin disconnects. So it proves a registration only if the running kubelet wrote it.
     """
-
-    view: DeviceView
-    """With the transitions of files."""
-
-    def changes(self) -> list[DeviceTransition]:
-        if not self.view.kubelet_of_this_boot:
-            return []
-        registered = [*self._registered()]
-        last = {**self.view.last, **last_by_resource(registered)}
-        return [*registered, *self._lost(last), *self._dropped([*self.view.history, *registered])]
-
-    def _registered(self) -> Iterator[DeviceTransition]:
-        written = self.view.written_since_start
-        # Several registrations can be in the same version of the file, which has a single time.
-        by_file, by_stream = [], []
-        for resource, devices in self.view.healthy.items():
-            before = self.view.last.get(resource)
-            if not devices or (before is not None and before.what is TransitionKind.REGISTERED):
-                continue
-            if written and self._written_after(before):
-                by_file.append(resource)
-            elif self._shown_by_stream(resource, before):
-                by_stream.append(self._change(TransitionKind.REGISTERED, resource))
-        for resource in by_file:
-            at, exact = self._registration_time(resource, alone=len(by_file) == 1)
-            yield self._change(TransitionKind.REGISTERED, resource, at, exact)
-        yield from by_stream
-
-    def _shown_by_stream(self, resource: str, before: DeviceTransition | None) -> bool:
-        """Whether the plugin's stream shows a registration that the file need not have."""
-        lost_or_unclear = before is not None or self.view.written_since_start is None
-        return lost_or_unclear and self._connected(resource) is True
-
-    def _registration_time(self, resource: str, *, alone: bool) -> tuple[datetime, bool]:
-        """Return when the checkpoint's registration was, and whether that is exact.
-
-        The kubelet also writes the file whenever it gives a device to a pod. So the file's time is the registration's
-        only if it follows the plugin's socket, or if an earlier snapshot saw that the resource was not registered.
-        """
-        plugins, now = self.view.plugins, self.view.snapshot.taken_at
-        written = plugins.checkpoint_written or now
-        if bound := self._socket_bound(resource, written):
-            return (written if written - bound <= PROMPTLY else bound), True
-        known = kubelet_runs(plugins.history)
-        run_seen_before = bool(known) and known[-1].start.at == plugins.kubelet_socket
-        return written, alone and run_seen_before and abs(now - written) <= LATE
-
-    def _socket_bound(self, resource: str, written: datetime) -> datetime | None:
-        """Return when the plugin bound its socket for this registration, as far as earlier snapshots tell."""
-        view, socket = self.view, self.view.sockets.get(resource)
-        appeared = TransitionKind.SOCKET_APPEARED, socket
-        bound = [change for change in view.history if (change.what, change.socket) == appeared]
-        lost = view.last.get(resource)
-        since = view.plugins.kubelet_socket if lost is None else lost.at
-        if not bound or since is None or not since < bound[-1].at <= written:
-            return None
-        # An earlier snapshot may have seen the socket, and that the resource was not registered promptly.
-        seen = view.snapshot.taken_at - (view.snapshot.uptime - bound[-1].uptime)
-        seen_unregistered = bound[-1] in view.plugins.history and seen - bound[-1].at > PROMPTLY
-        return None if seen_unregistered else bound[-1].at
-
-    def _lost(self, last: dict[str, DeviceTransition]) -> Iterator[DeviceTransition]:
-        for resource, before in last.items():
-            if before.what is not TransitionKind.REGISTERED or resource not in self.view.healthy:
-                continue
-            if not self.view.healthy[resource]:
-                yield self._in_checkpoint(TransitionKind.LOST, resource, before)
-            elif self._connected(resource) is False:
-                yield self._change(TransitionKind.LOST, resource)
-
-    def _dropped(self, history: Iterable[DeviceTransition]) -> Iterator[DeviceTransition]:
-        bound, now = self.view.plugins.kubelet_socket, self.view.snapshot.taken_at
-        if bound is None or not self.view.written_since_start or now - bound < ENDPOINT_GRACE:
-            return
-        for resource, before in last_by_resource(history).items():
-            if resource not in self.view.healthy and before.what is not TransitionKind.DROPPED:
-                yield self._in_checkpoint(TransitionKind.DROPPED, resource, before)
-
-    def _connected(self, resource: str) -> bool | None:
-        return self.view.connected.get(self.view.sockets.get(resource, ""))
-
-    def _written_after(self, before: DeviceTransition | None) -> bool:
-        written = self.view.plugins.checkpoint_written
-        return written is not None and (before is None or written > before.at)
-
-    def _in_checkpoint(self, what: TransitionKind, resource: str, before: DeviceTransition) -> DeviceTransition:
-        written = self.view.plugins.checkpoint_written
-        if written is None or not self._written_after(before):
-            return self._change(what, resource)
-        return self._change(what, resource, written, abs(self.view.snapshot.taken_at - written) <= LATE)
-
-    def _change(
-        self, what: TransitionKind, resource: str, at: datetime | None = None, exact: bool = False
-    ) -> DeviceTransition:
-        """Without a time: it was seen now."""
-        return _transition(self.view, what, at or self.view.snapshot.taken_at, resource, exact=exact)
+    if not view.kubelet_of_this_boot:
+        return []
+    registered = [*_registrations(view)]
+    last = {**view.last, **last_by_resource(registered)}
+    return [*registered, *_losses(view, last), *_drops(view, [*view.history, *registered])]
 
 
-def _transition(
-    view: DeviceView, what: TransitionKind, at: datetime, resource: str = "", socket: str = "", exact: bool = True
-) -> DeviceTransition:
-    return DeviceTransition(what, at, view.snapshot.uptime, view.boot_id, resource, socket, exact)
+def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
+    # Several registrations can be in the same version of the file, which has a single time.
+    by_file, by_stream = [], []
+    for resource, devices in view.healthy.items():
+        before = view.last.get(resource)
+        if not devices or (before is not None and _is_registered(before)):
+            continue
+        if view.written_since_start and _written_after(view, before):
+            by_file.append(resource)
+        # The plugin's stream shows a registration that the file need not have.
+        elif (before is not None or view.written_since_start is None) and _connected(view, resource) is True:
+            by_stream.append(view.transition(TransitionKind.REGISTERED, resource=resource))
+    for resource in by_file:
+        at, exact = _registration_time(view, resource, alone=len(by_file) == 1)
+        yield view.transition(TransitionKind.REGISTERED, at, resource=resource, exact=exact)
+    yield from by_stream
+
+
+def _registration_time(view: DeviceView, resource: str, *, alone: bool) -> tuple[datetime, bool]:
+    """Return when the checkpoint's registration was, and whether that is exact.
+
+    The kubelet also writes the file whenever it gives a device to a pod. So the file's time is the registration's
+    only if it follows the plugin's socket, or if an earlier snapshot saw that the resource was not registered.
+    """
+    plugins, now = view.plugins, view.snapshot.taken_at
+    written = plugins.checkpoint_written or now
+    if bound := _bound_for_registration(view, resource, written):
+        return (written if written - bound <= PROMPTLY else bound), True
+    known = kubelet_runs(plugins.history)
+    run_seen_before = bool(known) and known[-1].start.at == plugins.kubelet_socket
+    return written, alone and run_seen_before and abs(now - written) <= LATE
+
+
+def _bound_for_registration(view: DeviceView, resource: str, written: datetime) -> datetime | None:
+    """Return when the plugin bound its socket for this registration, as far as earlier snapshots tell."""
+    appeared = TransitionKind.SOCKET_APPEARED, view.sockets.get(resource)
+    bound = [change for change in view.history if (change.what, change.socket) == appeared]
+    lost = view.last.get(resource)
+    since = view.plugins.kubelet_socket if lost is None else lost.at
+    if not bound or since is None or not since < bound[-1].at <= written:
+        return None
+    # An earlier snapshot may have seen the socket, and that the resource was not registered promptly.
+    seen = view.snapshot.taken_at - (view.snapshot.uptime - bound[-1].uptime)
+    seen_unregistered = bound[-1] in view.plugins.history and seen - bound[-1].at > PROMPTLY
+    return None if seen_unregistered else bound[-1].at
+
+
+def _losses(view: DeviceView, last: Mapping[str, DeviceTransition]) -> Iterator[DeviceTransition]:
+    for resource, before in last.items():
+        if not _is_registered(before) or resource not in view.healthy:
+            continue
+        if not view.healthy[resource]:
+            yield _in_checkpoint(view, TransitionKind.LOST, resource, before)
+        elif _connected(view, resource) is False:
+            yield view.transition(TransitionKind.LOST, resource=resource)
+
+
+def _drops(view: DeviceView, history: Iterable[DeviceTransition]) -> Iterator[DeviceTransition]:
+    bound, now = view.plugins.kubelet_socket, view.snapshot.taken_at
+    if bound is None or not view.written_since_start or now - bound < ENDPOINT_GRACE:
+        return
+    for resource, before in last_by_resource(history).items():
+        if resource not in view.healthy and before.what is not TransitionKind.DROPPED:
+            yield _in_checkpoint(view, TransitionKind.DROPPED, resource, before)
+
+
+def _connected(view: DeviceView, resource: str) -> bool | None:
+    return view.connected.get(view.sockets.get(resource, ""))
+
+
+def _written_after(view: DeviceView, before: DeviceTransition | None) -> bool:
+    written = view.plugins.checkpoint_written
+    return written is not None and (before is None or written > before.at)
+
+
+def _in_checkpoint(view: DeviceView, what: TransitionKind, resource: str, before: DeviceTransition) -> DeviceTransition:
+    written = view.plugins.checkpoint_written
+    if written is None or not _written_after(view, before):
+        return view.transition(what, resource=resource)
+    return view.transition(what, written, resource=resource, exact=abs(view.snapshot.taken_at - written) <= LATE)
 
 
 def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
@@ -480,8 +465,6 @@ def _bounded(history: tuple[DeviceTransition, ...], view: DeviceView) -> tuple[D
     older, recent = history[:-MAX_TRANSITIONS], history[-MAX_TRANSITIONS:]
     # A transition without resource and socket is a start of the kubelet.
     last = {transition.resource or transition.socket: transition for transition in history}
-    present = {
-        transition for transition in last.values() if not transition.socket or transition.socket in view.connected
-    }
-    kept = [transition for transition in older if transition in present]
+    present = {change for change in last.values() if not change.socket or change.socket in view.connected}
+    kept = [change for change in older if change in present]
     return (*kept[-MAX_TRANSITIONS:], *recent)
