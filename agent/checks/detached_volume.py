@@ -87,10 +87,9 @@ def _not_listed(node: Node) -> dict[str, list[str]]:
     if not (node.ready and node.controller_attach):
         return {}
     in_use, attached = {*node.volumes_in_use}, {*node.volumes_attached}
-    others = {
-        volume: [other for other in sorted(attached - in_use) if _migrated(volume, other)]
-        for volume in sorted(in_use - attached)
-    }
+    others, unnamed = {}, sorted(attached - in_use)
+    for volume in sorted(in_use - attached):
+        others[volume] = [other for other in unnamed if _migrated(volume, other)]
     return {volume: found for volume, found in others.items() if not any(same(volume, other) for other in found)}
 
 
@@ -156,13 +155,10 @@ def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     for volume in lost:
         attachment = attachments.get(volume, Attachment(volume))
         exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
-        waiting = {pod: times[pod] for pod in times if _may_need(pod, attachment, resolved, exact=exact)}
+        # If it is not known which pods need this volume, those may that have a claim of an unknown volume.
+        may_need = {pod: _needs(pod, attachment) if exact else not _claims(pod) <= resolved for pod in times}
+        waiting = {pod: times[pod] for pod, needs in may_need.items() if needs}
         yield from _if_late(attachment, waiting, failed_pods, exact=exact)
-
-
-def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, exact: bool) -> bool:
-    """`resolved`: the claims of which the volume is known. `exact`: it is known which pods need this volume."""
-    return _needs(pod, attachment) if exact else bool(_claims(pod).difference(resolved))
 
 
 def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:
@@ -218,9 +214,8 @@ def same(volume: str, other: str) -> bool:
 
     The last part of both names is the ID. (That of a Ceph image has hashes in it: it is never certain.)
     """
-    return volume == other or (
-        _migrated(volume, other) and re.split(r"[/^]", volume)[-1] == re.split(r"[/^]", other)[-1]
-    )
+    ids = {re.split(r"[/^]", name)[-1] for name in (volume, other)}
+    return volume == other or (_migrated(volume, other) and len(ids) == 1)
 
 
 def _migrated(volume: str, other: str) -> bool:
@@ -235,9 +230,7 @@ def _plugin(volume: str) -> str:
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    snapshot = assessment.snapshot
-    for volume in detached(snapshot):
-        yield _finding(volume, snapshot)
+    yield from (_finding(volume, assessment.snapshot) for volume in detached(assessment.snapshot))
 
 
 def _finding(volume: Detached, snapshot: Snapshot) -> Finding:
@@ -282,13 +275,9 @@ def _name(pod: Pod) -> str:
 
 
 def _version(version: str) -> str:
-    match is_since(version, FIXED):
-        case True:
-            return f"Kubernetes {version} has the known fixes"
-        case False:
-            return f"Kubernetes {version} has the known bug that loses such entries"
-        case None:
-            return "it is unknown whether this version of Kubernetes has the known bug"
+    if (fixed := is_since(version, FIXED)) is None:
+        return "it is unknown whether this version of Kubernetes has the known bug"
+    return f"Kubernetes {version} has the known {'fixes' if fixed else 'bug that loses such entries'}"
 
 
 def _not_requested(snapshot: Snapshot) -> str:

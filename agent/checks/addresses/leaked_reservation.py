@@ -17,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import host_ports
 from agent.checks.addresses.classify import CLOCK_SLACK
+from agent.checks.addresses.host_ports import Ports
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
@@ -29,7 +30,6 @@ from agent.model.snapshot import (
     InsufficientData,
     Known,
     NotRequested,
-    PortMapping,
     ProcessStartTimes,
     Reservation,
     known_or,
@@ -45,16 +45,6 @@ MAX_LISTED: Final = 512
 
 CauseAndTime: TypeAlias = tuple[LeakCause, datetime]
 """The likely cause, and the last start that can have been it; without a start, when the address was reserved."""
-
-
-class Origin(NamedTuple):
-    """What is known of the beginning of a leak."""
-
-    cause: LeakCause
-    at: datetime
-    """The time that belongs to the cause."""
-    since: datetime | None
-    """When it began, or can have begun at the earliest; None: all that is known is that it had begun by `at`."""
 
 
 _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
@@ -84,20 +74,11 @@ class LeakEvidence:
         return self.processes.start_of(self.runtime) if self.processes else None
 
     @cached_property
-    def retries_teardowns(self) -> bool:
-        """Whether the kubelet itself retries them, as a kubelet with docker does."""
-        return runtimes.keeps_checkpoints(self.assessment.snapshot)
-
-    @cached_property
     def current_networks(self) -> frozenset[str]:
         """The networks from which running sandboxes have their address."""
         index = self.assessment.index
         running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
         return frozenset(result.network for result in running if result.ifname in PRIMARY)
-
-    def has_replaced(self, network: str) -> bool:
-        """Return whether running sandboxes have their address from other networks only."""
-        return bool(self.current_networks) and network not in self.current_networks
 
     @cached_property
     def has_older_record(self) -> bool:
@@ -113,37 +94,33 @@ class LeakEvidence:
         return len({leak.container_id for leak in leaks if started is not None and leak.mtime < started})
 
 
-def likely_cause(leak: Reservation, evidence: LeakEvidence) -> Origin:
+def likely_cause(leak: Reservation, evidence: LeakEvidence) -> tuple[LeakCause, datetime, datetime | None]:
+    """Return the cause with its time, and when the leak began at the earliest; None: it had begun by then."""
     cause, at = _by_records(leak, evidence)
     if owned_at := evidence.assessment.last_owned.get(leak):
         if at != leak.mtime and at < owned_at - _AFTER_START:
             cause, at = LeakCause.UNKNOWN, leak.mtime  # what that start made somebody forget had leaked before
-        return Origin(cause, at, max(at, owned_at))
+        return cause, at, max(at, owned_at)
     # The process may have started before as well, and nobody has seen the sandbox in between.
     dated = cause not in RESTARTS or at - leak.mtime <= _DURING_ADD
-    return Origin(cause, at, at if dated else None)
+    return cause, at, at if dated else None
 
 
 def _by_records(leak: Reservation, evidence: LeakEvidence) -> CauseAndTime:
-    processes = evidence.processes
+    processes, started, snapshot = evidence.processes, evidence.runtime_started, evidence.assessment.snapshot
     if not leak.container_id:
         return LeakCause.EMPTY_FILE, leak.mtime
     if processes is None:
         return LeakCause.UNKNOWN, leak.mtime
     if processes.booted > leak.mtime:
         return LeakCause.NODE_REBOOT, processes.booted
-    started = evidence.runtime_started
-    if evidence.retries_teardowns:
+    if runtimes.keeps_checkpoints(snapshot):
         return _restart(leak, processes.kubelet, started)
     # Without checkpoints, the runtime alone knows what is left to tear down: a kubelet that restarts forgets nothing.
-    if not isinstance(evidence.assessment.snapshot.cni_results, Known):
-        return _restart(leak, None, started)
     networks = evidence.assessment.index.cached_networks.get(leak.container_id, ())
-    if leak.network in networks:
-        return _torn_down_badly(leak, evidence, started)
-    if networks:
+    if not isinstance(snapshot.cni_results, Known) or (networks and leak.network not in networks):
         return _restart(leak, None, started)
-    return _set_up_badly(leak, evidence, started)
+    return (_torn_down_badly if networks else _set_up_badly)(leak, evidence, started)
 
 
 def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | None) -> CauseAndTime:
@@ -169,8 +146,8 @@ def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetim
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
     if started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1:  # not all records are its own
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
-    survived = started <= leak.mtime or evidence.has_older_record
-    replaced = leak.ifname in PRIMARY and evidence.has_replaced(leak.network)
+    survived, current = started <= leak.mtime or evidence.has_older_record, evidence.current_networks
+    replaced = leak.ifname in PRIMARY and bool(current) and leak.network not in current
     if replaced and survived:
         return LeakCause.NETWORK_RENAMED, leak.mtime
     if not replaced and not survived and evidence.lost_sandboxes >= _FEWEST_LOST:
@@ -182,29 +159,19 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     leaked = assessment.leaked
     if leaked:
         evidence, ports = LeakEvidence(assessment), host_ports.forwarded(assessment, leaked)
-        for reservation, classified in leaked.items():
-            yield _finding(reservation, classified, evidence, ports[reservation] or ())
+        for leak, classified in leaked.items():
+            yield _finding(leak, classified, evidence, ports[leak] or ())
     _check_sources(assessment)
 
 
-def _finding(
-    reservation: Reservation, classified: ClassifiedReservation, evidence: LeakEvidence, ports: tuple[PortMapping, ...]
-) -> Finding:
-    cause, at, since = likely_cause(reservation, evidence)
+def _finding(leak: Reservation, classified: ClassifiedReservation, evidence: LeakEvidence, ports: Ports) -> Finding:
+    cause, at, since = likely_cause(leak, evidence)
     because = describe_cause(cause, format_time(at), evidence.runtime)
-    rules = host_ports.describe(", ".join(f"{port} to {reservation.ip}" for port in ports))
-    return Finding(
-        detector=NAME,
-        subject=str(reservation.key),
-        message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}{rules}",
-        network=reservation.network,
-        pod=classified.pod,
-        cause=cause,
-        cause_at=at,
-        since=since,
-        port_mappings=ports,
-        identity=_identity(reservation),
-    )
+    rules = host_ports.describe(", ".join(f"{port} to {leak.ip}" for port in ports))
+    message = f"{leak.ip} is reserved for {_owner(classified)}; {because}{rules}"
+    subject, network, pod, identity = str(leak.key), leak.network, classified.pod, _identity(leak)
+    severity = Severity.WARNING
+    return Finding(NAME, subject, message, severity, network, pod, cause, since, at, identity, port_mappings=ports)
 
 
 def key(reservation: Reservation) -> Key:
@@ -232,13 +199,10 @@ def _check_sources(assessment: Assessment) -> None:
 
 def _check_clock(assessment: Assessment) -> None:
     """Raise InsufficientData if a reservation without a container is newer than the clock: its age says nothing."""
-    newest = assessment.snapshot.taken_at + CLOCK_SLACK
-    for store in assessment.snapshot.reservations:
-        for reservation in known_or(store.reading, ()):
-            if reservation.mtime > newest and reservation.container_id not in assessment.index.containers:
-                raise InsufficientData(
-                    f"reservations: file {reservation.key} is newer than the node's clock, which was set"
-                )
+    snapshot, containers = assessment.snapshot, assessment.index.containers
+    for entry in (entry for store in snapshot.reservations for entry in known_or(store.reading, ())):
+        if entry.mtime > snapshot.taken_at + CLOCK_SLACK and entry.container_id not in containers:
+            raise InsufficientData(f"reservations: file {entry.key} is newer than the node's clock, which was set")
 
 
 def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[TrackedFinding]:
@@ -247,13 +211,12 @@ def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[Tracke
     Those that were seen first are listed, so that none makes room for another before it is released.
     """
     by_age = sorted(leaks, key=_age)
-    listed, more = by_age[:MAX_LISTED], by_age[MAX_LISTED:]
-    keys = {leak.finding.key for leak in listed}
+    keys = {leak.finding.key for leak in by_age[:MAX_LISTED]}
     yield from (leak for leak in leaks if leak.finding.key in keys)
     unlisted: defaultdict[tuple[str, LeakCause], list[TrackedFinding]] = defaultdict(list)
-    for leak in more:
+    for leak in by_age[MAX_LISTED:]:
         unlisted[leak.finding.network, LeakCause(str(leak.finding.cause))].append(leak)
-    networks = {leak.finding.network for leak in listed}
+    networks = {leak.finding.network for leak in by_age[:MAX_LISTED]}
     for (network, cause), group in unlisted.items():
         yield _summary(group, cause, "more " if network in networks else "", runtime)
 
@@ -268,18 +231,11 @@ def _summary(leaks: Sequence[TrackedFinding], cause: LeakCause, more: str, runti
     at = min(leak.finding.cause_at for leak in leaks if leak.finding.cause_at)
     since = [leak.finding.since for leak in leaks if leak.finding.since]
     because = describe_cause(cause, f"{format_time(at)} (the oldest)", runtime)
-    finding = Finding(
-        detector=NAME,
-        subject=network,
-        message=f"{count_of(len(leaks), f'{more}address', f'{more}addresses')} in {network} leaked, "
-        f"{because}: `nodeleak scan --output=wide` lists them",
-        network=network,
-        cause=cause,
-        cause_at=at,
-        since=min(since) if len(since) == len(leaks) else None,
-        identity=(cause.value,),
-        count=len(leaks),
-    )
+    count = count_of(len(leaks), f"{more}address", f"{more}addresses")
+    message = f"{count} in {network} leaked, {because}: `nodeleak scan --output=wide` lists them"
+    began, identity = min(since) if len(since) == len(leaks) else None, (cause.value,)
+    severity = Severity.WARNING
+    finding = Finding(NAME, network, message, severity, network, "", cause, began, at, identity, count=len(leaks))
     return TrackedFinding(finding, min(leak.first_seen for leak in leaks), confirmed=True)
 
 

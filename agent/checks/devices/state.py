@@ -167,25 +167,28 @@ def _conventional(resource: str) -> Iterator[str]:
 
 
 def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
-    """Return every resource that the kubelet knows or should know, by name."""
-    view = DeviceView.of(snapshot)
-    return tuple(_state(resource, view) for resource in expected_resources(view))
-
-
-def expected_resources(view: DeviceView) -> tuple[str, ...]:
-    """Return the resources that this kubelet should know, by name.
+    """Return every resource that the kubelet knows or should know, by name.
 
     A resource that only the Node names is expected if its capacity is 0, as the kubelet leaves it when it drops the
     resource, and a pod requests it: the 0 stays forever after a plugin is uninstalled. Any other capacity was set by
     hand. A resource that was dropped before the kubelet's last start is not expected: its plugin was removed. One that
     another has replaced is expected only if it is still requested.
     """
-    names = _in_files(view) | {resource for resource in named_by_node_only(view) if requested(resource, view.snapshot)}
-    given_up = {resource for resource in replaced(view) if requested(resource, view.snapshot) is False}
-    return tuple(sorted(names - (_dropped(view) - view.last.keys()) - given_up))
+    view = DeviceView.of(snapshot)
+    names = _in_files(view) | {resource for resource in _named_by_node_only(view) if _requested(resource, snapshot)}
+    removed = (_dropped(view) - view.last.keys()) | {
+        resource for resource in _replaced(view) if _requested(resource, snapshot) is False
+    }
+    return tuple(_state(resource, view) for resource in sorted(names - removed))
 
 
-def named_by_node_only(view: DeviceView) -> set[str]:
+def unclear_resources(view: DeviceView) -> set[str]:
+    """Return what is expected only if it is requested, where that is not known."""
+    doubtful = _replaced(view) | _named_by_node_only(view)
+    return {resource for resource in doubtful if _requested(resource, view.snapshot) is None}
+
+
+def _named_by_node_only(view: DeviceView) -> set[str]:
     """Return the resources with capacity 0 that no file here has."""
     node = known_or(view.snapshot.node, None)
     return {device.resource for device in node.devices if not device.capacity} - _in_files(view) if node else set()
@@ -200,7 +203,7 @@ def _dropped(view: DeviceView) -> set[str]:
     return {resource for resource, transition in last.items() if transition.what is TransitionKind.DROPPED}
 
 
-def replaced(view: DeviceView) -> set[str]:
+def _replaced(view: DeviceView) -> set[str]:
     """Return the dropped resources that their plugin offers under another name now, as after a change of MIG.
 
     That is if a resource of the vendor registered for the first time after the loss. If a resource that had registered
@@ -240,7 +243,7 @@ def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
     return loss
 
 
-def requested(resource: str, snapshot: Snapshot) -> bool | None:
+def _requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: not known."""
     asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
     node = known_or(snapshot.node, None)
