@@ -221,13 +221,9 @@ class Assessment:
         for entry in chain.from_iterable(map(self.of, self.networks)):
             if entry.ifname in PRIMARY:
                 reserved[self.index.running_sandboxes.get(entry.container_id, ""), ":" in entry.name].add(entry.name)
-        return tuple(
-            (pod, ip)
-            for pod in pods
-            if pod.live and not pod.host_network and pod.name in running
-            for ip in dict.fromkeys(pod.ips)
-            if ip in reserved.get((pod.name, ":" in ip), {ip})
-        )
+        live = (pod for pod in pods if pod.live and not pod.host_network and pod.name in running)
+        addresses = ((pod, ip) for pod in live for ip in dict.fromkeys(pod.ips))
+        return tuple((pod, ip) for pod, ip in addresses if ip in reserved.get((pod.name, ":" in ip), {ip}))
 
     def _without_address(self) -> Iterator[str]:
         """Yield the pods with a sandbox that may not have had an address when the reservations were read.

@@ -34,8 +34,6 @@ class Expected(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint that concerns the Node's registration or removal."""
-
     key: str
     at: datetime | None = None
     """When the autoscaler set it: the value of its own taints."""
@@ -111,25 +109,16 @@ class Autoscaler:
     """Why its status is not known; empty: it is."""
 
 
-def remember(
-    last: LastSeen | None,
-    name: str,
-    uid: str,
-    provider_id: str,
-    at: datetime,
-    removal: Removal = Removal.NONE,
-    *,
-    in_use: bool = False,
-) -> LastSeen:
-    """Return what to remember of a Node; `last`: what was remembered until now, of any node."""
-    same = last is not None and (last.name, last.uid) == (name, uid)
-    seen = with_removal(LastSeen(name, uid, provider_id, at), last if same else None, removal, in_use=in_use)
-    if last is None or last.name != name:
+def remember(last: LastSeen | None, seen: LastSeen, removal: Removal, *, in_use: bool) -> LastSeen:
+    """Return what to remember of a Node as it is now; `last`: what was remembered until now, of any node."""
+    same = last if last is not None and (last.name, last.uid) == (seen.name, seen.uid) else None
+    seen = with_removal(seen, same, removal, in_use=in_use)
+    if last is None or last.name != seen.name:
         return seen
-    if provider_id == last.provider_id:
+    if seen.provider_id == last.provider_id:
         return replace(seen, earlier_id=last.earlier_id, changed=last.changed)
     before = last.provider_id or last.earlier_id
-    return seen if before in {"", provider_id} else replace(seen, earlier_id=before, changed=at)
+    return seen if before in {"", seen.provider_id} else replace(seen, earlier_id=before, changed=seen.at)
 
 
 def with_removal(seen: LastSeen, before: LastSeen | None, removal: Removal, *, in_use: bool) -> LastSeen:
@@ -139,13 +128,10 @@ def with_removal(seen: LastSeen, before: LastSeen | None, removal: Removal, *, i
         removal = Removal.DRAINED  # the pods that tolerate a cordon may return
     elif in_use:
         used = seen.at
-    if removal is Removal.DRAINED and not _drain_was_seen(used, seen.at):
+    drain_was_seen = used is not None and timedelta(0) <= seen.at - used <= DRAINED_WITHIN
+    if removal is Removal.DRAINED and not drain_was_seen:
         removal = Removal.CORDONED
     return replace(seen, removal=removal, in_use=None if removal is Removal.NONE else used)
-
-
-def _drain_was_seen(used: datetime | None, at: datetime) -> bool:
-    return used is not None and timedelta(0) <= at - used <= DRAINED_WITHIN
 
 
 def evidence_of_node(registration: Registration, name: str) -> str:

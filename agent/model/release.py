@@ -278,7 +278,10 @@ class Cleaning:
 
     def with_pods(self, pods: Mapping[str, str]) -> "Cleaning":
         """Name the pods of those sandboxes that have no name, by container ID. For people, after all was done."""
-        return replace(self, outcomes=tuple(_with_pod(outcome, pods) for outcome in self.outcomes))
+        requests = (outcome.request for outcome in self.outcomes)
+        named = [replace(request, pod=request.pod or pods.get(request.container_id, "")) for request in requests]
+        pairs = zip(self.outcomes, named, strict=True)
+        return replace(self, outcomes=tuple(replace(outcome, request=request) for outcome, request in pairs))
 
     @property
     def blocked(self) -> bool:
@@ -296,11 +299,6 @@ class Cleaning:
     @property
     def journal_unwritable(self) -> bool:
         """Whether a release would have been made, had the journal been writable."""
-        return any(
-            outcome.refusals and outcome.refusals[0].reason is Reason.JOURNAL_UNWRITABLE for outcome in self.outcomes
-        )
-
-
-def _with_pod(outcome: Outcome, pods: Mapping[str, str]) -> Outcome:
-    request = outcome.request
-    return replace(outcome, request=replace(request, pod=request.pod or pods.get(request.container_id, "")))
+        return Reason.JOURNAL_UNWRITABLE in {
+            outcome.refusals[0].reason for outcome in self.outcomes if outcome.refusals
+        }

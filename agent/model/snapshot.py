@@ -507,11 +507,8 @@ class Snapshot:
 
     def unavailable_about_addresses(self) -> tuple[Unavailable, ...]:
         """Return what failed of the sources that have a say in addresses."""
-        return tuple(
-            reading
-            for name, reading in self.readings()
-            if name not in NON_ADDRESS_SOURCES and isinstance(reading, Unavailable)
-        )
+        readings = (reading for name, reading in self.readings() if name not in NON_ADDRESS_SOURCES)
+        return tuple(reading for reading in readings if isinstance(reading, Unavailable))
 
 
 SOURCES: Final = tuple(source.name for source in fields(Snapshot) if source.metadata)
