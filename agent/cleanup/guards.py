@@ -193,11 +193,9 @@ Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 
 def decide(context: GuardContext) -> tuple[Decision, ...]:
     """Ask every guard about every request, the oldest first. What passes and is paused is left out."""
-    due: list[Decision] = []
-    for request in sorted(release_requests(context.assessment, context.limits.only), key=_sort_key):
-        refusals = tuple(_objections(request, context))
-        if refusals or context.paused.isdisjoint(request.reservations):
-            due.append((request, refusals))
+    requests = sorted(release_requests(context.assessment, context.limits.only), key=_sort_key)
+    decisions = [(request, tuple(_objections(request, context))) for request in requests]
+    due = [decision for decision in decisions if decision[1] or context.paused.isdisjoint(decision[0].reservations)]
     return tuple(_within_budget(due, context.allowances))
 
 
@@ -435,22 +433,11 @@ def journal_usable(_request: ReleaseRequest, context: GuardContext) -> Refusal |
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
-    not_halted,
-    sources_available,
-    allowed_network,
-    without_owner,
-    no_plugin_at_work,
-    confirmed,
-    inside_range,
-    whole_sandbox,
-    ordered_runtime,
-    trusted_runtime,
-    settled,
-    plausible_share,
-    plugin_works,
-    no_host_ports,
-    journal_usable,
-)
+    not_halted, sources_available, allowed_network,
+    without_owner, no_plugin_at_work, confirmed, inside_range, whole_sandbox,
+    ordered_runtime, trusted_runtime, settled, plausible_share,
+    plugin_works, no_host_ports, journal_usable,
+)  # fmt: skip
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
 
 

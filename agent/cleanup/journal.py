@@ -122,10 +122,8 @@ class Entry:
 
     @property
     def reappearance(self) -> str:
-        return (
-            f"released container {self.container_id[:12]} reappeared "
-            f"(its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back)"
-        )
+        address = f"its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back"
+        return f"released container {self.container_id[:12]} reappeared ({address})"
 
     def ended(self, verdict: Verdict, why: str) -> "Entry":
         """End a release, or a restoration that restored nothing."""
@@ -228,19 +226,14 @@ class JournalStore:
         parsed: dict[tuple[Path, int, int, int], Entry | None] = {}
         try:
             for path, found in self._listed():
-                version = (path, found.st_ino, found.st_size, found.st_mtime_ns)
-                known = version in self._parsed
-                parsed[version] = (
-                    self._parsed[version] if known else parse_entry(read_file(path, largest=_MAX_BYTES)[0])
-                )
+                file = path, found.st_ino, found.st_size, found.st_mtime_ns
+                parsed[file] = self._parsed.get(file) or parse_entry(read_file(path, largest=_MAX_BYTES)[0])
         except OSError as error:
             raise SourceError(cannot_read(error.filename or self._directory, error)) from error
         self._parsed = parsed
-        damaged = "no entry of this version's journal (it is skipped and kept; all other entries are used)"
-        return Journal(
-            tuple(entry for entry in parsed.values() if entry),
-            tuple(f"{path}: {damaged}" for (path, *_), entry in parsed.items() if not entry),
-        )
+        why = "no entry of this version's journal (it is skipped and kept; all other entries are used)"
+        damage = tuple(f"{path}: {why}" for (path, *_), entry in parsed.items() if not entry)
+        return Journal(tuple(entry for entry in parsed.values() if entry), damage)
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
         """Begin an entry, on disk before this returns. Raises OSError, such as JournalFull."""
@@ -299,12 +292,8 @@ class JournalStore:
 
 def retrying(held: type[Exception], seconds: float) -> tenacity.Retrying:
     """Try for a lock again and again. Whoever waits for it in the kernel hangs behind one that is never released."""
-    return tenacity.Retrying(
-        stop=tenacity.stop_after_delay(seconds),
-        wait=tenacity.wait_random(0.001, 0.005),
-        retry=tenacity.retry_if_exception_type(held),
-        reraise=True,
-    )
+    stop, wait = tenacity.stop_after_delay(seconds), tenacity.wait_random(0.001, 0.005)
+    return tenacity.Retrying(stop=stop, wait=wait, retry=tenacity.retry_if_exception_type(held), reraise=True)
 
 
 def _timestamp(at: datetime) -> str:

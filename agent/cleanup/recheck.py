@@ -75,9 +75,7 @@ class Recheck:
         namespace = of_nobody(self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER))
         if not namespace:
             return found
-        return {key: result if result.asked else _doubtful(result, namespace) for key, result in found.items()}
-
-
-def _doubtful(result: ProbeResult, namespace: str) -> ProbeResult:
-    why = f"{result.why}, and a network namespace is mounted whose sandbox is not known: {namespace}"
-    return ProbeResult(why, Reason.PROBE_UNANSWERED, asked=False)
+        why = f"and a network namespace is mounted whose sandbox is not known: {namespace}"
+        unasked = {key: f"{result.why}, {why}" for key, result in found.items() if not result.asked}
+        doubts = {key: ProbeResult(why, Reason.PROBE_UNANSWERED, asked=False) for key, why in unasked.items()}
+        return {**found, **doubts}

@@ -103,7 +103,7 @@ class DryRun:
         outcomes = self._outcomes([request for request, refusals in decisions if not refusals], context.snapshot)
         outcomes += [Outcome(request, Verdict.REFUSED, refusals) for request, refusals in decisions if refusals]
         blockers = () if self.applied else self.blockers(context)
-        return summarize(context, outcomes, self._read, applied=self.applied, blockers=blockers)
+        return summarize(context, outcomes, self._read, blockers, applied=self.applied)
 
     def _record_halt(self) -> None: ...
 

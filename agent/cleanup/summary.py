@@ -18,11 +18,10 @@ def summarize(
     context: GuardContext,
     outcomes: Sequence[Outcome],
     journal: Journal,
+    blockers: tuple[Blocker, ...],
     *,
     applied: bool,
-    blockers: tuple[Blocker, ...] = (),
 ) -> Cleaning:
-    """Summarize a sync."""
     snapshot, report = context.snapshot, context.report
     unfinished = "is unfinished, the next cleanup or restore recovers it"
     return Cleaning(
@@ -67,12 +66,9 @@ def find_blockers(
 
 
 def _unwritable(context: GuardContext, check_writable: Callable[[str], None]) -> Iterator[Blocker]:
-    allowed = [
-        store
-        for store in context.snapshot.reservations
-        if isinstance(store.reading, Known) and not store.absent and context.limits.networks & {AUTO, store.network}
-    ]
-    failed: dict[str, str] = {}
+    named, failed = context.limits.networks, dict[str, str]()
+    stores = (store for store in context.snapshot.reservations if named & {AUTO, store.network})
+    allowed = [store for store in stores if isinstance(store.reading, Known) and not store.absent]
     for store in allowed:
         try:
             check_writable(store.directory)
