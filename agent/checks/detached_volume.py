@@ -30,8 +30,7 @@ SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
 FIXED: Final = ((1, 22, 14), (1, 23, 11), (1, 24, 5), (1, 25, 1), (1, 26, 0))
 """The first releases of Kubernetes that restore the entry when a detach fails."""
-_NAMED: Final = 3
-"""How many pods a message names; it counts the others."""
+_NAMED: Final = 3  # how many pods a message names; it counts the others
 
 _FIRST: Final = "first check that no other node has the volume; then"
 _RECREATE_POD: Final = (
@@ -44,8 +43,7 @@ _REATTACH: Final = (
     "storage"
 )
 
-SETTLED: Final = timedelta(minutes=2)
-"""A kubelet that started more recently has not reported all volumes in use yet."""
+SETTLED: Final = timedelta(minutes=2)  # a kubelet that started more recently has not reported all volumes in use yet
 _LATE: Final = timedelta(minutes=2)
 """A volume whose VolumeAttachment says attached is in the node's status within seconds."""
 LOST: Final = timedelta(minutes=10)
@@ -59,10 +57,8 @@ class Detached:
 
     volume: str
     confidence: Confidence
-    pods: tuple[Pod, ...]
-    """The pods that wait for it, or have it mounted."""
-    exact: bool
-    """These pods do need this volume; otherwise some of them may, and which is not known."""
+    pods: tuple[Pod, ...]  # the pods that wait for it, or have it mounted
+    exact: bool  # these pods do need this volume; otherwise some of them may, and which is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +66,7 @@ class Request:
     """What to ask the API server about. On a healthy node there is nothing to ask."""
 
     volumes: tuple[str, ...]
-    pods: tuple[Pod, ...]
-    """Pods that have waited long enough to be waiting for these volumes."""
+    pods: tuple[Pod, ...]  # pods that have waited long enough to be waiting for these volumes
 
 
 def missing(node: Node) -> tuple[str, ...]:

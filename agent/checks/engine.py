@@ -53,8 +53,7 @@ class ConfirmationState:
     """The pod of each container ID that has a reservation: every other record of a leak's owner is gone."""
     pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
     """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
-    owned: frozenset[Reservation | UnrecognizedEntry] = frozenset()
-    """The reservations that had an owner."""
+    owned: frozenset[Reservation | UnrecognizedEntry] = frozenset()  # the reservations that had an owner
     host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
     """Those of the pod of each container ID that has a reservation (`Assessment.host_ports`)."""
 

@@ -43,8 +43,7 @@ from agent.model.text import count_of, format_time
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
-REGISTERS_WITHIN: Final = timedelta(seconds=60)
-"""How long a kubelet may take from its start to its registration."""
+REGISTERS_WITHIN: Final = timedelta(seconds=60)  # how long a kubelet may take from its start to its registration
 _WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
 """Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
 ACTED_WITHIN: Final = timedelta(hours=1)

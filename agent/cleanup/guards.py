@@ -40,10 +40,8 @@ OWNED: Final = {State.TEARDOWN_PENDING: Reason.TEARDOWN_PENDING, State.UNMANAGED
 """The states in which somebody has an address although no runtime lists its container, and the reason of a refusal."""
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
 
-MIN_CONTAINERS: Final = 4
-"""To lose more than half of fewer containers than this is normal."""
-MIN_SUSPECTS: Final = 8
-"""With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
+MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
+MIN_SUSPECTS: Final = 8  # with fewer suspected sandboxes the share is not checked: half of a small range leaks quickly
 MANY_SUSPECTS: Final = 32
 NEARLY_ALL: Final = 0.9
 """Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
@@ -59,8 +57,7 @@ class RuntimeHistory:
 
     running: int = 0
     """How many containers ran, if known. Not stopped ones: on a full range each try to start a pod leaves another."""
-    start: timedelta | None = None
-    """Of the runtime, after boot."""
+    start: timedelta | None = None  # of the runtime, after boot
     suspect_since: timedelta | None = None
     """The uptime at which the runtime was last seen to have restarted, or to have lost most of its containers."""
     why: str = ""
@@ -82,11 +79,9 @@ class RuntimeHistory:
 class Allowance(NamedTuple):
     """How many addresses may be released now."""
 
-    setting: str
-    """The option that limits them."""
+    setting: str  # the option that limits them
     left: int
-    spent: int = 0
-    """By earlier syncs."""
+    spent: int = 0  # by earlier syncs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +92,9 @@ class GuardContext:
     runtime_history: RuntimeHistory
     limits: Limits
     allowances: Sequence[Allowance] = ()
-    halted: str = ""
-    """Why cleanup halted; empty if it did not."""
-    journal_trouble: str = ""
-    """Why the journal cannot be used; empty if it can."""
-    journal_damage: Sequence[str] = ()
-    """The files of the journal that cannot be parsed."""
+    halted: str = ""  # why cleanup halted; empty if it did not
+    journal_trouble: str = ""  # why the journal cannot be used; empty if it can
+    journal_damage: Sequence[str] = ()  # the files of the journal that cannot be parsed
     paused: frozenset[Reservation] = frozenset()
     """The leaks whose release has just failed: they are left alone for a while."""
 

@@ -33,8 +33,7 @@ from agent.state.atomic_file import make_directory, remove_file, remove_temporar
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 RESERVATION: Final = "reservation"
-MAX_ENTRIES: Final = 2000
-"""What `run` releases in a day by default has room."""
+MAX_ENTRIES: Final = 2000  # what `run` releases in a day by default has room
 RETENTION: Final = timedelta(hours=24)
 """Where there is no room, the oldest entries go, if nothing was written to them for so long."""
 _MAX_BYTES: Final = 16 * 1024 * 1024
@@ -55,8 +54,7 @@ class JournalFull(OSError):
 class FileImage:
     """One file of the node: enough to recognize it, and to put it back byte for byte."""
 
-    place: str
-    """`RESERVATION`, or its directory in libcni's cache."""
+    place: str  # `RESERVATION`, or its directory in libcni's cache
     network: str
     name: str
     content: bytes
@@ -65,8 +63,7 @@ class FileImage:
     gid: int
     inode: int
     mtime_ns: int
-    data_dir: str = ""
-    """Of a reservation (`Reservation.data_dir`)."""
+    data_dir: str = ""  # of a reservation (`Reservation.data_dir`)
 
     @property
     def directory(self) -> str:
@@ -80,24 +77,17 @@ class Entry:
 
     name: str
     at: datetime
-    actor: str
-    """`clean`, or `run` for the daemon."""
+    actor: str  # `clean`, or `run` for the daemon
     container_id: str
     pod: str
     files: tuple[FileImage, ...]
-    verdict: Verdict | None = None
-    """Of the release; None: it is unfinished."""
+    verdict: Verdict | None = None  # of the release; None: it is unfinished
     why: str = ""
-    restored: datetime | None = None
-    """When it was restored."""
-    restoring: datetime | None = None
-    """When a restoration began that is unfinished."""
-    restorations: int = 0
-    """How many began: each is activity, whatever came of it."""
-    halted: datetime | None = None
-    """When a record of its container reappeared, which halted cleanup."""
-    resumed: datetime | None = None
-    """When cleanup was resumed since."""
+    restored: datetime | None = None  # when it was restored
+    restoring: datetime | None = None  # when a restoration began that is unfinished
+    restorations: int = 0  # how many began: each is activity, whatever came of it
+    halted: datetime | None = None  # when a record of its container reappeared, which halted cleanup
+    resumed: datetime | None = None  # when cleanup was resumed since
 
     @property
     def ips(self) -> tuple[str, ...]:
@@ -143,10 +133,8 @@ def new_entry(request: ReleaseRequest, files: Sequence[FileImage], actor: str, a
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    entries: tuple[Entry, ...] = ()
-    """Oldest first."""
-    damage: tuple[str, ...] = ()
-    """Files that are no entry. They are kept."""
+    entries: tuple[Entry, ...] = ()  # oldest first
+    damage: tuple[str, ...] = ()  # Files that are no entry. They are kept
 
     def released_from(self) -> dict[str, Entry]:
         """Return the last release of each sandbox, by container ID. No record of these must ever reappear."""

@@ -22,8 +22,7 @@ class Recheck:
     """Each question raises SourceError where there is no definite answer."""
 
     has_container: Callable[[str], bool]
-    has_checkpoint: Callable[[str], bool | None]
-    """None: the kubelet of this node keeps none."""
+    has_checkpoint: Callable[[str], bool | None]  # None: the kubelet of this node keeps none
     results: CniResults
     proc: Path
     processes: ProcessTable

@@ -17,8 +17,7 @@ class Restoration:
 
     entry: Entry
     done: bool
-    why: str = ""
-    """Why it failed; or what was not put back besides the reservations."""
+    why: str = ""  # why it failed; or what was not put back besides the reservations
 
 
 class RestoreError(Exception):

@@ -35,8 +35,7 @@ HOUR: Final = timedelta(hours=1)
 PAUSE: Final = timedelta(minutes=10)
 """A leak that the probe or the recheck refused is left alone for so long: it must neither hold up others nor be probed
 in every sync."""
-RETRY: Final = timedelta(minutes=1)
-"""One whose release failed: the runtime had just been restarted, perhaps."""
+RETRY: Final = timedelta(minutes=1)  # one whose release failed: the runtime had just been restarted, perhaps
 MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
 """No release begins later than this after its snapshot: the node goes on meanwhile."""
 _PROBED_AT_ONCE: Final = 100
@@ -70,15 +69,12 @@ class DryRun:
     applied: ClassVar[bool] = False
     limits: Limits
     budget: Budget
-    actor: str
-    """Who releases, `clean` or `run`."""
+    actor: str  # who releases, `clean` or `run`
     journal: JournalStore
     recheck: Recheck
     files: NodeFiles
-    blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: ()
-    """Returns why nothing could be released here."""
-    _read: Journal = field(default=Journal(), init=False)
-    """The journal as it was before the snapshot."""
+    blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: ()  # returns why nothing could be released here
+    _read: Journal = field(default=Journal(), init=False)  # the journal as it was before the snapshot
     _unreadable: str = field(default="", init=False)
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
     _reappeared: Entry | None = field(default=None, init=False)
@@ -162,8 +158,7 @@ class Apply(DryRun):
 
     applied: ClassVar[bool] = True
     now: Callable[[], datetime]
-    lock_timeout: float
-    """Seconds to wait for another cleaner."""
+    lock_timeout: float  # seconds to wait for another cleaner
     heartbeat: Callable[[], None] = lambda: None
     """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
 

@@ -57,8 +57,7 @@ _PHRASES: Final = "Pod was rejected: |enough resource:"
 _OWN_VERSION: Final = r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
 
 
-_NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)
-"""Such as `namespace/name` and `Kind/name`."""
+_NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)  # such as `namespace/name` and `Kind/name`
 _WHOLE: Final = _Rule(re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__)
 _SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrIPv6"}.__contains__)
 _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)

@@ -26,8 +26,7 @@ from agent.model.snapshot import (
 
 _T = TypeVar("_T")
 
-KUBENET = "kubenet"
-"""The network whose range is the node's pod CIDR by definition."""
+KUBENET = "kubenet"  # the network whose range is the node's pod CIDR by definition
 LONGEST_ADD = timedelta(minutes=4)
 """How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
 PRIMARY = frozenset({"eth0", ""})
@@ -65,8 +64,7 @@ class ClassifiedReservation:
     entry: Reservation | UnrecognizedEntry
     state: State
     why: str
-    pod: str = ""
-    """`namespace/name`, from any record that still has it; empty: none has."""
+    pod: str = ""  # `namespace/name`, from any record that still has it; empty: none has
 
     @property
     def name(self) -> str:
@@ -103,8 +101,7 @@ class Assessment:
     """It has no slots, and keeps what several detectors ask for."""
 
     index: SnapshotIndex
-    reservations: tuple[ClassifiedReservation, ...]
-    """Every entry of every network that was read."""
+    reservations: tuple[ClassifiedReservation, ...]  # every entry of every network that was read
     last_owned: Mapping[Reservation, datetime] = field(default_factory=dict)
     """When the snapshot before found an owner of a reservation that has none now."""
     pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)

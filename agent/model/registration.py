@@ -35,8 +35,7 @@ class Expected(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Taint:
     key: str
-    at: datetime | None = None
-    """When the autoscaler set it: the value of its own taints."""
+    at: datetime | None = None  # when the autoscaler set it: the value of its own taints
 
 
 class Removal(StrEnum):
@@ -62,12 +61,9 @@ class LastSeen:
     name: str
     uid: str
     provider_id: str
-    at: datetime
-    """When, by the node's clock."""
-    earlier_id: str = ""
-    """An earlier provider ID of a Node of this name; empty: it had no other."""
-    changed: datetime | None = None
-    """When the present ID was first seen in place of the earlier."""
+    at: datetime  # when, by the node's clock
+    earlier_id: str = ""  # an earlier provider ID of a Node of this name; empty: it had no other
+    changed: datetime | None = None  # when the present ID was first seen in place of the earlier
     removal: Removal = Removal.NONE
     gone: datetime | None = None
     """When the API server first had no such Node, by the node's clock; None: it has the Node."""
@@ -80,33 +76,25 @@ class Registration:
     """What this node itself knows about its registration."""
 
     expected: Expected = Expected.AUTO
-    last: LastSeen | None = None
-    """None: no Node of this name was ever seen."""
+    last: LastSeen | None = None  # None: no Node of this name was ever seen
     kubelet_name: str = ""
     """The name by which the kubelet registers; empty: not known, or not needed because the Node is complete."""
-    cloud_provider: str = ""
-    """The kubelet's `--cloud-provider`; empty likewise."""
-    listed_pods: int = 0
-    """How many pods the API server still lists for a Node that does not exist."""
-    why: str = ""
-    """Why the remembered Node cannot be read; empty: it can."""
+    cloud_provider: str = ""  # the kubelet's `--cloud-provider`; empty likewise
+    listed_pods: int = 0  # how many pods the API server still lists for a Node that does not exist
+    why: str = ""  # why the remembered Node cannot be read; empty: it can
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaler:
     """The other nodes of the cluster, and the cluster-autoscaler's status."""
 
-    others: int = 0
-    """Other nodes that were read; also 0 if they were not needed to know that the cluster uses a cloud."""
+    others: int = 0  # other nodes that were read; also 0 if they were not needed to know that the cluster uses a cloud
     others_with_id: int = 0
     unregistered: int | None = None
     """Instances without a Node, in the whole cluster; None: not reported (the status has it since 1.30)."""
-    long_unregistered: int | None = None
-    """Those that are about to be deleted."""
-    told: datetime | None = None
-    """When the autoscaler wrote its status."""
-    why: str = ""
-    """Why its status is not known; empty: it is."""
+    long_unregistered: int | None = None  # those that are about to be deleted
+    told: datetime | None = None  # when the autoscaler wrote its status
+    why: str = ""  # why its status is not known; empty: it is
 
 
 def remember(last: LastSeen | None, seen: LastSeen, removal: Removal, *, in_use: bool) -> LastSeen:

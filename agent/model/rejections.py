@@ -27,8 +27,7 @@ class Rejection:
     """One rejection, read from a pod's status."""
 
     refused: RejectionKind
-    resource: str
-    """Empty: neither the message nor the pod's spec names a resource."""
+    resource: str  # empty: neither the message nor the pod's spec names a resource
     requested: int | None
     available: int | None
     at: datetime | None
@@ -65,16 +64,12 @@ class PodOutcome(StrEnum):
 class RejectedPod:
     """A rejected pod, the cause and the advice."""
 
-    pod: str
-    """`namespace/name`."""
+    pod: str  # `namespace/name`
     uid: str
     controller: str
-    resource: str
-    """Empty: not known."""
+    resource: str  # empty: not known
     at: datetime | None
     cause: RejectionCause
     pod_outcome: PodOutcome
-    why: str
-    """The evidence for the cause, in words."""
-    do: str
-    """What happens to it, and what to do, in words."""
+    why: str  # the evidence for the cause, in words
+    do: str  # what happens to it, and what to do, in words

@@ -98,8 +98,7 @@ class ProbeResult:
 
     why: str
     objection: Reason | None = None
-    asked: bool = True
-    """Whether the address could be asked."""
+    asked: bool = True  # whether the address could be asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,7 @@ class Refusal:
 
     reason: Reason
     why: str
-    setting: str = ""
-    """The option, with its value, that would lift it; empty if no option should."""
+    setting: str = ""  # the option, with its value, that would lift it; empty if no option should
 
 
 class Verdict(StrEnum):
@@ -174,16 +172,11 @@ class ReleaseRequest:
 class Outcome:
     request: ReleaseRequest
     verdict: Verdict
-    refusals: tuple[Refusal, ...] = ()
-    """Every objection, the most important first."""
-    why: str = ""
-    """What happened, if it was not a refusal."""
-    entry: str = ""
-    """The name of the journal entry, if there is one."""
-    waited: float | None = None
-    """Seconds until the agent held host-local's locks; None if it did not try."""
-    held: float | None = None
-    """Seconds for which it held them."""
+    refusals: tuple[Refusal, ...] = ()  # every objection, the most important first
+    why: str = ""  # what happened, if it was not a refusal
+    entry: str = ""  # the name of the journal entry, if there is one
+    waited: float | None = None  # seconds until the agent held host-local's locks; None if it did not try
+    held: float | None = None  # seconds for which it held them
 
 
 class BlockedBy(StrEnum):
@@ -213,10 +206,8 @@ class Blocker:
     """One reason why no release is possible here, whatever is leaked."""
 
     by: BlockedBy
-    why: str
-    """Also the remedy."""
-    network: str = ""
-    """The only network that it is about; empty: all of them."""
+    why: str  # also the remedy
+    network: str = ""  # the only network that it is about; empty: all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,26 +216,20 @@ class NotReleasable:
 
     ip: str
     why: str
-    network: str = ""
-    """Empty: it is reserved in no network."""
+    network: str = ""  # empty: it is reserved in no network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What cleanup may release."""
 
-    networks: frozenset[str]
-    """Their names, or `AUTO`."""
+    networks: frozenset[str]  # their names, or `AUTO`
     grace: timedelta
     settle: timedelta
-    max_share: float
-    """Of the range, from 0 to 1."""
-    only: frozenset[str] | None = None
-    """The addresses requested by name; None: any."""
-    unattended: bool = False
-    """Nobody watches: the daemon cleans."""
-    release_host_ports: bool = False
-    """Release also what host ports are still forwarded to, though nobody watches."""
+    max_share: float  # of the range, from 0 to 1
+    only: frozenset[str] | None = None  # the addresses requested by name; None: any
+    unattended: bool = False  # nobody watches: the daemon cleans
+    release_host_ports: bool = False  # release also what host ports are still forwarded to, though nobody watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,14 +238,12 @@ class Cleaning:
 
     node: str
     taken_at: datetime
-    applied: bool
-    """False for a dry run."""
+    applied: bool  # False for a dry run
     outcomes: tuple[Outcome, ...] = ()
     not_releasable: tuple[NotReleasable, ...] = ()
     """Requested by name, with nothing to release: in use, or not reserved."""
     unavailable: tuple[Unavailable, ...] = ()
-    halted: str = ""
-    """Why cleanup halted; empty if it did not."""
+    halted: str = ""  # why cleanup halted; empty if it did not
     blockers: tuple[Blocker, ...] = ()
     """Of a dry run: why `--apply` could release nothing here, or in a network; empty if it could."""
     free_before: Mapping[str, int | None] = field(default_factory=dict)
@@ -269,8 +252,7 @@ class Cleaning:
     """The same, without what was or would be released."""
     causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
     """The likely causes of leaks, where they are known."""
-    warnings: tuple[str, ...] = ()
-    """Other news for the operator, such as damage to the journal."""
+    warnings: tuple[str, ...] = ()  # other news for the operator, such as damage to the journal
 
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""

@@ -7,8 +7,7 @@ from agent.model.text import escape
 
 SCHEMA: Final = "nodeleak.status/v1"
 _NUMBER: Final = int | float
-_TOO_LARGE: Final = 1e30
-"""More than any IPv6 range has addresses."""
+_TOO_LARGE: Final = 1e30  # more than any IPv6 range has addresses
 
 SHAPE: Final[dict[str, Any]] = {
     "schema": str,

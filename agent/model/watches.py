@@ -5,8 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-LASTS: Final = timedelta(hours=1)
-"""How long evidence stays valid, by the boot clock; watches end within minutes."""
+LASTS: Final = timedelta(hours=1)  # how long evidence stays valid, by the boot clock; watches end within minutes
 
 
 class Evidence(StrEnum):
@@ -26,14 +25,10 @@ class Watch:
 
     resource: str
     evidence: Evidence
-    before: int
-    """The version received before; this and the next version are of the last occurrence."""
-    version: int
-    """The older version received after it."""
+    before: int  # the version received before; this and the next version are of the last occurrence
+    version: int  # the older version received after it
     count: int
     first: datetime
     last: datetime
-    last_uptime: timedelta
-    """The boot clock at `last`."""
-    server_version: str = ""
-    """The server's version then; empty: not known."""
+    last_uptime: timedelta  # the boot clock at `last`
+    server_version: str = ""  # the server's version then; empty: not known

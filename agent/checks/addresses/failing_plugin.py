@@ -31,12 +31,10 @@ NAME = "failing_plugin"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
 WINDOW: Final = timedelta(minutes=10)
-FEWEST: Final = 5
-"""Addresses in the window. One pod that retries takes about five a minute."""
+FEWEST: Final = 5  # Addresses in the window. One pod that retries takes about five a minute
 _SOON: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
-_WAITS: Final = timedelta(minutes=1)
-"""A pod that waits less may only be starting."""
+_WAITS: Final = timedelta(minutes=1)  # a pod that waits less may only be starting
 _OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 

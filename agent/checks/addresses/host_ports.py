@@ -14,8 +14,7 @@ from agent.model.text import count_of
 
 Ports = tuple[PortMapping, ...]
 
-_NAMED: Final = 3
-"""Ports in one sentence about several."""
+_NAMED: Final = 3  # ports in one sentence about several
 
 
 def in_specs(assessment: Assessment, before: Mapping[str, Ports]) -> Mapping[str, Ports]:

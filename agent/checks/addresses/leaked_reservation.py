@@ -51,8 +51,7 @@ _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 """A runtime that starts so soon after a reservation was made died while it waited for the network plugin."""
 _AFTER_START: Final = timedelta(minutes=15)
 """What a start makes the kubelet or the runtime forget has leaked by then, with some minutes to spare."""
-_FEWEST_LOST: Final = 2
-"""A single sandbox may have been removed by hand."""
+_FEWEST_LOST: Final = 2  # a single sandbox may have been removed by hand
 
 
 @dataclass(frozen=True)

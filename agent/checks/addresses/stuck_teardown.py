@@ -27,8 +27,7 @@ from agent.model.text import format_time
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
-Since: TypeAlias = tuple[datetime, timedelta]
-"""By the wall clock and by the boot clock."""
+Since: TypeAlias = tuple[datetime, timedelta]  # by the wall clock and by the boot clock
 _HOUR: Final = timedelta(hours=1)
 _LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
 """When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet tries every minute.

@@ -31,11 +31,9 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 STORM_PODS: Final = 5
 STORM_WITHIN: Final = timedelta(minutes=10)
-_NAMED: Final = 3
-"""How many pods of a storm a message names."""
+_NAMED: Final = 3  # how many pods of a storm a message names
 
-OVERDUE: Final = timedelta(seconds=60)
-"""How long after its deletionTimestamp a pod may still exist."""
+OVERDUE: Final = timedelta(seconds=60)  # how long after its deletionTimestamp a pod may still exist
 REPLACED_WITHIN: Final = {
     **dict.fromkeys(("ReplicaSet", "ReplicationController", "Job")),
     "StatefulSet": timedelta(minutes=2),
@@ -46,27 +44,21 @@ REPLACED_WITHIN: Final = {
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
-CLOCK_RESOLUTION: Final = timedelta(seconds=1)
-"""The kubelet and the API server write times in whole seconds."""
-API_DELAY: Final = timedelta(seconds=5)
-"""A pod's status reaches the API server this much later, at most."""
+CLOCK_RESOLUTION: Final = timedelta(seconds=1)  # the kubelet and the API server write times in whole seconds
+API_DELAY: Final = timedelta(seconds=5)  # a pod's status reaches the API server this much later, at most
 SKEW_ERROR: Final = timedelta(seconds=2.5)
 """The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
-BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
-"""What a snapshot saw first may have happened this much earlier."""
-BOOTING: Final = timedelta(minutes=15)
-"""A kubelet that starts this soon after the node was started by its boot."""
+BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)  # what a snapshot saw first may have happened this much earlier
+BOOTING: Final = timedelta(minutes=15)  # a kubelet that starts this soon after the node was started by its boot
 
-_YEARS: Final = range(1970, 9001)
-"""Nearer to the end of the calendar no span can be added."""
+_YEARS: Final = range(1970, 9001)  # nearer to the end of the calendar no span can be added
 _NODE_FULL: Final = "enough resource:"
 """Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
 _SINCE_1_26: Final = "Pod was rejected: "
 _NOT_SEEN: Final = "no snapshot saw when the resource was registered"
 _NO_PLUGINS: Final = "the node's device plugins are unavailable"
 
-Explanation: TypeAlias = tuple[RejectionCause, str]
-"""The cause, and the evidence in words."""
+Explanation: TypeAlias = tuple[RejectionCause, str]  # the cause, and the evidence in words
 
 
 class Window(NamedTuple):

@@ -23,8 +23,7 @@ class KubeletRun:
 
     start: DeviceTransition
     history: tuple[DeviceTransition, ...]
-    end: datetime | None
-    """When the kubelet started again; None: this is the last run."""
+    end: datetime | None  # when the kubelet started again; None: this is the last run
 
     def of(self, resource: str) -> tuple[DeviceTransition, ...]:
         return tuple(transition for transition in self.history if transition.resource == resource)
@@ -315,8 +314,7 @@ def _delay(resource: str, view: DeviceView) -> timedelta | None:
 
 
 MAX_TRANSITIONS: Final = 256
-LATE: Final = timedelta(seconds=60)
-"""A checkpoint older than this need not be the first version with its content."""
+LATE: Final = timedelta(seconds=60)  # a checkpoint older than this need not be the first version with its content
 PROMPTLY: Final = timedelta(seconds=1)
 """A plugin registers this soon after it bound its socket: within 0.2 s on a real node."""
 
