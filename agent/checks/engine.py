@@ -184,8 +184,8 @@ def _read(snapshot: Snapshot) -> set[str]:
 
 def _ended(suspected: Assessment, before: ConfirmationState) -> frozenset[Key]:
     """Return the leaks that have ended, even if their detector has a gap: the file is gone, or has an owner."""
-    undecided = (entry.entry for entry in suspected.reservations if entry.state in {State.UNKNOWN, State.LEAKED})
-    keys = {leaked_reservation.key(entry) for entry in undecided if isinstance(entry, Reservation)}
+    entries, undecided = suspected.classified.items(), {State.UNKNOWN, State.LEAKED}
+    keys = {leaked_reservation.key(reservation) for reservation, entry in entries if entry.state in undecided}
     known, read = ((key, seen.first) for key, seen in before.observations.items()), _read(suspected.snapshot)
     leaks = ((key, first.network) for key, first in known if first.detector == leaked_reservation.NAME)
     return frozenset(key for key, network in leaks if network in read and key not in keys)

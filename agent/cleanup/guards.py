@@ -107,11 +107,6 @@ class GuardContext:
         return self.report.assessment.snapshot
 
     @cached_property
-    def classified(self) -> Mapping[Reservation, ClassifiedReservation]:
-        entries = self.assessment.reservations
-        return {entry.entry: entry for entry in entries if isinstance(entry.entry, Reservation)}
-
-    @cached_property
     def networks(self) -> frozenset[str]:
         """The networks that may be cleaned: those of the settings; for `auto`, what is certain to be the pods'."""
         named = self.limits.networks
@@ -151,12 +146,13 @@ class GuardContext:
     @cached_property
     def host_ports(self) -> Mapping[Reservation, tuple[PortMapping, ...] | None]:
         """The ports of the node that may still be forwarded to each address; None: not known."""
-        return host_ports.forwarded(self.assessment, self.classified)
+        return host_ports.forwarded(self.assessment, self.assessment.classified)
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
         """How much of each network looks leaked, from 0 to 1."""
-        return {network: self._share(network) for network in {reservation.network for reservation in self.classified}}
+        networks = {reservation.network for reservation in self.assessment.classified}
+        return {network: self._share(network) for network in networks}
 
     def _share(self, network: str) -> float:
         entries = self.assessment.of(network)
@@ -202,20 +198,17 @@ def release_requests(assessment: Assessment, only: Collection[str] | None = None
     """
     if not isinstance(assessment.snapshot.containers, Known):
         return ()
-    sandboxes: defaultdict[tuple[str, ...], list[ClassifiedReservation]] = defaultdict(list)
-    for entry in assessment.reservations:
+    sandboxes: defaultdict[tuple[str, ...], list[Reservation]] = defaultdict(list)
+    for reservation, entry in assessment.classified.items():
         if entry.state in _REQUESTED:
             sandbox = (entry.container_id,) if entry.container_id else ("", entry.network, entry.name)
-            sandboxes[sandbox].append(entry)
-    keeps_results = runtimes.deletes_at_start(assessment.snapshot)
-    requests = [_request(entries, keeps_results) for entries in sandboxes.values()]
+            sandboxes[sandbox].append(reservation)
+    requests, keeps_results = [], runtimes.deletes_at_start(assessment.snapshot)
+    for reservations in sandboxes.values():
+        pods = (assessment.classified[reservation].pod for reservation in reservations)
+        ordered = sorted(reservations, key=lambda reservation: reservation.key)
+        requests.append(ReleaseRequest(tuple(ordered), next(filter(None, pods), ""), keeps_results))
     return tuple(request for request in requests if only is None or {*request.ips}.intersection(only))
-
-
-def _request(entries: Sequence[ClassifiedReservation], keeps_results: bool) -> ReleaseRequest:
-    reservations = [entry.entry for entry in entries if isinstance(entry.entry, Reservation)]
-    ordered = sorted(reservations, key=lambda reservation: reservation.key)
-    return ReleaseRequest(tuple(ordered), next((entry.pod for entry in entries if entry.pod), ""), keeps_results)
 
 
 def _objections(request: ReleaseRequest, context: GuardContext) -> Iterator[Refusal]:
@@ -268,7 +261,7 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     index, sandbox = context.assessment.index, request.container_id
     require_available(context.snapshot.pods)
     for reservation in request.reservations:
-        classified, claimed = context.classified[reservation], reservation.ip in index.claims
+        classified, claimed = context.assessment.classified[reservation], reservation.ip in index.claims
         held = reservation.ip in index.holders or sandbox in index.checkpoints or sandbox in index.mounted_namespaces
         if classified.state in OWNED and (held or not claimed):
             return Refusal(OWNED[classified.state], classified.why)
@@ -286,7 +279,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         if gap.broken and gap.detector == leaked_reservation.NAME:
             return Refusal(Reason.NOT_CONFIRMED, f"the check of leaks failed: {gap.why}")
     for reservation in request.reservations:
-        classified = context.classified[reservation]
+        classified = context.assessment.classified[reservation]
         if classified.state is not State.LEAKED:
             return Refusal(Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}")
     if not request.container_id and context.limits.only is None:

@@ -15,12 +15,7 @@ from agent.sources.source_error import describe_os_error
 
 
 def summarize(
-    context: GuardContext,
-    outcomes: Sequence[Outcome],
-    journal: Journal,
-    blockers: tuple[Blocker, ...],
-    *,
-    applied: bool,
+    context: GuardContext, outcomes: Sequence[Outcome], journal: Journal, blockers: Iterable[Blocker], *, applied: bool
 ) -> Cleaning:
     snapshot, report = context.snapshot, context.report
     unfinished = "is unfinished, the next cleanup or restore recovers it"
@@ -32,7 +27,7 @@ def summarize(
         not_releasable=tuple(_not_releasable(report.assessment, context.limits.only)),
         unavailable=snapshot.unavailable_about_addresses(),
         halted=context.halted,
-        blockers=blockers,
+        blockers=tuple(blockers),
         free_before={network.name: network.free for network in report.networks},
         free_after=dict(_free_after(report, _released(outcomes))),
         causes=report.leak_causes,

@@ -114,9 +114,13 @@ class Assessment:
         return self.index.snapshot
 
     @cached_property
+    def classified(self) -> Mapping[Reservation, ClassifiedReservation]:
+        """The entries that are reservations."""
+        return {entry.entry: entry for entry in self.reservations if isinstance(entry.entry, Reservation)}
+
+    @cached_property
     def leaked(self) -> Mapping[Reservation, ClassifiedReservation]:
-        leaked = (entry for entry in self.reservations if entry.state is State.LEAKED)
-        return {entry.entry: entry for entry in leaked if isinstance(entry.entry, Reservation)}
+        return {reservation: entry for reservation, entry in self.classified.items() if entry.state is State.LEAKED}
 
     @cached_property
     def networks(self) -> tuple[str, ...]:

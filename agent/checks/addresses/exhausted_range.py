@@ -57,9 +57,8 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
 
 def _may_have_range(assessment: Assessment, network: str) -> bool:
     """Return whether there is a range. A source that is unavailable may hide a range that is too small."""
-    unavailable = any(
-        isinstance(source, Unavailable) for source in (assessment.snapshot.node, assessment.snapshot.cni_results)
-    )
+    sources = assessment.snapshot.node, assessment.snapshot.cni_results
+    unavailable = any(isinstance(source, Unavailable) for source in sources)
     return unavailable or or_none(assessment.ranges, network) is not None
 
 

@@ -41,9 +41,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     assessment.snapshot.containers.known()
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
-    for entry in assessment.reservations:
-        if isinstance(entry.entry, Reservation) and entry.entry in assessment.pending and entry.state in _LIMITS:
-            yield from _late(entry, entry.entry, assessment)
+    for reservation, entry in assessment.classified.items():
+        if reservation in assessment.pending and entry.state in _LIMITS:
+            yield from _late(entry, reservation, assessment)
 
 
 def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment) -> Iterator[Finding]:
@@ -78,12 +78,10 @@ def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) 
 
     If it cannot be checked now, it stays pending.
     """
-    return {
-        entry.entry: earlier.get(entry.entry) or _first_seen(entry.entry, assessment.index)
-        for entry in assessment.reservations
-        if isinstance(entry.entry, Reservation)
-        and (_is_pending(entry, assessment.index) or (entry.state is State.UNKNOWN and entry.entry in earlier))
-    }
+    entries, index = assessment.classified.items(), assessment.index
+    unknown = [reservation for reservation, entry in entries if entry.state is State.UNKNOWN and reservation in earlier]
+    pending = [reservation for reservation, entry in entries if _is_pending(entry, index)]
+    return {held: earlier.get(held) or _first_seen(held, index) for held in (*pending, *unknown)}
 
 
 def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:

@@ -178,10 +178,8 @@ class _Case:
         if said_so or dropped or self._plugin_gone(losses[0].at, back):
             why = f"{what}: its plugin was gone when the pod was rejected, at {format_time(self.at)}"
             return RejectionCause.PLUGIN_RESTART, why
-        return (
-            RejectionCause.UNHEALTHY,
-            f"{what}: its plugin was connected when the pod was rejected, at {format_time(self.at)}",
-        )
+        why = f"{what}: its plugin was connected when the pod was rejected, at {format_time(self.at)}"
+        return RejectionCause.UNHEALTHY, why
 
     def _plugin_gone(self, lost: datetime, back: datetime | None) -> bool:
         """Return whether the plugin bound its socket anew, or has not returned."""
@@ -191,20 +189,17 @@ class _Case:
         return socket is not None and self.view.connected.get(socket, False) is False
 
     def _while_registered(self) -> Explanation:
-        what = f"{self.resource} was registered, but"
+        what, at = f"{self.resource} was registered, but", format_time(self.at)
         if not self.no_device_known:
             if self.rejection.available is None:
-                return _unverified(f"it is unknown whether all devices were in use at {format_time(self.at)}")
-            return RejectionCause.EXHAUSTED, f"{what} all its devices were in use at {format_time(self.at)}"
+                return _unverified(f"it is unknown whether all devices were in use at {at}")
+            return RejectionCause.EXHAUSTED, f"{what} all its devices were in use at {at}"
         restarted = self._socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
         if restarted or self.rejection.refused is RejectionKind.PLUGIN_GONE:
-            return (
-                RejectionCause.PLUGIN_RESTART,
-                f"the plugin of {self.resource} was restarting at {format_time(self.at)}",
-            )
+            return RejectionCause.PLUGIN_RESTART, f"the plugin of {self.resource} was restarting at {at}"
         if self.rejection.refused is RejectionKind.NO_HEALTHY:
-            return RejectionCause.UNHEALTHY, f"{what} none of its devices was healthy at {format_time(self.at)}"
-        return _unverified(f"{self.resource} was registered at {format_time(self.at)}, according to the known history")
+            return RejectionCause.UNHEALTHY, f"{what} none of its devices was healthy at {at}"
+        return _unverified(f"{self.resource} was registered at {at}, according to the known history")
 
     def _socket_bound(self, since: datetime, until: datetime) -> bool:
         bound = self.view.socket_bound(self.run, self.resource, since, until)

@@ -121,14 +121,13 @@ class DeviceView:
         self,
         what: TransitionKind,
         at: datetime | None = None,
-        *,
         resource: str = "",
         socket: str = "",
         exact: bool = False,
     ) -> DeviceTransition:
         """Return a transition that this snapshot sees first. Without a time: it was seen now."""
-        seen = self.snapshot.taken_at, self.snapshot.uptime
-        return DeviceTransition(what, at or seen[0], seen[1], self.boot_id, resource, socket, exact)
+        now, uptime = self.snapshot.taken_at, self.snapshot.uptime
+        return DeviceTransition(what, at or now, uptime, self.boot_id, resource, socket, exact)
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the node booted."""
@@ -175,10 +174,9 @@ def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
     """
     view = DeviceView.of(snapshot)
     names = _in_files(view) | {resource for resource in _named_by_node_only(view) if _requested(resource, snapshot)}
-    removed = (_dropped(view) - view.last.keys()) | {
-        resource for resource in _replaced(view) if _requested(resource, snapshot) is False
-    }
-    return tuple(_state(resource, view) for resource in sorted(names - removed))
+    given_up = {resource for resource in _replaced(view) if _requested(resource, snapshot) is False}
+    names -= (_dropped(view) - view.last.keys()) | given_up
+    return tuple(_state(resource, view) for resource in sorted(names))
 
 
 def unclear_resources(view: DeviceView) -> set[str]:
