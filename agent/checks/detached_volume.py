@@ -179,10 +179,7 @@ def _if_late(
 
 
 def _waited(pod: Pod, snapshot: Snapshot) -> timedelta | None:
-    """Return how long at least a pod has waited to start; None: it does not wait, or needs no volume.
-
-    The scheduling time is by the API server's clock or the kubelet's; it is not known which.
-    """
+    """Return how long at least a pod waits for volumes, by whichever clock `scheduled` is; None: it does not."""
     waits = pod.phase == "Pending" and not pod.deleting and pod.started is None
     if not waits or pod.scheduled is None or not (pod.claims or pod.volumes):
         return None
@@ -205,10 +202,7 @@ def _by_name(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def same(volume: str, other: str) -> bool:
-    """Whether both certainly name the same volume, even if either has the name by the CSI driver of a migration.
-
-    The last part of both names is the ID. (That of a Ceph image has hashes in it: it is never certain.)
-    """
+    """Whether both certainly name one volume: by the ID, their last part. A Ceph image's has hashes: never certain."""
     ids = {re.split(r"[/^]", name)[-1] for name in (volume, other)}
     return volume == other or (_migrated(volume, other) and len(ids) == 1)
 

@@ -256,10 +256,7 @@ def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
 def replay(
     snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: timedelta, pods: Mapping[str, str] | None = None
 ) -> Report:
-    """Assess snapshots one after the other, and keep of the last what was confirmed: the report of a command.
-
-    `pods`: names of pods by container ID. They name, and change no state.
-    """
+    """Assess snapshots, and keep of the last what was confirmed, for a command. `pods`: names by container ID."""
     state: ConfirmationState | None = None
     report: Report | None = None
     for snapshot in map(with_history, snapshots):

@@ -28,7 +28,6 @@ from agent.model.snapshot import (
     NotRequested,
     PortMapping,
     Reservation,
-    ReservationKey,
     Snapshot,
     known_or,
     require_available,
@@ -187,15 +186,12 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
     return tuple(_within_budget(due, context.allowances))
 
 
-def _sort_key(request: ReleaseRequest) -> tuple[int, ReservationKey]:
+def _sort_key(request: ReleaseRequest) -> tuple[int, tuple[str, str]]:
     return min(reservation.mtime_ns for reservation in request.reservations), request.reservations[0].key
 
 
 def release_requests(assessment: Assessment, only: Collection[str] | None = None) -> tuple[ReleaseRequest, ...]:
-    """Group the reservations that no runtime lists by sandbox. Empty if the list is not available.
-
-    `only`: the sandboxes with one of these addresses.
-    """
+    """Group the reservations that no runtime lists by sandbox. `only`: the sandboxes with one of these addresses."""
     if not isinstance(assessment.snapshot.containers, Known):
         return ()
     sandboxes: defaultdict[tuple[str, ...], list[Reservation]] = defaultdict(list)

@@ -162,10 +162,7 @@ class Journal:
 
 
 class JournalStore:
-    """The journal in `journal/` of the agent's state directory, and the lock that admits one cleaner at a time.
-
-    Only the holder of that lock writes.
-    """
+    """The journal in `journal/` of the state directory, and the lock of one cleaner at a time. Its holder writes."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state, self._directory = state_dir, state_dir / "journal"

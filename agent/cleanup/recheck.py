@@ -30,10 +30,7 @@ class Recheck:
     """Probes addresses; False: without sending anything, and leaving out those that can be asked."""
 
     def ask(self, request: ReleaseRequest) -> Refusal | list[str]:
-        """Ask for owners of this sandbox. Return each answer, word for word for the journal, if none objects.
-
-        An empty file names no sandbox: then only the kernel is asked.
-        """
+        """Ask for owners of the sandbox; of an empty file, only the kernel. Return the answers, for the journal."""
         answers: list[str] = []
         if container_id := request.container_id:
             if self.has_container(container_id):

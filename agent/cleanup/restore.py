@@ -25,10 +25,7 @@ class RestoreError(Exception):
 
 
 def missing_of(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[FileImage]:
-    """Return the reservations to put back.
-
-    Raises RestoreError if that would take an address from its owner, or give a sandbox two.
-    """
+    """Return what to put back. Raises RestoreError if that took an address from its owner, or gave a sandbox two."""
     if entry.verdict is None:
         raise RestoreError(_UNFINISHED)
     if entry.verdict not in {Verdict.RELEASED, Verdict.INTERRUPTED}:
@@ -46,10 +43,7 @@ def missing_of(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[Fi
 
 
 def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> tuple[list[FileImage], list[FileImage]]:
-    """Return the reservations that are missing, and those of them whose address something else has by now.
-
-    IDs are never reused, so equal content is proof.
-    """
+    """Return what is missing, and of that what others have by now. IDs are never reused: equal content is proof."""
     found = [(image, networks[image.directory].read(image.name)) for image in entry.reservations]
     missing = [image for image, now in found if now is None or (now.name, now.content) != (image.name, image.content)]
     return missing, [image for image, now in found if now is not None and image in missing]
@@ -109,10 +103,7 @@ def check_last(journal: Journal, entry: Entry) -> None:
 
 
 def recover_all(files: NodeFiles, journal: JournalStore, now: datetime) -> Mapping[str, str]:
-    """Finish what is unfinished. Return why an entry stays unfinished until the next time, by name.
-
-    The caller holds the cleaner's lock. Raises SourceError if the journal cannot be read.
-    """
+    """Finish what is unfinished, under the cleaner's lock. Return why entries stay so, by name. Raises SourceError."""
     left: dict[str, str] = {}
     for entry in journal.read().unfinished():
         try:
@@ -123,10 +114,7 @@ def recover_all(files: NodeFiles, journal: JournalStore, now: datetime) -> Mappi
 
 
 def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
-    """Put back the rest of a sandbox that is partly in place, and return its entry with what is known of it.
-
-    Raises LockHeld and OSError.
-    """
+    """Put back the rest of a sandbox that is partly in place; return what is known of it. Raises LockHeld, OSError."""
     interrupted = f"this {'restoration' if entry.restoring else 'release'} was interrupted"
     with files.locked(entry.directories) as networks:
         missing, taken = _not_in_place(entry, networks)

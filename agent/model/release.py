@@ -140,10 +140,7 @@ MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.INTERRUPTED, Verd
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """All addresses of one sandbox that no runtime lists. They are released together or not at all.
-
-    An empty file names no sandbox, so it is a request of its own.
-    """
+    """All addresses of one sandbox, released together or not at all. An empty file names none: it is one of its own."""
 
     reservations: tuple[Reservation, ...]
     pod: str = ""

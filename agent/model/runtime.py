@@ -90,10 +90,7 @@ def version_numbers(version: str) -> _Version | None:
 
 
 def is_since(version: str, firsts: tuple[_Version, ...]) -> bool | None:
-    """Return whether a version is as new as the first of its release branch; None: it has no numbers.
-
-    The last of the `firsts` stands for all later branches as well.
-    """
+    """Return whether a version is as new as the first of its branch, or as the last of all; None: it has no numbers."""
     parsed = version_numbers(version)
     if parsed is None or not firsts:
         return None

@@ -52,10 +52,7 @@ def no_report(why: str) -> dict[str, Any]:
 
 
 def checked(answer: Any) -> dict[str, Any]:
-    """Return a document of a process that is not trusted: only known keys, and no control characters.
-
-    Raises Malformed.
-    """
+    """Return the known keys of an answer that is not trusted, without control characters. Raises Malformed."""
     document: dict[str, Any] = _checked(answer, SHAPE)
     if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {NodeState.NO_REPORT}:
         raise Malformed(f"{document['schema']}: {document['state']}")

@@ -25,10 +25,7 @@ StateAndReason: TypeAlias = tuple[State, str]
 
 
 def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None) -> Assessment:
-    """Return the state of every entry of every network. `leaked` is provisional: the engine confirms it.
-
-    `remembered`: pods by container ID from earlier snapshots; used for names only.
-    """
+    """Return the state of every entry; the engine confirms what is `leaked`. `remembered`: pods by container ID."""
     if runtimes.unordered(snapshot):
         grace = max(grace, UNORDERED_GRACE)
     index, keeps_checkpoints = SnapshotIndex(snapshot), runtimes.keeps_checkpoints(snapshot)

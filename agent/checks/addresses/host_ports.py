@@ -9,7 +9,7 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment
 from agent.model.runtime import CRI_O
-from agent.model.snapshot import Pod, PortMapping, ProcessStartTimes, Reservation, Snapshot, known_or
+from agent.model.snapshot import Pod, PortMapping, Reservation, Snapshot, known_or
 from agent.model.text import count_of
 
 Ports = tuple[PortMapping, ...]
@@ -43,7 +43,9 @@ def forwarded(assessment: Assessment, reservations: Collection[Reservation]) -> 
     found: dict[Reservation, Ports | None] = {}
     for reservation in reservations:
         recorded = cached.get((reservation.container_id, reservation.network), specs.get(reservation.container_id))
-        found[reservation] = () if _without_rules(reservation, processes) else recorded
+        # A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any.
+        rebooted = processes is not None and processes.booted > reservation.mtime
+        found[reservation] = recorded if reservation.container_id and not rebooted else ()
     return found
 
 
@@ -55,11 +57,6 @@ def _cached(snapshot: Snapshot, container_ids: Collection[str]) -> Mapping[tuple
             sandbox = result.container_id, result.network
             found[sandbox] = tuple(dict.fromkeys((*found.get(sandbox, ()), *result.port_mappings)))
     return found
-
-
-def _without_rules(reservation: Reservation, processes: ProcessStartTimes | None) -> bool:
-    """A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any."""
-    return not reservation.container_id or (processes is not None and processes.booted > reservation.mtime)
 
 
 def describe(ports: str) -> str:

@@ -205,10 +205,7 @@ def _check_clock(assessment: Assessment) -> None:
 
 
 def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[TrackedFinding]:
-    """Yield the leaks that are listed, and a finding for the others of each network and cause.
-
-    Those that were seen first are listed, so that none makes room for another before it is released.
-    """
+    """Yield the leaks that are listed, those seen first, and one finding for the others of each network and cause."""
     by_age = sorted(leaks, key=_age)
     keys = {leak.finding.key for leak in by_age[:MAX_LISTED]}
     yield from (leak for leak in leaks if leak.finding.key in keys)

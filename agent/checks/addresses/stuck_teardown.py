@@ -74,10 +74,7 @@ def _why(reservation: Reservation, index: SnapshotIndex) -> str:
 
 
 def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:
-    """Return since when each teardown is pending: on no disk, so it is kept from snapshot to snapshot.
-
-    If it cannot be checked now, it stays pending.
-    """
+    """Return since when each teardown is pending, which no disk says. If it cannot be checked now, it stays pending."""
     entries, index = assessment.classified.items(), assessment.index
     unknown = [reservation for reservation, entry in entries if entry.state is State.UNKNOWN and reservation in earlier]
     pending = [reservation for reservation, entry in entries if _is_pending(entry, index)]

@@ -273,10 +273,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
-    """Yield every rejected pod but those that are being deleted in time.
-
-    Without the device plugins the pods are the same, and the causes are unverified.
-    """
+    """Yield every rejected pod that is not being deleted in time. Without the device plugins, causes are unverified."""
     view: DeviceView | None = None
     by_socket, healthy = dict[str, str](), set[str]()
     if isinstance(snapshot.device_plugins, Known):
@@ -359,15 +356,12 @@ def _storms(rejected: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
 
 
 def _in_storm(pods: Iterable[RejectedPod]) -> tuple[RejectedPod, ...]:
-    in_order = sorted(pods, key=lambda pod: (str(pod.at), pod.pod, pod.uid))
+    in_order = sorted(
+        ((pod.at, pod) for pod in pods if pod.at), key=lambda pair: (str(pair[0]), pair[1].pod, pair[1].uid)
+    )
     windows = (in_order[index : index + STORM_PODS] for index in range(len(in_order) - STORM_PODS + 1))
-    close = {pod for window in windows if _close(window) for pod in window}
-    return tuple(pod for pod in in_order if pod in close)
-
-
-def _close(window: Sequence[RejectedPod]) -> bool:
-    first, last = window[0].at, window[-1].at
-    return first is not None and last is not None and last - first <= STORM_WITHIN
+    close = {pod for window in windows if window[-1][0] - window[0][0] <= STORM_WITHIN for _, pod in window}
+    return tuple(pod for _, pod in in_order if pod in close)
 
 
 def _typical(storm: Sequence[RejectedPod]) -> RejectedPod:

@@ -96,10 +96,7 @@ class DeviceView:
 
     @cached_property
     def sockets(self) -> Mapping[str, str]:
-        """The socket of each resource, where known; the socket need not exist now.
-
-        No file says it: some plugins follow a convention.
-        """
+        """The socket of each resource, where a convention or its being the only one tells it; it need not exist now."""
         resources = dict.fromkeys([*self.healthy, *last_by_resource(self.history)])
         names = {*self.connected, *(transition.socket for transition in self.history)}
         paired = {resource: socket for resource in resources for socket in _conventional(resource) if socket in names}
@@ -108,10 +105,7 @@ class DeviceView:
         return paired
 
     def socket_bound(self, run: KubeletRun, resource: str, since: datetime, until: datetime) -> datetime | None:
-        """Return when the plugin of a resource first bound its socket in that time of a run.
-
-        A socket that is not known may be any but those of other resources.
-        """
+        """Return when a plugin first bound its socket in that time: if it is not known, any but those of others."""
         socket, known = self.sockets.get(resource), set(self.sockets.values())
         appeared = (change for change in run.history if change.what is TransitionKind.SOCKET_APPEARED)
         own = (change.at for change in appeared if (change.socket == socket if socket else change.socket not in known))
