@@ -150,10 +150,13 @@ def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     for volume in lost:
         attachment = attachments.get(volume, Attachment(volume))
         exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
-        # If it is not known which pods need this volume, those may that have a claim of an unknown volume.
-        may_need = {pod: _needs(pod, attachment) if exact else not _claims(pod) <= resolved for pod in times}
-        waiting = {pod: times[pod] for pod, needs in may_need.items() if needs}
+        waiting = {pod: times[pod] for pod in times if _may_need(pod, attachment, resolved, exact=exact)}
         yield from _if_late(attachment, waiting, failed_pods, exact=exact)
+
+
+def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, exact: bool) -> bool:
+    """`resolved`: the claims of which the volume is known. `exact`: it is known which pods need this volume."""
+    return _needs(pod, attachment) if exact else bool(_claims(pod).difference(resolved))
 
 
 def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:

@@ -25,7 +25,6 @@ from agent.model.snapshot import (
     ReservationKey,
     Snapshot,
     SourceDisabled,
-    UnrecognizedEntry,
 )
 
 CLOCK_STEP = timedelta(seconds=5)
@@ -53,7 +52,7 @@ class ConfirmationState:
     """The pod of each container ID that has a reservation: every other record of a leak's owner is gone."""
     pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
     """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
-    owned: frozenset[Reservation | UnrecognizedEntry] = frozenset()  # the reservations that had an owner
+    owned: frozenset[Reservation] = frozenset()  # the reservations that had an owner
     host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
     """Those of the pod of each container ID that has a reservation (`Assessment.host_ports`)."""
 
@@ -85,13 +84,13 @@ def confirm(
     confirmed = {key: observation for key, observation in before.observations.items() if observation.confirmed}
     known = confirmed if clock_stepped(before, now) else before.observations
     with_gap = {gap.detector for gap in detected.gaps}
-    kept = {key: seen for key, seen in confirmed.items() if seen.first.detector in with_gap and key not in ended}
-    observations = {
-        finding.key: _observe(finding, known.get(finding.key), now, confirm_after) for finding in detected.findings
-    }
-    seen = [(finding, observations[finding.key]) for finding in detected.findings]
-    tracked = tuple(TrackedFinding(finding, found.first_seen, found.confirmed) for finding, found in seen)
-    return Confirmed(tracked, {**kept, **observations})
+    kept = ((key, seen) for key, seen in confirmed.items() if seen.first.detector in with_gap and key not in ended)
+    observations, tracked = dict(kept), list[TrackedFinding]()
+    for finding in detected.findings:
+        observation = _observe(finding, known.get(finding.key), now, confirm_after)
+        observations[finding.key] = observation
+        tracked.append(TrackedFinding(finding, observation.first_seen, observation.confirmed))
+    return Confirmed(tuple(tracked), observations)
 
 
 def _observe(finding: Finding, earlier: Observation | None, now: Snapshot, confirm_after: timedelta) -> Observation:
@@ -138,15 +137,10 @@ def run(
         newly_confirmed=_newly_confirmed(leaks, before),
         clock_stepped=clock_stepped(before, snapshot),
     )
-    return report, ConfirmationState(
-        snapshot.taken_at,
-        snapshot.uptime,
-        {**leaks.observations, **others.observations},
-        _pods(assessment, before),
-        assessment.pending,
-        frozenset(entry.entry for entry in assessment.reservations if entry.state in _OWNED),
-        assessment.host_ports,
-    )
+    observations, names = {**leaks.observations, **others.observations}, _pods(assessment, before)
+    owned = frozenset(reservation for reservation, entry in assessment.classified.items() if entry.state in _OWNED)
+    pending, ports = assessment.pending, assessment.host_ports
+    return report, ConfirmationState(snapshot.taken_at, snapshot.uptime, observations, names, pending, owned, ports)
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:

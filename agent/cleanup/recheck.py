@@ -7,6 +7,7 @@ soon as the address is configured (docs/proof.md). So each release reads the nam
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from agent.model.index import mounted_by_sandbox, of_nobody
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
@@ -15,6 +16,8 @@ from agent.model.snapshot import Reservation, ReservationKey
 from agent.sources.host import addresses, mounts
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.processes import ProcessTable
+
+Probed: TypeAlias = Mapping[ReservationKey, ProbeResult]
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Recheck:
     results: CniResults
     proc: Path
     processes: ProcessTable
-    send: Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]
+    send: Callable[[Sequence[Reservation], bool], Probed]
     """Probes addresses; False: without sending anything, and leaving out those that can be asked."""
 
     def ask(self, request: ReleaseRequest) -> Refusal | list[str]:
@@ -60,7 +63,7 @@ class Recheck:
         """Return where network namespaces are mounted."""
         return mounts.read_namespaces(self.proc, self.processes.runtimes())
 
-    def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Mapping[ReservationKey, ProbeResult]:
+    def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Probed:
         """Look for whoever has an address without a process. Of all addresses at once: it may take some seconds.
 
         Where an address cannot be asked, a namespace of which nobody knows the sandbox may have it.

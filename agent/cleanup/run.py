@@ -3,32 +3,22 @@
 A dry run and the cleaner that releases are two classes, not a flag. Where cleanup is off, there is no session.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final
 
 from agent.cleanup import guards, restore
 from agent.cleanup.guards import Allowance, GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
-from agent.cleanup.recheck import Recheck
+from agent.cleanup.recheck import Probed, Recheck
 from agent.cleanup.signals import interrupted
 from agent.cleanup.summary import summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
-from agent.model.release import (
-    Blocker,
-    Cleaning,
-    Limits,
-    Outcome,
-    ProbeResult,
-    Reason,
-    Refusal,
-    ReleaseRequest,
-    Verdict,
-)
+from agent.model.release import Blocker, Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Reservation, ReservationKey, Snapshot, known_or
+from agent.model.snapshot import Reservation, Snapshot, known_or
 from agent.sources.source_error import SourceError
 
 HOUR: Final = timedelta(hours=1)
@@ -40,7 +30,6 @@ MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
 """No release begins later than this after its snapshot: the node goes on meanwhile."""
 _PROBED_AT_ONCE: Final = 100
 """Sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3, 1024)."""
-_Probed: TypeAlias = Mapping[ReservationKey, ProbeResult]
 _MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
 """Refusals of the probe and the recheck that do not pass by themselves."""
 
@@ -105,7 +94,7 @@ class DryRun:
 
     def _outcomes(self, requests: Sequence[ReleaseRequest], _snapshot: Snapshot) -> list[Outcome]:
         """Return what comes of the requests that passed every guard."""
-        known: _Probed = {}
+        known: Probed = {}
         with suppress(SourceError):  # --apply reports it
             known = self.recheck.probe(_reservations(requests), send=False)
         return [_probe_refusal(request, known) or _would_release(request, known) for request in requests]
@@ -204,7 +193,7 @@ class Apply(DryRun):
         self.heartbeat()
         return self._release_probed(requests, probed, taken_at)
 
-    def _release_probed(self, requests: Sequence[ReleaseRequest], probed: _Probed, taken_at: datetime) -> list[Outcome]:
+    def _release_probed(self, requests: Sequence[ReleaseRequest], probed: Probed, taken_at: datetime) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
             with self.journal.exclusive(self.lock_timeout):
@@ -228,7 +217,7 @@ class Apply(DryRun):
             return Outcome(request, Verdict.CHANGED, why="the sandbox was restored, or released, since the snapshot")
         return None
 
-    def _release(self, request: ReleaseRequest, probed: _Probed) -> Outcome:
+    def _release(self, request: ReleaseRequest, probed: Probed) -> Outcome:
         evidence = [probed[leak.key].why for leak in request.reservations if probed[leak.key].asked]
         return release(request, evidence, self.recheck, self.files, self.journal, actor=self.actor, at=self.now())
 
@@ -237,13 +226,13 @@ def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
     return [leak for request in requests for leak in request.reservations]
 
 
-def _probe_refusal(request: ReleaseRequest, probed: _Probed) -> Outcome | None:
+def _probe_refusal(request: ReleaseRequest, probed: Probed) -> Outcome | None:
     results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
     refusals = tuple(Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection)
     return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
 
 
-def _would_release(request: ReleaseRequest, known: _Probed) -> Outcome:
+def _would_release(request: ReleaseRequest, known: Probed) -> Outcome:
     why = "; ".join(known[leak.key].why for leak in request.reservations if leak.key in known)
     return Outcome(request, Verdict.WOULD_RELEASE, why=why)
 

@@ -222,8 +222,9 @@ class Assessment:
         for entry in chain.from_iterable(map(self.of, self.networks)):
             if entry.ifname in PRIMARY:
                 reserved[self.index.running_sandboxes.get(entry.container_id, ""), ":" in entry.name].add(entry.name)
-        live = (pod for pod in pods if pod.live and not pod.host_network and pod.name in running)
-        addresses = ((pod, ip) for pod in live for ip in dict.fromkeys(pod.ips))
+        addresses = (
+            (pod, ip) for pod in pods if pod.networked and pod.name in running for ip in dict.fromkeys(pod.ips)
+        )
         return tuple((pod, ip) for pod, ip in addresses if ip in reserved.get((pod.name, ":" in ip), {ip}))
 
     def _without_address(self) -> Iterator[str]:

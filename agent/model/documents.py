@@ -148,11 +148,15 @@ def build(kind: type[D], tree: Any, path: str) -> D:
         elif field.default is MISSING:  # with a default: a recording of a version that lacked it
             raise Damaged(f"{path}.{field.name}: missing")
     blocked = "name" if given.get("blocks") is True else "ip"  # of an unrecognized entry that takes an address
-    if (text := given.get(blocked)) is not None:
-        address = _address(text, f"{path}.{blocked}")
-        if str(address) != text or (isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped)):
-            raise Damaged(f"{path}.{blocked}: {_short(text)} is not an address in canonical form")
+    if blocked in given:
+        _check_address(given[blocked], f"{path}.{blocked}")
     return kind(**given)
+
+
+def _check_address(text: str, path: str) -> None:
+    address = _address(text, path)
+    if str(address) != text or (isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped)):
+        raise Damaged(f"{path}: {_short(text)} is not an address in canonical form")
 
 
 def _address(text: Any, path: str) -> IPv4Address | IPv6Address:

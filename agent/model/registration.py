@@ -116,10 +116,13 @@ def with_removal(seen: LastSeen, before: LastSeen | None, removal: Removal, *, i
         removal = Removal.DRAINED  # the pods that tolerate a cordon may return
     elif in_use:
         used = seen.at
-    drain_was_seen = used is not None and timedelta(0) <= seen.at - used <= DRAINED_WITHIN
-    if removal is Removal.DRAINED and not drain_was_seen:
+    if removal is Removal.DRAINED and not _drain_was_seen(used, seen.at):
         removal = Removal.CORDONED
     return replace(seen, removal=removal, in_use=None if removal is Removal.NONE else used)
+
+
+def _drain_was_seen(used: datetime | None, at: datetime) -> bool:
+    return used is not None and timedelta(0) <= at - used <= DRAINED_WITHIN
 
 
 def evidence_of_node(registration: Registration, name: str) -> str:

@@ -299,6 +299,11 @@ class Pod:
         return self.phase not in {"Succeeded", "Failed"}
 
     @property
+    def networked(self) -> bool:
+        """Whether it may have addresses of its own."""
+        return self.live and not self.host_network
+
+    @property
     def has_sandbox(self) -> bool:
         """Whether the kubelet reports a running sandbox: without it the phase stays Running, and the address goes."""
         return self.phase == "Running" and bool(self.ips) and not self.deleting

@@ -10,11 +10,7 @@ _NUMBER: Final = int | float
 _TOO_LARGE: Final = 1e30  # more than any IPv6 range has addresses
 
 SHAPE: Final[dict[str, Any]] = {
-    "schema": str,
-    "version": str,
-    "node": str,
-    "state": str,
-    "headline": str,
+    **dict.fromkeys(("schema", "version", "node", "state", "headline"), str),
     "report": {"taken_at": str, "age_seconds": _NUMBER, "interval_seconds": _NUMBER},
     "cleanup": {"mode": str, "networks": [str], "release_possible": bool | None, "why_not": [str], "halted": str},
     "networks": [{"name": str, "usable": int | None, "free": int | None, "leaked": int | None, "unknown": int | None}],

@@ -57,8 +57,7 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
 
 def _may_have_range(assessment: Assessment, network: str) -> bool:
     """Return whether there is a range. A source that is unavailable may hide a range that is too small."""
-    sources = assessment.snapshot.node, assessment.snapshot.cni_results
-    unavailable = any(isinstance(source, Unavailable) for source in sources)
+    unavailable = Unavailable in {type(assessment.snapshot.node), type(assessment.snapshot.cni_results)}
     return unavailable or or_none(assessment.ranges, network) is not None
 
 
@@ -69,7 +68,7 @@ def _demand(assessment: Assessment, network: str) -> tuple[int, int] | None:
     addresses fills up with pods; a secondary network need not.
     """
     snapshot = assessment.snapshot
-    if isinstance(snapshot.node, NotRequested) or isinstance(snapshot.pods, NotRequested):
+    if NotRequested in {type(snapshot.node), type(snapshot.pods)}:
         return None
     node = snapshot.node.known()
     if node is None or not node.pod_cidrs or not serves(assessment.ranges(network), assessment.pod_ranges):

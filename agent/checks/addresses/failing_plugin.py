@@ -24,7 +24,7 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Pod, SandboxFailure, Snapshot, known_or
+from agent.model.snapshot import Pod, Reservation, SandboxFailure, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"
@@ -77,9 +77,7 @@ def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
 
 def _treadmill(assessment: Assessment, network: str, started: datetime) -> Treadmill | None:
     end = _end(assessment, network)
-    of_network = ((entry, found.state) for entry, found in assessment.classified.items() if entry.network == network)
-    without_owner = (entry for entry, state in of_network if state in {State.CANDIDATE, State.LEAKED})
-    lost = [entry for entry in without_owner if entry.container_id and timedelta(0) <= end - entry.mtime <= WINDOW]
+    lost = [leak for leak in _without_owner(assessment, network) if timedelta(0) <= end - leak.mtime <= WINDOW]
     if len(lost) < FEWEST:
         return None
     assessment.snapshot.cni_results.known()
@@ -89,6 +87,12 @@ def _treadmill(assessment: Assessment, network: str, started: datetime) -> Tread
         return None
     since = min(failed)
     return Treadmill(len(failed), len(failed) / (max(end - since, _MINUTE) / _MINUTE), since)
+
+
+def _without_owner(assessment: Assessment, network: str) -> Iterator[Reservation]:
+    for entry, classified in assessment.classified.items():
+        if entry.network == network and entry.container_id and classified.state in {State.CANDIDATE, State.LEAKED}:
+            yield entry
 
 
 def _end(assessment: Assessment, network: str) -> datetime:

@@ -30,7 +30,6 @@ from agent.model.snapshot import (
     InsufficientData,
     Known,
     NotRequested,
-    ProcessStartTimes,
     Reservation,
     known_or,
     require_available,
@@ -61,16 +60,13 @@ class LeakEvidence:
     assessment: Assessment
 
     @cached_property
-    def processes(self) -> ProcessStartTimes | None:
-        return known_or(self.assessment.snapshot.processes, None)
-
-    @cached_property
     def runtime(self) -> str:
         return runtimes.name_of(self.assessment.snapshot)
 
     @cached_property
     def runtime_started(self) -> datetime | None:
-        return self.processes.start_of(self.runtime) if self.processes else None
+        processes = known_or(self.assessment.snapshot.processes, None)
+        return processes.start_of(self.runtime) if processes else None
 
     @cached_property
     def current_networks(self) -> frozenset[str]:
@@ -78,6 +74,10 @@ class LeakEvidence:
         index = self.assessment.index
         running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
         return frozenset(result.network for result in running if result.ifname in PRIMARY)
+
+    def has_replaced(self, network: str) -> bool:
+        """Return whether running sandboxes have their address from other networks only."""
+        return bool(self.current_networks) and network not in self.current_networks
 
     @cached_property
     def has_older_record(self) -> bool:
@@ -106,7 +106,8 @@ def likely_cause(leak: Reservation, evidence: LeakEvidence) -> tuple[LeakCause, 
 
 
 def _by_records(leak: Reservation, evidence: LeakEvidence) -> CauseAndTime:
-    processes, started, snapshot = evidence.processes, evidence.runtime_started, evidence.assessment.snapshot
+    started, snapshot = evidence.runtime_started, evidence.assessment.snapshot
+    processes = known_or(snapshot.processes, None)
     if not leak.container_id:
         return LeakCause.EMPTY_FILE, leak.mtime
     if processes is None:
@@ -145,8 +146,8 @@ def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetim
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
     if started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1:  # not all records are its own
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
-    survived, current = started <= leak.mtime or evidence.has_older_record, evidence.current_networks
-    replaced = leak.ifname in PRIMARY and bool(current) and leak.network not in current
+    survived = started <= leak.mtime or evidence.has_older_record
+    replaced = leak.ifname in PRIMARY and evidence.has_replaced(leak.network)
     if replaced and survived:
         return LeakCause.NETWORK_RENAMED, leak.mtime
     if not replaced and not survived and evidence.lost_sandboxes >= _FEWEST_LOST:

@@ -29,8 +29,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if not isinstance(assessment.snapshot.pods, Known):
         yield from _by_result(assessment)
     networks, pods = assessment.networks, assessment.networked_pods
-    reserved = {network: {entry.name for entry in assessment.of(network) if entry.blocks} for network in networks}
-    elsewhere = _reserved_elsewhere(assessment)
+    reserved, elsewhere = _reserved(assessment), _reserved_elsewhere(assessment)
     for pod, ip in pods:
         if pod.deleting or pod.name in elsewhere:
             continue
@@ -70,6 +69,11 @@ def _by_result(assessment: Assessment) -> Iterator[Finding]:
 def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:
     """Return the networks that a sandbox has its pod's address from, according to libcni's cache."""
     return {result.network for result in index.results.get(container_id, ()) if result.ifname == "eth0"}
+
+
+def _reserved(assessment: Assessment) -> dict[str, set[str]]:
+    networks = assessment.networks
+    return {network: {entry.name for entry in assessment.of(network) if entry.blocks} for network in networks}
 
 
 def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str:

@@ -51,15 +51,19 @@ def _late(state: ResourceState, start: DeviceTransition, up: timedelta, view: De
     else:
         missing_for, since = min(up, view.snapshot.uptime - lost.uptime), lost.at
         what = f"the kubelet started at {format_time(start.at)} and lost it at {format_time(lost.at)}"
-    # If the plugin of a listed resource is there, its devices are unhealthy, and it is not late.
-    present = state.connected is True or (state.connected is None and missing_for >= SURELY_DROPPED_AFTER)
-    if missing_for < GRACE or (present and listed and not view.healthy[state.resource]):
+    no_healthy_device = listed and not view.healthy[state.resource]
+    if missing_for < GRACE or (no_healthy_device and _plugin_present(state, missing_for)):
         return
     effect = "the kubelet stops offering it after 5 minutes"
     if not listed or missing_for >= ENDPOINT_GRACE:
         effect = f"the kubelet no longer offers it{_node_status(state.resource, view.snapshot)}"
     message = f"{state.resource} is not registered: {what}{_socket(state)}; {effect}"
     yield Finding(NAME, state.resource, message, since=since, resource=state.resource)
+
+
+def _plugin_present(state: ResourceState, missing_for: timedelta) -> bool:
+    """Whether the plugin of a listed resource is there: then its devices are unhealthy, and the plugin is not late."""
+    return state.connected is True or (state.connected is None and missing_for >= SURELY_DROPPED_AFTER)
 
 
 def _socket(state: ResourceState) -> str:

@@ -56,7 +56,6 @@ _NODE_FULL: Final = "enough resource:"
 """Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
 _SINCE_1_26: Final = "Pod was rejected: "
 _NOT_SEEN: Final = "no snapshot saw when the resource was registered"
-_NO_PLUGINS: Final = "the node's device plugins are unavailable"
 
 Explanation: TypeAlias = tuple[RejectionCause, str]  # the cause, and the evidence in words
 
@@ -206,8 +205,10 @@ class _Case:
         return self.resource in self.view.sockets and bound is not None
 
 
-def explain(view: DeviceView, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
+def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
     at = rejection.at
+    if view is None:
+        return _unverified("the node's device plugins are unavailable")
     if at is None or at.year not in _YEARS:
         return _unverified("no record says when")
     if not resource:
@@ -284,7 +285,7 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
         if pod.phase == "Failed" and pod.rejection and (not pod.deleting or _overdue(pod, snapshot)):
             # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
             rejection, resource = pod.rejection, by_socket.get(pod.rejection.socket, pod.rejection.resource)
-            cause, why = explain(view, pod, rejection, resource) if view else _unverified(_NO_PLUGINS)
+            cause, why = explain(view, pod, rejection, resource)
             outcome, do = _outcome(pod, rejection, cause, snapshot, healthy=resource in healthy)
             yield RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
 

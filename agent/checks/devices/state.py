@@ -219,8 +219,8 @@ def _registered_in(history: Iterable[DeviceTransition]) -> set[str]:
     return {transition.resource for transition in history if _is_registered(transition)}
 
 
-def _is_registered(transition: DeviceTransition) -> bool:
-    return transition.what is TransitionKind.REGISTERED
+def _is_registered(transition: DeviceTransition | None) -> bool:
+    return transition is not None and transition.what is TransitionKind.REGISTERED
 
 
 def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
@@ -237,11 +237,14 @@ def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
 def _requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: not known."""
     asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
-    node = known_or(snapshot.node, None)
-    offered = {device.resource for device in node.devices if device.capacity} if node else set()
-    if resource in offered or any(resource in pod.wants for pod in asking):
+    if _has_capacity(resource, snapshot) or any(resource in pod.wants for pod in asking):
         return True
     return None if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable) else False
+
+
+def _has_capacity(resource: str, snapshot: Snapshot) -> bool:
+    node = known_or(snapshot.node, None)
+    return node is not None and any(device.resource == resource and device.capacity for device in node.devices)
 
 
 def kubelet_up_for(view: DeviceView) -> timedelta | None:
@@ -365,7 +368,7 @@ def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
     by_file, by_stream = [], []
     for resource, devices in view.healthy.items():
         before = view.last.get(resource)
-        if not devices or (before is not None and _is_registered(before)):
+        if not devices or _is_registered(before):
             continue
         if view.written_since_start and _written_after(view, before):
             by_file.append(resource)

@@ -58,8 +58,7 @@ class RegistrationTracker:
             return Known(Registration(self._expected, self._last, why=why))
         found, listed = node.value, known_or(pods, None)
         if found is not None:
-            removal, in_use = _removal(found, listed)
-            seen = LastSeen(found.name, found.uid, found.provider_id, at)
+            seen, (removal, in_use) = LastSeen(found.name, found.uid, found.provider_id, at), _removal(found, listed)
             self._last = remember(self._last, seen, removal, in_use=in_use)
             if found.provider_id:
                 return Known(Registration(self._expected, self._last, why=why))
