@@ -26,14 +26,7 @@ from agent.checks.addresses.host_ports import Ports
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
-from agent.model.snapshot import (
-    InsufficientData,
-    Known,
-    NotRequested,
-    Reservation,
-    known_or,
-    require_available,
-)
+from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, known_or, require_available
 from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"
