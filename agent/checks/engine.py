@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
 from agent.checks.addresses.classify import classify
+from agent.checks.addresses.host_ports import Ports
 from agent.checks.devices.state import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, State, or_none
@@ -20,11 +21,9 @@ from agent.model.snapshot import (
     Known,
     NetworkStore,
     NotRequested,
-    PortMapping,
     Reservation,
     ReservationKey,
     Snapshot,
-    SourceDisabled,
 )
 
 CLOCK_STEP = timedelta(seconds=5)
@@ -53,7 +52,7 @@ class ConfirmationState:
     pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
     """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
     owned: frozenset[Reservation] = frozenset()  # the reservations that had an owner
-    host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
+    host_ports: Mapping[str, Ports] = field(default_factory=dict)
     """Those of the pod of each container ID that has a reservation (`Assessment.host_ports`)."""
 
 
@@ -152,7 +151,7 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
             for finding in detector.find(assessment):
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
         except InsufficientData as missing:
-            gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
+            gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=missing.chosen))
         except Exception as error:  # noqa: BLE001 (a broken detector must not silence the others; it is logged as a gap)
             gaps.append(SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
     return Detected(tuple(findings), tuple(gaps))
@@ -230,15 +229,11 @@ def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
     if isinstance(store.reading, NotRequested):
         return NetworkSummary(network, None, None, None, None, None, not_in_use=store.reading.why)
     entries, ranges = or_none(assessment.of, network), or_none(assessment.ranges, network)
-    states = None if entries is None else Counter(classified.state for classified in entries)
-    return NetworkSummary(
-        name=network,
-        ranges=ranges,
-        usable=None if ranges is None else usable(ranges),
-        reserved=None if entries is None else sum(entry.blocks for entry in entries),
-        free=or_none(assessment.free, network),
-        states=None if states is None else {state: states[state] for state in State},
-    )
+    size, free = None if ranges is None else usable(ranges), or_none(assessment.free, network)
+    reserved = None if entries is None else sum(entry.blocks for entry in entries)
+    counts = None if entries is None else Counter(entry.state for entry in entries)
+    states = None if counts is None else {state: counts[state] for state in State}
+    return NetworkSummary(network, ranges, size, reserved, free, states)
 
 
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:

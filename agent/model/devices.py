@@ -44,10 +44,8 @@ class TransitionKind(StrEnum):
     KUBELET_STARTED = "kubelet_started"
     """The kubelet bound `kubelet.sock`: its device manager started, and knows no plugin."""
     SOCKET_APPEARED = "socket_appeared"
-    REGISTERED = "registered"
-    """The kubelet knows healthy devices of the resource."""
-    LOST = "lost"
-    """The kubelet knew healthy devices of the resource, and knows none now."""
+    REGISTERED = "registered"  # the kubelet knows healthy devices of the resource
+    LOST = "lost"  # the kubelet knew healthy devices of the resource, and knows none now
     DROPPED = "dropped"
     """The kubelet has dropped the resource, `ENDPOINT_GRACE` after its plugin was gone; the node's capacity is 0."""
     SOCKET_GONE = "socket_gone"

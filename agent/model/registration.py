@@ -26,8 +26,7 @@ NO_CLOUD: Final = frozenset({"", "external"})
 class Expected(StrEnum):
     """Whether a Node must have a provider ID (`--provider-id`)."""
 
-    AUTO = "auto"
-    """If there is evidence that the cluster uses a cloud."""
+    AUTO = "auto"  # if there is evidence that the cluster uses a cloud
     REQUIRED = "required"
     IGNORED = "ignored"
 
@@ -43,10 +42,8 @@ class Removal(StrEnum):
 
     NONE = "none"
     CORDONED = "cordoned"
-    DRAINED = "drained"
-    """Cordoned, without a pod that a drain evicts, and in use less than a day before."""
-    SCALE_DOWN = "scale_down"
-    """The autoscaler's taint `TO_BE_DELETED`."""
+    DRAINED = "drained"  # cordoned, without a pod that a drain evicts, and in use less than a day before
+    SCALE_DOWN = "scale_down"  # the autoscaler's taint `TO_BE_DELETED`
 
     @property
     def planned(self) -> bool:

@@ -22,9 +22,13 @@ T_co = TypeVar("T_co", covariant=True)
 class InsufficientData(Exception):
     """Nothing can be concluded, because a source is unavailable."""
 
+    chosen = False
+
 
 class SourceDisabled(InsufficientData):
     """Nothing can be concluded, because a source was not requested. This is a choice and no fault."""
+
+    chosen = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,8 @@ class Evidence(StrEnum):
     """A DELETED event with a lower version than the same uninterrupted watch was started from or had received."""
     REPLAYED = "replayed"
     """An ADDED or MODIFIED event no newer than what its watch was started from, or of a deleted object."""
-    OLDER_LIST = "older_list"
-    """A list from a cache was older than what had been received: some server lags."""
-    RV_RESET = "rv_reset"
-    """A list read through to etcd was older: etcd was restored from a backup."""
+    OLDER_LIST = "older_list"  # a list from a cache was older than what had been received: some server lags
+    RV_RESET = "rv_reset"  # a list read through to etcd was older: etcd was restored from a backup
 
 
 @dataclass(frozen=True, slots=True)
