@@ -96,13 +96,15 @@ def request(snapshot: Snapshot) -> Request | None:
     return Request(volumes, late) if volumes and late else None
 
 
-def detached(snapshot: Snapshot) -> Iterator[Detached]:
+def find(assessment: Assessment) -> Iterator[Finding]:
     """Yield each missing volume once; raises InsufficientData after those that are certain without the source."""
+    snapshot = assessment.snapshot
     node = snapshot.node.known()
     not_listed = _not_listed(node) if node else {}
     if not not_listed or not _settled(snapshot):
         return
-    yield from _lost(snapshot, [volume for volume, others in not_listed.items() if not others])
+    for lost in _lost(snapshot, [volume for volume, others in not_listed.items() if not others]):
+        yield _finding(lost, snapshot)
     # Last, so that it hides nothing that is certain.
     for volume in (volume for volume, others in not_listed.items() if others):
         why = "because the kubelet and the controller disagree on CSI migration"
@@ -113,9 +115,8 @@ def _lost(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     if not lost:
         return
     mounted = {mount.volume for mount in known_or(snapshot.mounts, ())}
-    for volume in lost:
-        if volume in mounted:
-            yield Detached(volume, Confidence.MOUNTED, _users(snapshot, volume), exact=True)
+    for volume in (volume for volume in lost if volume in mounted):
+        yield Detached(volume, Confidence.MOUNTED, _users(snapshot, volume), exact=True)
     yield from _waited_for(snapshot, [volume for volume in lost if volume not in mounted])
     # Last, so that unavailable mounts do not hide what was found without them.
     snapshot.mounts.known()
@@ -219,10 +220,6 @@ def _migrated(volume: str, other: str) -> bool:
 def _plugin(volume: str) -> str:
     matched = re.match(r"kubernetes\.io/csi/[^^]*|[^/]*/[^/]*", volume)
     return matched[0] if matched else ""
-
-
-def find(assessment: Assessment) -> Iterator[Finding]:
-    yield from (_finding(volume, assessment.snapshot) for volume in detached(assessment.snapshot))
 
 
 def _finding(volume: Detached, snapshot: Snapshot) -> Finding:

@@ -29,7 +29,6 @@ from agent.model.registration import (
     DELETION_CANDIDATE,
     REMOVED_AFTER,
     TO_BE_DELETED,
-    Autoscaler,
     Expected,
     LastSeen,
     Registration,
@@ -182,17 +181,14 @@ def _about_to_be_removed(node: Node) -> Iterator[Finding]:
 
 
 def _status(snapshot: Snapshot) -> str:
-    autoscaler = known_or(snapshot.autoscaler, None)
-    return "" if autoscaler is None else f"; the autoscaler's status {_in_words(autoscaler)}"
-
-
-def _in_words(status: Autoscaler) -> str:
+    if (status := known_or(snapshot.autoscaler, None)) is None:
+        return ""
     if status.why:
-        return f"is unknown: {status.why}"
+        return f"; the autoscaler's status is unknown: {status.why}"
     counts = []
     if status.unregistered is not None:
         counts.append(f"{count_of(status.unregistered, 'node')} unregistered")
     if status.long_unregistered is not None:
         counts.append(f"{status.long_unregistered} for so long that it deletes them")
     at = f"of {format_time(status.told)}" if status.told else "says"
-    return f"{at}: {', '.join(counts) or 'no counts'} (whole cluster)"
+    return f"; the autoscaler's status {at}: {', '.join(counts) or 'no counts'} (whole cluster)"

@@ -1,8 +1,9 @@
 """Restore released addresses, and recover interrupted releases and restorations. Nothing is removed here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from agent.cleanup.journal import Entry, FileImage, Journal, JournalStore
 from agent.cleanup.unlink import LockHeld, NodeFiles, OpenNetwork, describe_error, record
@@ -11,10 +12,7 @@ from agent.model.release import Verdict
 _UNFINISHED = "the entry is unfinished; the next cleanup or restore recovers it"
 
 
-@dataclass(frozen=True, slots=True)
-class Restoration:
-    """The outcome of a restoration."""
-
+class Restoration(NamedTuple):
     entry: Entry
     done: bool
     why: str = ""  # why it failed; or what was not put back besides the reservations

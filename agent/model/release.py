@@ -278,6 +278,5 @@ class Cleaning:
     @property
     def journal_unwritable(self) -> bool:
         """Whether a release would have been made, had the journal been writable."""
-        return Reason.JOURNAL_UNWRITABLE in {
-            outcome.refusals[0].reason for outcome in self.outcomes if outcome.refusals
-        }
+        first = {outcome.refusals[0].reason for outcome in self.outcomes if outcome.refusals}
+        return Reason.JOURNAL_UNWRITABLE in first

@@ -32,10 +32,8 @@ def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str]
     reservations = [entry for store in snapshot.reservations for entry in known_or(store.reading, ())]
     single = [_state(reservation, index, keeps_checkpoints, grace) for reservation in reservations]
     pods = {**(remembered or {}), **index.pods}
-    classified = [
-        ClassifiedReservation(reservation, state, why, pods.get(reservation.container_id, ""))
-        for reservation, (state, why) in zip(reservations, _whole_sandboxes(reservations, single), strict=True)
-    ]
+    pairs = zip(reservations, _whole_sandboxes(reservations, single), strict=True)
+    classified = [ClassifiedReservation(entry, *state, pods.get(entry.container_id, "")) for entry, state in pairs]
     unrecognized = (entry for store in snapshot.reservations for entry in store.unrecognized)
     classified += [ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why) for entry in unrecognized]
     return Assessment(index, tuple(classified))
@@ -43,11 +41,8 @@ def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str]
 
 def _state(reservation: Reservation, index: SnapshotIndex, keeps_checkpoints: bool, grace: timedelta) -> StateAndReason:
     try:
-        return (
-            _recorded(reservation, index, keeps_checkpoints)
-            or _in_use(reservation, index)
-            or _without_owner(reservation, index.snapshot.taken_at, grace)
-        )
+        owned = _recorded(reservation, index, keeps_checkpoints) or _in_use(reservation, index)
+        return owned or _without_owner(reservation, index.snapshot.taken_at, grace)
     except InsufficientData as missing:
         return State.UNKNOWN, str(missing)
 

@@ -61,13 +61,8 @@ Explanation: TypeAlias = tuple[RejectionCause, str]  # the cause, and the eviden
 
 
 class Window(NamedTuple):
-    """It happened at `earliest` or later, and before `latest`."""
-
-    earliest: datetime
-    latest: datetime
-
-    def precedes(self, other: "Window") -> bool:
-        return self.latest <= other.earliest
+    earliest: datetime  # it happened then or later
+    latest: datetime  # and before that
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +101,8 @@ class _Case:
         before, during, after = list[DeviceTransition](), list[DeviceTransition](), list[DeviceTransition]()
         for previous, change in pairwise((self.run.start, *self.run.of(self.resource))):
             window = self._window(change, previous)
-            side = before if window.precedes(self.window) else after if self.window.precedes(window) else during
-            side.append(change)
+            is_before, is_after = window.latest <= self.window.earliest, self.window.latest <= window.earliest
+            (before if is_before else after if is_after else during).append(change)
         return before, during, after
 
     def _window(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
