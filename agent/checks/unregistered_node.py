@@ -45,8 +45,7 @@ SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 REGISTERS_WITHIN: Final = timedelta(seconds=60)  # how long a kubelet may take from its start to its registration
 _WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
 """Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
-ACTED_WITHIN: Final = timedelta(hours=1)
-"""By then the cloud's controllers and the autoscaler have acted, if they do at all."""
+ACTED_WITHIN: Final = timedelta(hours=1)  # by then the cloud's controllers and the autoscaler have acted, if at all
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

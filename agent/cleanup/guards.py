@@ -44,8 +44,7 @@ MIN_SUSPECTS: Final = 8  # with fewer suspected sandboxes the share is not check
 MANY_SUSPECTS: Final = 32
 NEARLY_ALL: Final = 0.9
 """Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
-_CLOCK_ERROR: Final = timedelta(seconds=2)
-"""Of the start of a process: the kernel tells when the node booted to the second."""
+_CLOCK_ERROR: Final = timedelta(seconds=2)  # of a process' start: the kernel tells when the node booted to the second
 _LONGEST_PLUGIN_RUN: Final = timedelta(minutes=1)
 """No plugin that works well takes longer. One that does objects whatever the clock says, which may have been moved."""
 
@@ -94,8 +93,7 @@ class GuardContext:
     halted: str = ""  # why cleanup halted; empty if it did not
     journal_trouble: str = ""  # why the journal cannot be used; empty if it can
     journal_damage: Sequence[str] = ()  # the files of the journal that cannot be parsed
-    paused: frozenset[Reservation] = frozenset()
-    """The leaks whose release has just failed: they are left alone for a while."""
+    paused: frozenset[Reservation] = frozenset()  # the leaks whose release has just failed: left alone for a while
 
     @property
     def assessment(self) -> Assessment:

@@ -25,11 +25,9 @@ HOUR: Final = timedelta(hours=1)
 PAUSE: Final = timedelta(minutes=10)
 """A leak that the probe or the recheck refused is left alone for so long: it must neither hold up others nor be probed
 in every sync."""
-RETRY: Final = timedelta(minutes=1)  # one whose release failed: the runtime had just been restarted, perhaps
-MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
-"""No release begins later than this after its snapshot: the node goes on meanwhile."""
-_PROBED_AT_ONCE: Final = 100
-"""Sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3, 1024)."""
+RETRY: Final = timedelta(minutes=1)  # one whose release failed, perhaps because the runtime had just been restarted
+MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)  # no release begins later after its snapshot: the node goes on
+_PROBED_AT_ONCE: Final = 100  # sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3)
 _MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
 """Refusals of the probe and the recheck that do not pass by themselves."""
 

@@ -29,8 +29,7 @@ _T = TypeVar("_T")
 KUBENET = "kubenet"  # the network whose range is the node's pod CIDR by definition
 LONGEST_ADD = timedelta(minutes=4)
 """How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
-PRIMARY = frozenset({"eth0", ""})
-"""The interface that a pod has its own addresses on; empty in the format of host-local < 0.8.0."""
+PRIMARY = frozenset({"eth0", ""})  # the interface of a pod's own addresses; empty in the format of host-local < 0.8.0
 
 
 class State(StrEnum):

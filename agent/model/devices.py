@@ -7,8 +7,7 @@ from typing import Final
 
 ENDPOINT_GRACE: Final = timedelta(minutes=5)
 """How long the kubelet keeps a resource whose plugin is gone (`endpointStopGracePeriod`), also after its own start."""
-SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(minutes=1)
-"""The kubelet drops it when it next reports the node's status."""
+SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(minutes=1)  # by then it has reported the node's status
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ class DeviceTransition:
     """One change, as far as files and earlier snapshots tell."""
 
     what: TransitionKind
-    at: datetime
-    """The node's wall clock: the file's time if there is a file, otherwise that of the snapshot that saw it first."""
+    at: datetime  # the node's wall clock: the file's time if there is a file, or that of the snapshot that saw it first
     uptime: timedelta  # the boot clock of the snapshot that saw it first
     boot_id: str
     resource: str = ""
@@ -69,11 +67,9 @@ class DeviceTransition:
 class DevicePlugins:
     """The kubelet's device manager, from outside."""
 
-    kubelet_socket: datetime | None
-    """When the kubelet's device manager started: the time of `kubelet.sock`; None: there is none."""
+    kubelet_socket: datetime | None  # when the kubelet's device manager started, by `kubelet.sock`; None: there is none
     sockets: tuple[PluginSocket, ...]
-    checkpoint_written: datetime | None
-    """None: there is no checkpoint. No device was ever registered here, or the file was removed."""
+    checkpoint_written: datetime | None  # None: there is none. No device was ever registered, or the file was removed
     registered: tuple[Registered, ...]
     allocations: tuple[Allocation, ...]
     history: tuple[DeviceTransition, ...] = ()  # the transitions up to this snapshot, oldest first
@@ -88,8 +84,7 @@ class ResourceState:
     resource: str
     devices: int | None  # healthy ones that the kubelet knows; 0 while the resource is not registered; None: not known
     allocated: int | None  # devices of live pods; None: the pods are unavailable
-    registered: bool | None
-    """Whether the kubelet knows healthy devices of it; None: not known, because the clock was set."""
+    registered: bool | None  # whether the kubelet knows healthy devices of it; None: not known, as the clock was set
     registered_since: datetime | None  # None: it is not registered, or no snapshot saw when
     delay: timedelta | None
     """From the kubelet's last start to the first registration after it; None: none, or the time is unknown."""

@@ -11,8 +11,7 @@ from typing import Final
 
 from agent.model.text import format_time
 
-UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
-"""The taint of a node that its cloud has not identified yet."""
+UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"  # of a node that its cloud has not identified
 TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
 DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
 REMOVED_AFTER: Final = timedelta(minutes=15)
@@ -62,8 +61,7 @@ class LastSeen:
     earlier_id: str = ""  # an earlier provider ID of a Node of this name; empty: it had no other
     changed: datetime | None = None  # when the present ID was first seen in place of the earlier
     removal: Removal = Removal.NONE
-    gone: datetime | None = None
-    """When the API server first had no such Node, by the node's clock; None: it has the Node."""
+    gone: datetime | None = None  # when the API server first had no such Node, by the node's clock; None: it has it
     in_use: datetime | None = None
     """When a cordoned Node was last seen in use, before a drain: schedulable, or with pods to evict; None: never."""
 
@@ -74,8 +72,7 @@ class Registration:
 
     expected: Expected = Expected.AUTO
     last: LastSeen | None = None  # None: no Node of this name was ever seen
-    kubelet_name: str = ""
-    """The name by which the kubelet registers; empty: not known, or not needed because the Node is complete."""
+    kubelet_name: str = ""  # the name by which the kubelet registers; empty: not known, or the Node is complete
     cloud_provider: str = ""  # the kubelet's `--cloud-provider`; empty likewise
     listed_pods: int = 0  # how many pods the API server still lists for a Node that does not exist
     why: str = ""  # why the remembered Node cannot be read; empty: it can

@@ -30,8 +30,7 @@ class Rejection:
     message: str
     socket: str = ""
     """The plugin's socket, if the message names a socket; the resource may then be empty, or a guess from the spec."""
-    by_api: bool = False
-    """Whether `at` is by the API server's clock, which may differ from the node's (`Snapshot.api_skew`)."""
+    by_api: bool = False  # `at` is by the API server's clock, which may differ from the node's (`Snapshot.api_skew`)
 
 
 class RejectionCause(StrEnum):

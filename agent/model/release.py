@@ -237,18 +237,14 @@ class Cleaning:
     taken_at: datetime
     applied: bool  # False for a dry run
     outcomes: tuple[Outcome, ...] = ()
-    not_releasable: tuple[NotReleasable, ...] = ()
-    """Requested by name, with nothing to release: in use, or not reserved."""
+    not_releasable: tuple[NotReleasable, ...] = ()  # requested by name, with nothing to release: in use or not reserved
     unavailable: tuple[Unavailable, ...] = ()
     halted: str = ""  # why cleanup halted; empty if it did not
-    blockers: tuple[Blocker, ...] = ()
-    """Of a dry run: why `--apply` could release nothing here, or in a network; empty if it could."""
+    blockers: tuple[Blocker, ...] = ()  # of a dry run: why `--apply` could release nothing here, or in a network
     free_before: Mapping[str, int | None] = field(default_factory=dict)
     """Free addresses by network, as of the snapshot; None if the range is not known."""
-    free_after: Mapping[str, int | None] = field(default_factory=dict)
-    """The same, without what was or would be released."""
-    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
-    """The likely causes of leaks, where they are known."""
+    free_after: Mapping[str, int | None] = field(default_factory=dict)  # the same without what was or would be released
+    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)  # the likely causes of leaks, where known
     warnings: tuple[str, ...] = ()  # other news for the operator, such as damage to the journal
 
     def tally(self) -> Counter[Verdict]:

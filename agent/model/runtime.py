@@ -50,8 +50,7 @@ class RuntimeNetwork:
     ipam: str = ""  # the type of its IPAM plugin; empty: it has none of its own
     data_dir: str = ""  # empty: the IPAM plugin's default
     ranges: tuple[tuple[WrittenRange, ...], ...] = ()  # the sets of ranges: a sandbox gets an address from each
-    later: tuple[str, ...] = ()
-    """Those of later files: CRI-O and docker use the next file if a plugin of the first is not installed."""
+    later: tuple[str, ...] = ()  # those of later files, which CRI-O and docker use if a plugin of the first is missing
 
     @property
     def may_use_host_local(self) -> bool:
@@ -79,8 +78,7 @@ _FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
     CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
     CRI_O: ((1, 20, 0),),
 }
-_FIRST_TO_DELETE: Final[tuple[_Version, ...]] = ((1, 32, 0),)
-"""The first CRI-O with cri-o#8245, which was not backported."""
+_FIRST_TO_DELETE: Final[tuple[_Version, ...]] = ((1, 32, 0),)  # the first CRI-O with cri-o#8245, not backported
 
 
 def version_numbers(version: str) -> _Version | None:

@@ -170,8 +170,7 @@ class NetworkStore:
     data_dir: str = field(default="", compare=False)
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
     absent: bool = field(default=False, compare=False)  # it does not exist, and a mount is not what is missing
-    discovered: bool = field(default=False, compare=False)
-    """No setting names it: the runtime does, or its directory was found."""
+    discovered: bool = field(default=False, compare=False)  # no setting names it: the runtime does, or it was found
     left_over: LeftOver | None = None  # None: it may be in use, or nothing is in it, or whose it is is not known
 
     @property
@@ -233,8 +232,7 @@ class CniResult:
     ranges: RangeSets
     data_dir: str
     mtime_ns: int
-    namespace: str = ""
-    """Where the sandbox's network namespace is mounted; empty: not known, as where it is named by a process."""
+    namespace: str = ""  # where the sandbox's network namespace is mounted; empty: not known, or named by a process
     port_mappings: tuple[PortMapping, ...] = ()  # those that a plugin of its configuration forwards
     uses_pod_cidr: bool = False  # its configuration has the node's pod CIDRs in place of ranges, as Calico's have
     plugin: str = ""  # the type of the plugin that made the interface, such as `bridge`; empty: not known
@@ -287,15 +285,13 @@ class Pod:
     wants_in_init: tuple[str, ...] = ()  # those that its init containers request
     rejection: Rejection | None = None  # how the kubelet rejected it for a device; None: it did not
     controller: str = ""  # `Kind/name` of its controller; empty: it has none and will not be replaced
-    deletion: datetime | None = None
-    """When it should be gone at the latest (deletionTimestamp, which includes the grace period)."""
+    deletion: datetime | None = None  # when it should be gone (deletionTimestamp, which includes the grace period)
     finalizers: tuple[str, ...] = ()
     scheduled: datetime | None = None  # when it was scheduled; None: not known, or it has an address
     claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
     volumes: tuple[str, ...] = ()  # the volumes that it needs without a claim, as the node's status names them
     static: bool = False  # the kubelet runs it from a file; the API server has its mirror
-    host_ports: tuple[PortMapping, ...] | None = None
-    """Those in its spec that are forwarded; None: a recording that does not say it."""
+    host_ports: tuple[PortMapping, ...] | None = None  # those in its spec that are forwarded; None: an old recording
 
     @property
     def live(self) -> bool:
@@ -423,10 +419,8 @@ class Snapshot:
     node: Reading[Node | None] = field(metadata=_ADDRESSES)  # None: the API server has no Node of this name
     processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
     runtimes: Reading[tuple[ContainerRuntime, ...]] = _added("runtimes", _ADDRESSES)
-    networks: Reading[tuple[RuntimeNetwork, ...]] = _added("networks", _ADDRESSES)
-    """Those that the kubelet's runtime has loaded."""
-    mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)
-    """Where network namespaces are mounted."""
+    networks: Reading[tuple[RuntimeNetwork, ...]] = _added("networks", _ADDRESSES)  # those of the kubelet's runtime
+    mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)  # where they are mounted
     device_plugins: Reading[DevicePlugins] = _added("device_plugins", _OTHER)
     registration: Reading[Registration] = _added("registration", _OTHER)
     autoscaler: Reading[Autoscaler] = _added("autoscaler", _OTHER)
@@ -439,8 +433,7 @@ class Snapshot:
     """True: the disk of the agent's own directory has space, and answers. Only the daemon reads it."""
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
-    damaged_results: tuple[DamagedResult, ...] = ()
-    """What `cni_results` lacks, because it could not be parsed, or is too large."""
+    damaged_results: tuple[DamagedResult, ...] = ()  # what `cni_results` lacks, as it is malformed or too large
     server_version: str = ""  # the API server's version (`v1.20.2`); empty: not known
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 

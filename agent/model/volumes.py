@@ -56,5 +56,4 @@ class Attachments:
 
     volumes: tuple[Attachment, ...] = ()  # the missing ones, and those of the waiting pods' claims
     failed_pods: tuple[str, ...] = ()  # uids of pods with an event that says that attaching a volume failed
-    not_requested: tuple[str, ...] = ()
-    """What was not requested, such as `list events`: the account lacks the permission."""
+    not_requested: tuple[str, ...] = ()  # what was not requested, such as `list events`, without a permission

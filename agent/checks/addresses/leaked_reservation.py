@@ -32,8 +32,7 @@ from agent.model.text import count_of, format_time
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 
-MAX_LISTED: Final = 512
-"""Leaks of a node with a finding each; those beyond are counted, in a finding for each network and cause."""
+MAX_LISTED: Final = 512  # leaks of a node with a finding each; the others have one for each network and cause
 
 CauseAndTime: TypeAlias = tuple[LeakCause, datetime]
 """The likely cause, and the last start that can have been it; without a start, when the address was reserved."""

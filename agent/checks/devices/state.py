@@ -13,8 +13,7 @@ from typing import Final
 from agent.model.devices import ENDPOINT_GRACE, DevicePlugins, DeviceTransition, ResourceState, TransitionKind
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
 
-SLACK: Final = timedelta(seconds=5)
-"""How far the wall clock may drift from the boot clock; a larger difference means that it was set."""
+SLACK: Final = timedelta(seconds=5)  # how far the wall clock may drift from the boot clock; more: it was set
 
 
 @dataclass(frozen=True, slots=True)
