@@ -8,7 +8,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Protocol
 
 from agent.checks import engine
-from agent.checks.confirm import ConfirmationState
+from agent.checks.engine import ConfirmationState
 from agent.cleanup.signals import held_signals
 from agent.config import Config
 from agent.model.report import Report

@@ -1,19 +1,19 @@
 """One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from datetime import timedelta
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
 from agent.checks.addresses.classify import classify
-from agent.checks.confirm import ConfirmationState, Confirmed, Detected, clock_stepped, confirm
-from agent.checks.devices.history import with_history
+from agent.checks.addresses.host_ports import Ports
+from agent.checks.devices.state import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, State, or_none
-from agent.model.finding import Finding, Key, LeakCause, SkippedCheck
+from agent.model.finding import Finding, Key, LeakCause, SkippedCheck, TrackedFinding
 from agent.model.ranges import usable
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import (
@@ -24,8 +24,80 @@ from agent.model.snapshot import (
     Reservation,
     ReservationKey,
     Snapshot,
-    SourceDisabled,
 )
+
+CLOCK_STEP = timedelta(seconds=5)
+"""A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A finding, kept from snapshot to snapshot."""
+
+    first: Finding
+    first_seen: datetime
+    first_uptime: timedelta
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationState:
+    """What a sync leaves to the next."""
+
+    taken_at: datetime
+    uptime: timedelta
+    observations: Mapping[Key, Observation]
+    pods: Mapping[str, str] = field(default_factory=dict)
+    """The pod of each container ID that has a reservation: every other record of a leak's owner is gone."""
+    pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
+    """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
+    owned: frozenset[Reservation] = frozenset()  # the reservations that had an owner
+    host_ports: Mapping[str, Ports] = field(default_factory=dict)
+    """Those of the pod of each container ID that has a reservation (`Assessment.host_ports`)."""
+
+
+class Detected(NamedTuple):
+    findings: tuple[Finding, ...]
+    gaps: tuple[SkippedCheck, ...]
+
+
+class Confirmed(NamedTuple):
+    findings: tuple[TrackedFinding, ...]
+    observations: Mapping[Key, Observation]
+
+
+def clock_stepped(before: ConfirmationState, snapshot: Snapshot) -> bool:
+    """Return whether the wall clock was set since the last snapshot."""
+    return abs((snapshot.taken_at - before.taken_at) - (snapshot.uptime - before.uptime)) > CLOCK_STEP
+
+
+def confirm(
+    detected: Detected, before: ConfirmationState, now: Snapshot, confirm_after: timedelta, ended: Collection[Key] = ()
+) -> Confirmed:
+    """Confirm each finding that the last snapshot had too and that has lasted for `confirm_after`, or is urgent.
+
+    Durations are measured by the boot clock. Where a detector had a gap, its confirmed findings stay known, so that
+    they do not count as new afterwards, except those that are certain to have `ended`; its candidates start over. All
+    candidates start over when the clock was set.
+    """
+    confirmed = {key: observation for key, observation in before.observations.items() if observation.confirmed}
+    known = confirmed if clock_stepped(before, now) else before.observations
+    with_gap = {gap.detector for gap in detected.gaps}
+    kept = ((key, seen) for key, seen in confirmed.items() if seen.first.detector in with_gap and key not in ended)
+    observations, tracked = dict(kept), list[TrackedFinding]()
+    for finding in detected.findings:
+        observation = _observe(finding, known.get(finding.key), now, confirm_after)
+        observations[finding.key] = observation
+        tracked.append(TrackedFinding(finding, observation.first_seen, observation.confirmed))
+    return Confirmed(tuple(tracked), observations)
+
+
+def _observe(finding: Finding, earlier: Observation | None, now: Snapshot, confirm_after: timedelta) -> Observation:
+    if earlier is None:
+        return Observation(finding, now.taken_at, now.uptime)
+    lasted = finding.urgent or now.uptime - earlier.first_uptime >= confirm_after
+    return replace(earlier, confirmed=earlier.confirmed or lasted)
+
 
 _OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
 _OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
@@ -33,13 +105,13 @@ _SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
 """A leak that is not confirmed: between two reads of one snapshot a pod can vanish."""
 
 
+def first_state(snapshot: Snapshot, pods: Mapping[str, str] | None = None) -> ConfirmationState:
+    """Return the state before the first snapshot."""
+    return ConfirmationState(snapshot.taken_at, snapshot.uptime, {}, pods or {})
+
+
 def run(
-    snapshot: Snapshot,
-    before: ConfirmationState | None,
-    *,
-    grace: timedelta,
-    confirm_after: timedelta,
-    pods: Mapping[str, str] | None = None,
+    snapshot: Snapshot, before: ConfirmationState | None, *, grace: timedelta, confirm_after: timedelta
 ) -> tuple[Report, ConfirmationState]:
     """Assess a snapshot.
 
@@ -47,9 +119,8 @@ def run(
     Every other detector sees the final states, so that states, findings, metrics and JSON of a report agree.
 
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
-    `pods`: names of pods by container ID, for the first snapshot. They name, and change no state.
     """
-    before = before or ConfirmationState(snapshot.taken_at, snapshot.uptime, {}, pods or {})
+    before = before or first_state(snapshot)
     suspected = _with_memory(classify(snapshot, grace, before.pods), before)
     suspects = detect(suspected, (leaked_reservation,))
     leaks = _as_first_seen(confirm(suspects, before, snapshot, confirm_after, _ended(suspected, before)))
@@ -65,15 +136,10 @@ def run(
         newly_confirmed=_newly_confirmed(leaks, before),
         clock_stepped=clock_stepped(before, snapshot),
     )
-    return report, ConfirmationState(
-        snapshot.taken_at,
-        snapshot.uptime,
-        {**leaks.observations, **others.observations},
-        _pods(assessment, before),
-        assessment.pending,
-        frozenset(entry.entry for entry in assessment.reservations if entry.state in _OWNED),
-        assessment.host_ports,
-    )
+    observations, names = {**leaks.observations, **others.observations}, _pods(assessment, before)
+    owned = frozenset(reservation for reservation, entry in assessment.classified.items() if entry.state in _OWNED)
+    pending, ports = assessment.pending, assessment.host_ports
+    return report, ConfirmationState(snapshot.taken_at, snapshot.uptime, observations, names, pending, owned, ports)
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
@@ -85,7 +151,7 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
             for finding in detector.find(assessment):
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
         except InsufficientData as missing:
-            gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=isinstance(missing, SourceDisabled)))
+            gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=missing.chosen))
         except Exception as error:  # noqa: BLE001 (a broken detector must not silence the others; it is logged as a gap)
             gaps.append(SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
     return Detected(tuple(findings), tuple(gaps))
@@ -111,15 +177,11 @@ def _read(snapshot: Snapshot) -> set[str]:
 
 def _ended(suspected: Assessment, before: ConfirmationState) -> frozenset[Key]:
     """Return the leaks that have ended, even if their detector has a gap: the file is gone, or has an owner."""
-    leaks = {
-        key: observation.first
-        for key, observation in before.observations.items()
-        if observation.first.detector == leaked_reservation.NAME
-    }
-    read = _read(suspected.snapshot)
-    undecided = (entry.entry for entry in suspected.reservations if entry.state in {State.UNKNOWN, State.LEAKED})
-    keys = {leaked_reservation.key(entry) for entry in undecided if isinstance(entry, Reservation)}
-    return frozenset(key for key, leak in leaks.items() if leak.network in read and key not in keys)
+    entries, undecided = suspected.classified.items(), {State.UNKNOWN, State.LEAKED}
+    keys = {leaked_reservation.key(reservation) for reservation, entry in entries if entry.state in undecided}
+    known, read = ((key, seen.first) for key, seen in before.observations.items()), _read(suspected.snapshot)
+    leaks = ((key, first.network) for key, first in known if first.detector == leaked_reservation.NAME)
+    return frozenset(key for key, network in leaks if network in read and key not in keys)
 
 
 def _as_first_seen(leaks: Confirmed) -> Confirmed:
@@ -167,31 +229,28 @@ def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
     if isinstance(store.reading, NotRequested):
         return NetworkSummary(network, None, None, None, None, None, not_in_use=store.reading.why)
     entries, ranges = or_none(assessment.of, network), or_none(assessment.ranges, network)
-    states = None if entries is None else Counter(classified.state for classified in entries)
-    return NetworkSummary(
-        name=network,
-        ranges=ranges,
-        usable=None if ranges is None else usable(ranges),
-        reserved=None if entries is None else sum(entry.blocks for entry in entries),
-        free=or_none(assessment.free, network),
-        states=None if states is None else {state: states[state] for state in State},
-    )
+    size, free = None if ranges is None else usable(ranges), or_none(assessment.free, network)
+    reserved = None if entries is None else sum(entry.blocks for entry in entries)
+    counts = None if entries is None else Counter(entry.state for entry in entries)
+    states = None if counts is None else {state: counts[state] for state in State}
+    return NetworkSummary(network, ranges, size, reserved, free, states)
 
 
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
     """Return whether a snapshot leaves anything to confirm."""
-    assessment = _with_memory(classify(snapshot, grace), ConfirmationState(snapshot.taken_at, snapshot.uptime, {}))
+    assessment = _with_memory(classify(snapshot, grace), first_state(snapshot))
     return bool(assessment.leaked or detect(assessment, _OTHERS).findings)
 
 
 def replay(
     snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: timedelta, pods: Mapping[str, str] | None = None
 ) -> Report:
-    """Assess snapshots one after the other, and keep of the last what was confirmed: the report of a command."""
+    """Assess snapshots, and keep of the last what was confirmed, for a command. `pods`: names by container ID."""
     state: ConfirmationState | None = None
     report: Report | None = None
     for snapshot in map(with_history, snapshots):
-        report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after, pods=pods)
+        before = state or first_state(snapshot, pods)
+        report, state = run(snapshot, before, grace=grace, confirm_after=confirm_after)
     if report is None:
         raise ValueError("no snapshot to assess")
     return replace(report, findings=tuple(finding for finding in report.findings if finding.confirmed))

@@ -10,8 +10,7 @@ from typing import Final
 from agent.model.runtime import DOCKER, ContainerRuntime, endpoint_path, record_before_address, version_numbers
 from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable, is_missing, known_or
 
-_BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
-"""What was asked for a recording that does not say it."""
+_BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)  # what was asked for a recording that does not say it
 
 
 def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:

@@ -28,7 +28,6 @@ from agent.model.snapshot import (
     NotRequested,
     PortMapping,
     Reservation,
-    ReservationKey,
     Snapshot,
     known_or,
     require_available,
@@ -40,15 +39,12 @@ OWNED: Final = {State.TEARDOWN_PENDING: Reason.TEARDOWN_PENDING, State.UNMANAGED
 """The states in which somebody has an address although no runtime lists its container, and the reason of a refusal."""
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
 
-MIN_CONTAINERS: Final = 4
-"""To lose more than half of fewer containers than this is normal."""
-MIN_SUSPECTS: Final = 8
-"""With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
+MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
+MIN_SUSPECTS: Final = 8  # with fewer suspected sandboxes the share is not checked: half of a small range leaks quickly
 MANY_SUSPECTS: Final = 32
 NEARLY_ALL: Final = 0.9
 """Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
-_CLOCK_ERROR: Final = timedelta(seconds=2)
-"""Of the start of a process: the kernel tells when the node booted to the second."""
+_CLOCK_ERROR: Final = timedelta(seconds=2)  # of a process' start: the kernel tells when the node booted to the second
 _LONGEST_PLUGIN_RUN: Final = timedelta(minutes=1)
 """No plugin that works well takes longer. One that does objects whatever the clock says, which may have been moved."""
 
@@ -59,8 +55,7 @@ class RuntimeHistory:
 
     running: int = 0
     """How many containers ran, if known. Not stopped ones: on a full range each try to start a pod leaves another."""
-    start: timedelta | None = None
-    """Of the runtime, after boot."""
+    start: timedelta | None = None  # of the runtime, after boot
     suspect_since: timedelta | None = None
     """The uptime at which the runtime was last seen to have restarted, or to have lost most of its containers."""
     why: str = ""
@@ -82,11 +77,9 @@ class RuntimeHistory:
 class Allowance(NamedTuple):
     """How many addresses may be released now."""
 
-    setting: str
-    """The option that limits them."""
+    setting: str  # the option that limits them
     left: int
-    spent: int = 0
-    """By earlier syncs."""
+    spent: int = 0  # by earlier syncs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +90,10 @@ class GuardContext:
     runtime_history: RuntimeHistory
     limits: Limits
     allowances: Sequence[Allowance] = ()
-    halted: str = ""
-    """Why cleanup halted; empty if it did not."""
-    journal_trouble: str = ""
-    """Why the journal cannot be used; empty if it can."""
-    journal_damage: Sequence[str] = ()
-    """The files of the journal that cannot be parsed."""
-    paused: frozenset[Reservation] = frozenset()
-    """The leaks whose release has just failed: they are left alone for a while."""
+    halted: str = ""  # why cleanup halted; empty if it did not
+    journal_trouble: str = ""  # why the journal cannot be used; empty if it can
+    journal_damage: Sequence[str] = ()  # the files of the journal that cannot be parsed
+    paused: frozenset[Reservation] = frozenset()  # the leaks whose release has just failed: left alone for a while
 
     @property
     def assessment(self) -> Assessment:
@@ -113,11 +102,6 @@ class GuardContext:
     @property
     def snapshot(self) -> Snapshot:
         return self.report.assessment.snapshot
-
-    @cached_property
-    def classified(self) -> Mapping[Reservation, ClassifiedReservation]:
-        entries = self.assessment.reservations
-        return {entry.entry: entry for entry in entries if isinstance(entry.entry, Reservation)}
 
     @cached_property
     def networks(self) -> frozenset[str]:
@@ -159,12 +143,13 @@ class GuardContext:
     @cached_property
     def host_ports(self) -> Mapping[Reservation, tuple[PortMapping, ...] | None]:
         """The ports of the node that may still be forwarded to each address; None: not known."""
-        return host_ports.forwarded(self.assessment, self.classified)
+        return host_ports.forwarded(self.assessment, self.assessment.classified)
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
         """How much of each network looks leaked, from 0 to 1."""
-        return {network: self._share(network) for network in {reservation.network for reservation in self.classified}}
+        networks = {reservation.network for reservation in self.assessment.classified}
+        return {network: self._share(network) for network in networks}
 
     def _share(self, network: str) -> float:
         entries = self.assessment.of(network)
@@ -193,39 +178,31 @@ Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 
 def decide(context: GuardContext) -> tuple[Decision, ...]:
     """Ask every guard about every request, the oldest first. What passes and is paused is left out."""
-    due: list[Decision] = []
-    for request in sorted(release_requests(context.assessment, context.limits.only), key=_sort_key):
-        refusals = tuple(_objections(request, context))
-        if refusals or context.paused.isdisjoint(request.reservations):
-            due.append((request, refusals))
+    requests = sorted(release_requests(context.assessment, context.limits.only), key=_sort_key)
+    decisions = [(request, tuple(_objections(request, context))) for request in requests]
+    due = [decision for decision in decisions if decision[1] or context.paused.isdisjoint(decision[0].reservations)]
     return tuple(_within_budget(due, context.allowances))
 
 
-def _sort_key(request: ReleaseRequest) -> tuple[int, ReservationKey]:
+def _sort_key(request: ReleaseRequest) -> tuple[int, tuple[str, str]]:
     return min(reservation.mtime_ns for reservation in request.reservations), request.reservations[0].key
 
 
 def release_requests(assessment: Assessment, only: Collection[str] | None = None) -> tuple[ReleaseRequest, ...]:
-    """Group the reservations that no runtime lists by sandbox. Empty if the list is not available.
-
-    `only`: the sandboxes with one of these addresses.
-    """
+    """Group the reservations that no runtime lists by sandbox. `only`: the sandboxes with one of these addresses."""
     if not isinstance(assessment.snapshot.containers, Known):
         return ()
-    sandboxes: defaultdict[tuple[str, ...], list[ClassifiedReservation]] = defaultdict(list)
-    for entry in assessment.reservations:
+    sandboxes: defaultdict[tuple[str, ...], list[Reservation]] = defaultdict(list)
+    for reservation, entry in assessment.classified.items():
         if entry.state in _REQUESTED:
             sandbox = (entry.container_id,) if entry.container_id else ("", entry.network, entry.name)
-            sandboxes[sandbox].append(entry)
-    keeps_results = runtimes.deletes_at_start(assessment.snapshot)
-    requests = [_request(entries, keeps_results) for entries in sandboxes.values()]
+            sandboxes[sandbox].append(reservation)
+    requests, keeps_results = [], runtimes.deletes_at_start(assessment.snapshot)
+    for reservations in sandboxes.values():
+        pods = (assessment.classified[reservation].pod for reservation in reservations)
+        ordered = sorted(reservations, key=lambda reservation: reservation.key)
+        requests.append(ReleaseRequest(tuple(ordered), next(filter(None, pods), ""), keeps_results))
     return tuple(request for request in requests if only is None or {*request.ips}.intersection(only))
-
-
-def _request(entries: Sequence[ClassifiedReservation], keeps_results: bool) -> ReleaseRequest:
-    reservations = [entry.entry for entry in entries if isinstance(entry.entry, Reservation)]
-    ordered = sorted(reservations, key=lambda reservation: reservation.key)
-    return ReleaseRequest(tuple(ordered), next((entry.pod for entry in entries if entry.pod), ""), keeps_results)
 
 
 def _objections(request: ReleaseRequest, context: GuardContext) -> Iterator[Refusal]:
@@ -278,7 +255,7 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     index, sandbox = context.assessment.index, request.container_id
     require_available(context.snapshot.pods)
     for reservation in request.reservations:
-        classified, claimed = context.classified[reservation], reservation.ip in index.claims
+        classified, claimed = context.assessment.classified[reservation], reservation.ip in index.claims
         held = reservation.ip in index.holders or sandbox in index.checkpoints or sandbox in index.mounted_namespaces
         if classified.state in OWNED and (held or not claimed):
             return Refusal(OWNED[classified.state], classified.why)
@@ -296,7 +273,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         if gap.broken and gap.detector == leaked_reservation.NAME:
             return Refusal(Reason.NOT_CONFIRMED, f"the check of leaks failed: {gap.why}")
     for reservation in request.reservations:
-        classified = context.classified[reservation]
+        classified = context.assessment.classified[reservation]
         if classified.state is not State.LEAKED:
             return Refusal(Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}")
     if not request.container_id and context.limits.only is None:
@@ -435,22 +412,11 @@ def journal_usable(_request: ReleaseRequest, context: GuardContext) -> Refusal |
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
-    not_halted,
-    sources_available,
-    allowed_network,
-    without_owner,
-    no_plugin_at_work,
-    confirmed,
-    inside_range,
-    whole_sandbox,
-    ordered_runtime,
-    trusted_runtime,
-    settled,
-    plausible_share,
-    plugin_works,
-    no_host_ports,
-    journal_usable,
-)
+    not_halted, sources_available, allowed_network,
+    without_owner, no_plugin_at_work, confirmed, inside_range, whole_sandbox,
+    ordered_runtime, trusted_runtime, settled, plausible_share,
+    plugin_works, no_host_ports, journal_usable,
+)  # fmt: skip
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
 
 

@@ -32,8 +32,7 @@ from agent.state.directory import make_directory, remove_file, remove_temporary_
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 RESERVATION: Final = "reservation"
-MAX_ENTRIES: Final = 2000
-"""What `run` releases in a day by default has room."""
+MAX_ENTRIES: Final = 2000  # what `run` releases in a day by default has room
 RETENTION: Final = timedelta(hours=24)
 """Where there is no room, the oldest entries go, if nothing was written to them for so long."""
 _MAX_BYTES: Final = 16 * 1024 * 1024
@@ -54,8 +53,7 @@ class JournalFull(OSError):
 class FileImage:
     """One file of the node: enough to recognize it, and to put it back byte for byte."""
 
-    place: str
-    """`RESERVATION`, or its directory in libcni's cache."""
+    place: str  # `RESERVATION`, or its directory in libcni's cache
     network: str
     name: str
     content: bytes
@@ -64,8 +62,7 @@ class FileImage:
     gid: int
     inode: int
     mtime_ns: int
-    data_dir: str = ""
-    """Of a reservation (`Reservation.data_dir`)."""
+    data_dir: str = ""  # of a reservation (`Reservation.data_dir`)
 
     @property
     def directory(self) -> str:
@@ -79,24 +76,17 @@ class Entry:
 
     name: str
     at: datetime
-    actor: str
-    """`clean`, or `run` for the daemon."""
+    actor: str  # `clean`, or `run` for the daemon
     container_id: str
     pod: str
     files: tuple[FileImage, ...]
-    verdict: Verdict | None = None
-    """Of the release; None: it is unfinished."""
+    verdict: Verdict | None = None  # of the release; None: it is unfinished
     why: str = ""
-    restored: datetime | None = None
-    """When it was restored."""
-    restoring: datetime | None = None
-    """When a restoration began that is unfinished."""
-    restorations: int = 0
-    """How many began: each is activity, whatever came of it."""
-    halted: datetime | None = None
-    """When a record of its container reappeared, which halted cleanup."""
-    resumed: datetime | None = None
-    """When cleanup was resumed since."""
+    restored: datetime | None = None  # when it was restored
+    restoring: datetime | None = None  # when a restoration began that is unfinished
+    restorations: int = 0  # how many began: each is activity, whatever came of it
+    halted: datetime | None = None  # when a record of its container reappeared, which halted cleanup
+    resumed: datetime | None = None  # when cleanup was resumed since
 
     @property
     def ips(self) -> tuple[str, ...]:
@@ -121,10 +111,8 @@ class Entry:
 
     @property
     def reappearance(self) -> str:
-        return (
-            f"released container {self.container_id[:12]} reappeared "
-            f"(its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back)"
-        )
+        address = f"its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back"
+        return f"released container {self.container_id[:12]} reappeared ({address})"
 
     def ended(self, verdict: Verdict, why: str) -> "Entry":
         """End a release, or a restoration that restored nothing."""
@@ -144,10 +132,8 @@ def new_entry(request: ReleaseRequest, files: Sequence[FileImage], actor: str, a
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    entries: tuple[Entry, ...] = ()
-    """Oldest first."""
-    damage: tuple[str, ...] = ()
-    """Files that are no entry. They are kept."""
+    entries: tuple[Entry, ...] = ()  # oldest first
+    damage: tuple[str, ...] = ()  # Files that are no entry. They are kept
 
     def released_from(self) -> dict[str, Entry]:
         """Return the last release of each sandbox, by container ID. No record of these must ever reappear."""
@@ -175,10 +161,7 @@ class Journal:
 
 
 class JournalStore:
-    """The journal in `journal/` of the agent's state directory, and the lock that admits one cleaner at a time.
-
-    Only the holder of that lock writes.
-    """
+    """The journal in `journal/` of the state directory, and the lock of one cleaner at a time. Its holder writes."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state, self._directory = state_dir, state_dir / "journal"
@@ -227,19 +210,14 @@ class JournalStore:
         parsed: dict[tuple[Path, int, int, int], Entry | None] = {}
         try:
             for path, found in self._listed():
-                version = (path, found.st_ino, found.st_size, found.st_mtime_ns)
-                known = version in self._parsed
-                parsed[version] = (
-                    self._parsed[version] if known else parse_entry(read_file(path, largest=_MAX_BYTES)[0])
-                )
+                file = path, found.st_ino, found.st_size, found.st_mtime_ns
+                parsed[file] = self._parsed.get(file) or parse_entry(read_file(path, largest=_MAX_BYTES)[0])
         except OSError as error:
             raise SourceError(cannot_read(error.filename or self._directory, error)) from error
         self._parsed = parsed
-        damaged = "no entry of this version's journal (it is skipped and kept; all other entries are used)"
-        return Journal(
-            tuple(entry for entry in parsed.values() if entry),
-            tuple(f"{path}: {damaged}" for (path, *_), entry in parsed.items() if not entry),
-        )
+        why = "no entry of this version's journal (it is skipped and kept; all other entries are used)"
+        damage = tuple(f"{path}: {why}" for (path, *_), entry in parsed.items() if not entry)
+        return Journal(tuple(entry for entry in parsed.values() if entry), damage)
 
     def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
         """Begin an entry, on disk before this returns. Raises OSError, such as JournalFull."""
@@ -298,12 +276,8 @@ class JournalStore:
 
 def retrying(held: type[Exception], seconds: float) -> tenacity.Retrying:
     """Try for a lock again and again. Whoever waits for it in the kernel hangs behind one that is never released."""
-    return tenacity.Retrying(
-        stop=tenacity.stop_after_delay(seconds),
-        wait=tenacity.wait_random(0.001, 0.005),
-        retry=tenacity.retry_if_exception_type(held),
-        reraise=True,
-    )
+    stop, wait = tenacity.stop_after_delay(seconds), tenacity.wait_random(0.001, 0.005)
+    return tenacity.Retrying(stop=stop, wait=wait, retry=tenacity.retry_if_exception_type(held), reraise=True)
 
 
 def _timestamp(at: datetime) -> str:

@@ -7,6 +7,7 @@ soon as the address is configured (docs/proof.md). So each release reads the nam
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from agent.model.index import mounted_by_sandbox, of_nobody
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
@@ -16,25 +17,23 @@ from agent.sources.host import addresses, mounts
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.processes import ProcessTable
 
+Probed: TypeAlias = Mapping[ReservationKey, ProbeResult]
+
 
 @dataclass(frozen=True)
 class Recheck:
     """Each question raises SourceError where there is no definite answer."""
 
     has_container: Callable[[str], bool]
-    has_checkpoint: Callable[[str], bool | None]
-    """None: the kubelet of this node keeps none."""
+    has_checkpoint: Callable[[str], bool | None]  # None: the kubelet of this node keeps none
     results: CniResults
     proc: Path
     processes: ProcessTable
-    send: Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]
+    send: Callable[[Sequence[Reservation], bool], Probed]
     """Probes addresses; False: without sending anything, and leaving out those that can be asked."""
 
     def ask(self, request: ReleaseRequest) -> Refusal | list[str]:
-        """Ask for owners of this sandbox. Return each answer, word for word for the journal, if none objects.
-
-        An empty file names no sandbox: then only the kernel is asked.
-        """
+        """Ask for owners of the sandbox; of an empty file, only the kernel. Return the answers, for the journal."""
         answers: list[str] = []
         if container_id := request.container_id:
             if self.has_container(container_id):
@@ -64,7 +63,7 @@ class Recheck:
         """Return where network namespaces are mounted."""
         return mounts.read_namespaces(self.proc, self.processes.runtimes())
 
-    def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Mapping[ReservationKey, ProbeResult]:
+    def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Probed:
         """Look for whoever has an address without a process. Of all addresses at once: it may take some seconds.
 
         Where an address cannot be asked, a namespace of which nobody knows the sandbox may have it.
@@ -75,9 +74,7 @@ class Recheck:
         namespace = of_nobody(self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER))
         if not namespace:
             return found
-        return {key: result if result.asked else _doubtful(result, namespace) for key, result in found.items()}
-
-
-def _doubtful(result: ProbeResult, namespace: str) -> ProbeResult:
-    why = f"{result.why}, and a network namespace is mounted whose sandbox is not known: {namespace}"
-    return ProbeResult(why, Reason.PROBE_UNANSWERED, asked=False)
+        why = f"and a network namespace is mounted whose sandbox is not known: {namespace}"
+        unasked = {key: f"{result.why}, {why}" for key, result in found.items() if not result.asked}
+        doubts = {key: ProbeResult(why, Reason.PROBE_UNANSWERED, asked=False) for key, why in unasked.items()}
+        return {**found, **doubts}

@@ -1,8 +1,9 @@
 """Restore released addresses, and recover interrupted releases and restorations. Nothing is removed here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from agent.cleanup.journal import Entry, FileImage, Journal, JournalStore
 from agent.cleanup.unlink import LockHeld, NodeFiles, OpenNetwork, describe_error, record
@@ -11,14 +12,10 @@ from agent.model.release import Verdict
 _UNFINISHED = "the entry is unfinished; the next cleanup or restore recovers it"
 
 
-@dataclass(frozen=True, slots=True)
-class Restoration:
-    """The outcome of a restoration."""
-
+class Restoration(NamedTuple):
     entry: Entry
     done: bool
-    why: str = ""
-    """Why it failed; or what was not put back besides the reservations."""
+    why: str = ""  # why it failed; or what was not put back besides the reservations
 
 
 class RestoreError(Exception):
@@ -26,10 +23,7 @@ class RestoreError(Exception):
 
 
 def missing_of(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[FileImage]:
-    """Return the reservations to put back.
-
-    Raises RestoreError if that would take an address from its owner, or give a sandbox two.
-    """
+    """Return what to put back. Raises RestoreError if that took an address from its owner, or gave a sandbox two."""
     if entry.verdict is None:
         raise RestoreError(_UNFINISHED)
     if entry.verdict not in {Verdict.RELEASED, Verdict.INTERRUPTED}:
@@ -47,10 +41,7 @@ def missing_of(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[Fi
 
 
 def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> tuple[list[FileImage], list[FileImage]]:
-    """Return the reservations that are missing, and those of them whose address something else has by now.
-
-    IDs are never reused, so equal content is proof.
-    """
+    """Return what is missing, and of that what others have by now. IDs are never reused: equal content is proof."""
     found = [(image, networks[image.directory].read(image.name)) for image in entry.reservations]
     missing = [image for image, now in found if now is None or (now.name, now.content) != (image.name, image.content)]
     return missing, [image for image, now in found if now is not None and image in missing]
@@ -110,10 +101,7 @@ def check_last(journal: Journal, entry: Entry) -> None:
 
 
 def recover_all(files: NodeFiles, journal: JournalStore, now: datetime) -> Mapping[str, str]:
-    """Finish what is unfinished. Return why an entry stays unfinished until the next time, by name.
-
-    The caller holds the cleaner's lock. Raises SourceError if the journal cannot be read.
-    """
+    """Finish what is unfinished, under the cleaner's lock. Return why entries stay so, by name. Raises SourceError."""
     left: dict[str, str] = {}
     for entry in journal.read().unfinished():
         try:
@@ -124,10 +112,7 @@ def recover_all(files: NodeFiles, journal: JournalStore, now: datetime) -> Mappi
 
 
 def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
-    """Put back the rest of a sandbox that is partly in place, and return its entry with what is known of it.
-
-    Raises LockHeld and OSError.
-    """
+    """Put back the rest of a sandbox that is partly in place; return what is known of it. Raises LockHeld, OSError."""
     interrupted = f"this {'restoration' if entry.restoring else 'release'} was interrupted"
     with files.locked(entry.directories) as networks:
         missing, taken = _not_in_place(entry, networks)

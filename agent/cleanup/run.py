@@ -3,45 +3,31 @@
 A dry run and the cleaner that releases are two classes, not a flag. Where cleanup is off, there is no session.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final
 
 from agent.cleanup import guards, restore
 from agent.cleanup.guards import Allowance, GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
-from agent.cleanup.recheck import Recheck
+from agent.cleanup.recheck import Probed, Recheck
 from agent.cleanup.signals import interrupted
 from agent.cleanup.summary import summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
-from agent.model.release import (
-    Blocker,
-    Cleaning,
-    Limits,
-    Outcome,
-    ProbeResult,
-    Reason,
-    Refusal,
-    ReleaseRequest,
-    Verdict,
-)
+from agent.model.release import Blocker, Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Reservation, ReservationKey, Snapshot, known_or
+from agent.model.snapshot import Reservation, Snapshot, known_or
 from agent.sources.source_error import SourceError
 
 HOUR: Final = timedelta(hours=1)
 PAUSE: Final = timedelta(minutes=10)
 """A leak that the probe or the recheck refused is left alone for so long: it must neither hold up others nor be probed
 in every sync."""
-RETRY: Final = timedelta(minutes=1)
-"""One whose release failed: the runtime had just been restarted, perhaps."""
-MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
-"""No release begins later than this after its snapshot: the node goes on meanwhile."""
-_PROBED_AT_ONCE: Final = 100
-"""Sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3, 1024)."""
-_Probed: TypeAlias = Mapping[ReservationKey, ProbeResult]
+RETRY: Final = timedelta(minutes=1)  # one whose release failed, perhaps because the runtime had just been restarted
+MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)  # no release begins later after its snapshot: the node goes on
+_PROBED_AT_ONCE: Final = 100  # sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3)
 _MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
 """Refusals of the probe and the recheck that do not pass by themselves."""
 
@@ -70,15 +56,12 @@ class DryRun:
     applied: ClassVar[bool] = False
     limits: Limits
     budget: Budget
-    actor: str
-    """Who releases, `clean` or `run`."""
+    actor: str  # who releases, `clean` or `run`
     journal: JournalStore
     recheck: Recheck
     files: NodeFiles
-    blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: ()
-    """Returns why nothing could be released here."""
-    _read: Journal = field(default=Journal(), init=False)
-    """The journal as it was before the snapshot."""
+    blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: ()  # returns why nothing could be released here
+    _read: Journal = field(default=Journal(), init=False)  # the journal as it was before the snapshot
     _unreadable: str = field(default="", init=False)
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
     _reappeared: Entry | None = field(default=None, init=False)
@@ -103,13 +86,13 @@ class DryRun:
         outcomes = self._outcomes([request for request, refusals in decisions if not refusals], context.snapshot)
         outcomes += [Outcome(request, Verdict.REFUSED, refusals) for request, refusals in decisions if refusals]
         blockers = () if self.applied else self.blockers(context)
-        return summarize(context, outcomes, self._read, applied=self.applied, blockers=blockers)
+        return summarize(context, outcomes, self._read, blockers, applied=self.applied)
 
     def _record_halt(self) -> None: ...
 
     def _outcomes(self, requests: Sequence[ReleaseRequest], _snapshot: Snapshot) -> list[Outcome]:
         """Return what comes of the requests that passed every guard."""
-        known: _Probed = {}
+        known: Probed = {}
         with suppress(SourceError):  # --apply reports it
             known = self.recheck.probe(_reservations(requests), send=False)
         return [_probe_refusal(request, known) or _would_release(request, known) for request in requests]
@@ -162,8 +145,7 @@ class Apply(DryRun):
 
     applied: ClassVar[bool] = True
     now: Callable[[], datetime]
-    lock_timeout: float
-    """Seconds to wait for another cleaner."""
+    lock_timeout: float  # seconds to wait for another cleaner
     heartbeat: Callable[[], None] = lambda: None
     """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
 
@@ -209,7 +191,7 @@ class Apply(DryRun):
         self.heartbeat()
         return self._release_probed(requests, probed, taken_at)
 
-    def _release_probed(self, requests: Sequence[ReleaseRequest], probed: _Probed, taken_at: datetime) -> list[Outcome]:
+    def _release_probed(self, requests: Sequence[ReleaseRequest], probed: Probed, taken_at: datetime) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
             with self.journal.exclusive(self.lock_timeout):
@@ -233,7 +215,7 @@ class Apply(DryRun):
             return Outcome(request, Verdict.CHANGED, why="the sandbox was restored, or released, since the snapshot")
         return None
 
-    def _release(self, request: ReleaseRequest, probed: _Probed) -> Outcome:
+    def _release(self, request: ReleaseRequest, probed: Probed) -> Outcome:
         evidence = [probed[leak.key].why for leak in request.reservations if probed[leak.key].asked]
         return release(request, evidence, self.recheck, self.files, self.journal, actor=self.actor, at=self.now())
 
@@ -242,13 +224,13 @@ def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
     return [leak for request in requests for leak in request.reservations]
 
 
-def _probe_refusal(request: ReleaseRequest, probed: _Probed) -> Outcome | None:
+def _probe_refusal(request: ReleaseRequest, probed: Probed) -> Outcome | None:
     results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
     refusals = tuple(Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection)
     return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
 
 
-def _would_release(request: ReleaseRequest, known: _Probed) -> Outcome:
+def _would_release(request: ReleaseRequest, known: Probed) -> Outcome:
     why = "; ".join(known[leak.key].why for leak in request.reservations if leak.key in known)
     return Outcome(request, Verdict.WOULD_RELEASE, why=why)
 

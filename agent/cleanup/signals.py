@@ -5,8 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_held: list[int] = []
-"""The signals that wait. Their handlers belong to the process, and so does this list."""
+_held: list[int] = []  # The signals that wait. Their handlers belong to the process, and so does this list
 
 
 def interrupted() -> bool:

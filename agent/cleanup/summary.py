@@ -15,14 +15,8 @@ from agent.sources.source_error import describe_os_error
 
 
 def summarize(
-    context: GuardContext,
-    outcomes: Sequence[Outcome],
-    journal: Journal,
-    *,
-    applied: bool,
-    blockers: tuple[Blocker, ...] = (),
+    context: GuardContext, outcomes: Sequence[Outcome], journal: Journal, blockers: Iterable[Blocker], *, applied: bool
 ) -> Cleaning:
-    """Summarize a sync."""
     snapshot, report = context.snapshot, context.report
     unfinished = "is unfinished, the next cleanup or restore recovers it"
     return Cleaning(
@@ -33,7 +27,7 @@ def summarize(
         not_releasable=tuple(_not_releasable(report.assessment, context.limits.only)),
         unavailable=snapshot.unavailable_about_addresses(),
         halted=context.halted,
-        blockers=blockers,
+        blockers=tuple(blockers),
         free_before={network.name: network.free for network in report.networks},
         free_after=dict(_free_after(report, _released(outcomes))),
         causes=report.leak_causes,
@@ -67,12 +61,9 @@ def find_blockers(
 
 
 def _unwritable(context: GuardContext, check_writable: Callable[[str], None]) -> Iterator[Blocker]:
-    allowed = [
-        store
-        for store in context.snapshot.reservations
-        if isinstance(store.reading, Known) and not store.absent and context.limits.networks & {AUTO, store.network}
-    ]
-    failed: dict[str, str] = {}
+    named, failed = context.limits.networks, dict[str, str]()
+    stores = (store for store in context.snapshot.reservations if named & {AUTO, store.network})
+    allowed = [store for store in stores if isinstance(store.reading, Known) and not store.absent]
     for store in allowed:
         try:
             check_writable(store.directory)

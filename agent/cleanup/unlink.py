@@ -190,12 +190,9 @@ class NodeFiles:
 
     networks_dir: Path
     cache_dirs: tuple[Path, ...]
-    lock_timeout: float
-    """Seconds to wait for the locks of one sandbox's directories."""
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-    mounted: Callable[[Path], Path] = lambda path: path
-    """Where a path of the node is for this process."""
+    lock_timeout: float  # seconds to wait for the locks of one sandbox's directories
+    clock: Callable[[], float]  # monotonic seconds
+    mounted: Callable[[Path], Path] = lambda path: path  # where a path of the node is for this process
 
     @contextmanager
     def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
+from agent.checks import replayed_watch, unregistered_node
 from agent.checks.addresses import exhausted_range, leaked_reservation
-from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
-from agent.checks.watches import replayed_watch
 from agent.exporters.finding_lines import problems
 from agent.exporters.wording import WORDING, Wording
 from agent.model.assessment import State

@@ -7,20 +7,12 @@ nobody can find a name by guessing it. Networks and ranges keep their sizes, and
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv6Address,
-    IPv6Interface,
-    collapse_addresses,
-    ip_address,
-    ip_interface,
-)
+from ipaddress import IPv4Address, IPv6Address, collapse_addresses, ip_address, ip_interface
 from itertools import chain
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from agent.model.assessment import KUBENET
 from agent.model.documents import Recording
@@ -36,25 +28,16 @@ _T = TypeVar("_T")
 
 def anonymous(recording: Recording) -> Recording:
     """Return a recording of which the replay is the same, without names and addresses."""
-    names: set[str] = set()
-
-    def collect(name: str) -> str:
-        names.add(name)
-        return name
-
-    _rewrite(recording, collect)
+    names: dict[str, str] = {}
+    _rewrite(recording, lambda name: names.setdefault(name, name))
     return _rewrite(recording, _new_names(names).__getitem__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """How a text is split into names, and which of them are kept."""
 
     name: re.Pattern[str]
     kept: Callable[[str], object]
-
-    def apply(self, text: str, rename: _Rename) -> str:
-        return self.name.sub(lambda found: found[0] if self.kept(found[0]) else rename(found[0]), text)
 
 
 WORDS: Final = frozenset({
@@ -74,8 +57,7 @@ _PHRASES: Final = "Pod was rejected: |enough resource:"
 _OWN_VERSION: Final = r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
 
 
-_NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)
-"""Such as `namespace/name` and `Kind/name`."""
+_NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)  # such as `namespace/name` and `Kind/name`
 _WHOLE: Final = _Rule(re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__)
 _SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrIPv6"}.__contains__)
 _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
@@ -104,7 +86,8 @@ def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
         case None | bool() | int() | float() | datetime() | timedelta() | StrEnum():
             return value
         case str():
-            new = (_RULES.get(path) or _RULES.get(field, _NAMES)).apply(value, rename)
+            rule = _RULES.get(path) or _RULES.get(field, _NAMES)
+            new = rule.name.sub(lambda found: found[0] if rule.kept(found[0]) else rename(found[0]), value)
         case IPv4Address() | IPv6Address():
             new = ip_address(rename(str(type(value)(int(value)))))  # without the zone that IPv6 may have
         case tuple():
@@ -146,14 +129,13 @@ def _new_addresses(family: Mapping[str, Any], first: IPv4Address | IPv6Address) 
         yield name, f"{ip}/{address.network.prefixlen}" if "/" in name else str(ip)
 
 
-def _address(name: str) -> IPv4Interface | IPv6Interface | None:
-    """Return an address or a subnet that is written as Go and Python write it."""
+def _address(name: str) -> Any:
+    """Return an address or a subnet that is written as Go and Python write it, without a zone; None: it is none."""
     try:
         address = ip_interface(name)
     except ValueError:
         return None
-    zone = isinstance(address, IPv6Interface) and address.ip.scope_id
-    return None if zone or name not in {str(address), str(address.ip)} else address
+    return address if "%" not in name and name in {str(address), str(address.ip)} else None
 
 
 def _moved(networks: Iterable[Any], first: int, bits: int) -> Mapping[Any, int]:

@@ -26,12 +26,10 @@ from agent.model.snapshot import (
 
 _T = TypeVar("_T")
 
-KUBENET = "kubenet"
-"""The network whose range is the node's pod CIDR by definition."""
+KUBENET = "kubenet"  # the network whose range is the node's pod CIDR by definition
 LONGEST_ADD = timedelta(minutes=4)
 """How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
-PRIMARY = frozenset({"eth0", ""})
-"""The interface that a pod has its own addresses on; empty in the format of host-local < 0.8.0."""
+PRIMARY = frozenset({"eth0", ""})  # the interface of a pod's own addresses; empty in the format of host-local < 0.8.0
 
 
 class State(StrEnum):
@@ -65,8 +63,7 @@ class ClassifiedReservation:
     entry: Reservation | UnrecognizedEntry
     state: State
     why: str
-    pod: str = ""
-    """`namespace/name`, from any record that still has it; empty: none has."""
+    pod: str = ""  # `namespace/name`, from any record that still has it; empty: none has
 
     @property
     def name(self) -> str:
@@ -103,8 +100,7 @@ class Assessment:
     """It has no slots, and keeps what several detectors ask for."""
 
     index: SnapshotIndex
-    reservations: tuple[ClassifiedReservation, ...]
-    """Every entry of every network that was read."""
+    reservations: tuple[ClassifiedReservation, ...]  # every entry of every network that was read
     last_owned: Mapping[Reservation, datetime] = field(default_factory=dict)
     """When the snapshot before found an owner of a reservation that has none now."""
     pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
@@ -117,9 +113,13 @@ class Assessment:
         return self.index.snapshot
 
     @cached_property
+    def classified(self) -> Mapping[Reservation, ClassifiedReservation]:
+        """The entries that are reservations."""
+        return {entry.entry: entry for entry in self.reservations if isinstance(entry.entry, Reservation)}
+
+    @cached_property
     def leaked(self) -> Mapping[Reservation, ClassifiedReservation]:
-        leaked = (entry for entry in self.reservations if entry.state is State.LEAKED)
-        return {entry.entry: entry for entry in leaked if isinstance(entry.entry, Reservation)}
+        return {reservation: entry for reservation, entry in self.classified.items() if entry.state is State.LEAKED}
 
     @cached_property
     def networks(self) -> tuple[str, ...]:
@@ -221,13 +221,10 @@ class Assessment:
         for entry in chain.from_iterable(map(self.of, self.networks)):
             if entry.ifname in PRIMARY:
                 reserved[self.index.running_sandboxes.get(entry.container_id, ""), ":" in entry.name].add(entry.name)
-        return tuple(
-            (pod, ip)
-            for pod in pods
-            if pod.live and not pod.host_network and pod.name in running
-            for ip in dict.fromkeys(pod.ips)
-            if ip in reserved.get((pod.name, ":" in ip), {ip})
+        addresses = (
+            (pod, ip) for pod in pods if pod.networked and pod.name in running for ip in dict.fromkeys(pod.ips)
         )
+        return tuple((pod, ip) for pod, ip in addresses if ip in reserved.get((pod.name, ":" in ip), {ip}))
 
     def _without_address(self) -> Iterator[str]:
         """Yield the pods with a sandbox that may not have had an address when the reservations were read.

@@ -7,8 +7,7 @@ from typing import Final
 
 ENDPOINT_GRACE: Final = timedelta(minutes=5)
 """How long the kubelet keeps a resource whose plugin is gone (`endpointStopGracePeriod`), also after its own start."""
-SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(minutes=1)
-"""The kubelet drops it when it next reports the node's status."""
+SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(minutes=1)  # by then it has reported the node's status
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +15,8 @@ class PluginSocket:
     """One plugin's socket in the kubelet's directory."""
 
     name: str
-    made: datetime
-    """When the plugin bound it, by the file's time."""
-    connected: bool | None
-    """Whether the kubelet has its stream open; None: the host's sockets are unavailable."""
+    made: datetime  # when the plugin bound it, by the file's time
+    connected: bool | None  # whether the kubelet has its stream open; None: the host's sockets are unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +24,7 @@ class Registered:
     """One resource in the checkpoint."""
 
     resource: str
-    devices: tuple[str, ...]
-    """The healthy ones. Empty: not registered again yet, or none is healthy."""
+    devices: tuple[str, ...]  # The healthy ones. Empty: not registered again yet, or none is healthy
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +43,8 @@ class TransitionKind(StrEnum):
     KUBELET_STARTED = "kubelet_started"
     """The kubelet bound `kubelet.sock`: its device manager started, and knows no plugin."""
     SOCKET_APPEARED = "socket_appeared"
-    REGISTERED = "registered"
-    """The kubelet knows healthy devices of the resource."""
-    LOST = "lost"
-    """The kubelet knew healthy devices of the resource, and knows none now."""
+    REGISTERED = "registered"  # the kubelet knows healthy devices of the resource
+    LOST = "lost"  # the kubelet knew healthy devices of the resource, and knows none now
     DROPPED = "dropped"
     """The kubelet has dropped the resource, `ENDPOINT_GRACE` after its plugin was gone; the node's capacity is 0."""
     SOCKET_GONE = "socket_gone"
@@ -61,34 +55,26 @@ class DeviceTransition:
     """One change, as far as files and earlier snapshots tell."""
 
     what: TransitionKind
-    at: datetime
-    """The node's wall clock: the file's time if there is a file, otherwise that of the snapshot that saw it first."""
-    uptime: timedelta
-    """The boot clock of the snapshot that saw it first."""
+    at: datetime  # the node's wall clock: the file's time if there is a file, or that of the snapshot that saw it first
+    uptime: timedelta  # the boot clock of the snapshot that saw it first
     boot_id: str
     resource: str = ""
     socket: str = ""
-    exact: bool = True
-    """False: it happened between the snapshot before and `at`."""
+    exact: bool = True  # False: it happened between the snapshot before and `at`
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlugins:
     """The kubelet's device manager, from outside."""
 
-    kubelet_socket: datetime | None
-    """When the kubelet's device manager started: the time of `kubelet.sock`; None: there is none."""
+    kubelet_socket: datetime | None  # when the kubelet's device manager started, by `kubelet.sock`; None: there is none
     sockets: tuple[PluginSocket, ...]
-    checkpoint_written: datetime | None
-    """None: there is no checkpoint. No device was ever registered here, or the file was removed."""
+    checkpoint_written: datetime | None  # None: there is none. No device was ever registered, or the file was removed
     registered: tuple[Registered, ...]
     allocations: tuple[Allocation, ...]
-    history: tuple[DeviceTransition, ...] = ()
-    """The transitions up to this snapshot, oldest first."""
-    trouble: str = ""
-    """Why the state file could not be read, so that the history starts anew; empty: it could."""
-    complete: bool = False
-    """Whether the history includes the transitions of this snapshot."""
+    history: tuple[DeviceTransition, ...] = ()  # the transitions up to this snapshot, oldest first
+    trouble: str = ""  # why the state file could not be read, so that the history starts anew; empty: it could
+    complete: bool = False  # whether the history includes the transitions of this snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +82,12 @@ class ResourceState:
     """The current state of a resource."""
 
     resource: str
-    devices: int | None
-    """Healthy ones that the kubelet knows; 0 while the resource is not registered; None: not known."""
-    allocated: int | None
-    """Devices of live pods; None: the pods are unavailable."""
-    registered: bool | None
-    """Whether the kubelet knows healthy devices of it; None: not known, because the clock was set."""
-    registered_since: datetime | None
-    """None: it is not registered, or no snapshot saw when."""
+    devices: int | None  # healthy ones that the kubelet knows; 0 while the resource is not registered; None: not known
+    allocated: int | None  # devices of live pods; None: the pods are unavailable
+    registered: bool | None  # whether the kubelet knows healthy devices of it; None: not known, as the clock was set
+    registered_since: datetime | None  # None: it is not registered, or no snapshot saw when
     delay: timedelta | None
     """From the kubelet's last start to the first registration after it; None: none, or the time is unknown."""
-    socket: str
-    """The plugin's socket, by convention or by time; empty: not known."""
-    socket_present: bool | None
-    """None: its socket is not known."""
-    connected: bool | None
-    """Whether the kubelet has the plugin's stream open; None: not known."""
+    socket: str  # the plugin's socket, by convention or by time; empty: not known
+    socket_present: bool | None  # None: its socket is not known
+    connected: bool | None  # whether the kubelet has the plugin's stream open; None: not known

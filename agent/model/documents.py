@@ -23,10 +23,8 @@ from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavail
 D = TypeVar("D")
 
 _type_hints: Final[Callable[[Any], dict[str, Any]]] = cache(get_type_hints)
-_GREATEST: Final = 2**64
-"""Of integers. The kernel has none that is greater, and a float cannot hold each of those."""
-MAX_LEVELS: Final = 20
-"""Levels of a document of nodeleak's own; none has more than ten."""
+_GREATEST: Final = 2**64  # Of integers. The kernel has none that is greater, and a float cannot hold each of those
+MAX_LEVELS: Final = 20  # levels of a document of nodeleak's own; none has more than ten
 
 HISTORY_FILE: Final = "device-plugins.json"
 LAST_SEEN_FILE: Final = "node.json"
@@ -46,10 +44,8 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    transitions: tuple[DeviceTransition, ...] = ()
-    """Oldest first."""
-    trouble: str = ""
-    """Why it could not be read; empty: it could."""
+    transitions: tuple[DeviceTransition, ...] = ()  # oldest first
+    trouble: str = ""  # why it could not be read; empty: it could
 
 
 def dumps(recording: Recording) -> str:

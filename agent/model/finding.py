@@ -11,8 +11,7 @@ from agent.model import rejections
 from agent.model.snapshot import PortMapping
 from agent.model.volumes import Confidence
 
-Key: TypeAlias = tuple[str | int, ...]
-"""What a finding is known by from snapshot to snapshot."""
+Key: TypeAlias = tuple[str | int, ...]  # what a finding is known by from snapshot to snapshot
 
 
 class LeakCause(StrEnum):
@@ -59,35 +58,26 @@ class Finding:
     """A problem in the current snapshot."""
 
     detector: str
-    subject: str
-    """What the problem is with; stays the same as long as it is the same problem."""
+    subject: str  # what the problem is with; stays the same as long as it is the same problem
     message: str
     severity: Severity = Severity.WARNING
     network: str = ""
     pod: str = ""
     cause: LeakCause | rejections.RejectionCause | None = None
-    since: datetime | None = None
-    """When the problem began, where the node's records say so."""
+    since: datetime | None = None  # when the problem began, where the node's records say so
     cause_at: datetime | None = None
     """Of a leak: the last start that can have been its cause, or when the address was reserved. Without `since` it
     began then or earlier."""
     identity: tuple[str | int, ...] = ()
     """What must not change between two snapshots for this to be the same problem, beyond the subject."""
-    resource: str = ""
-    """The device resource; empty: none, or not known."""
-    pod_outcome: rejections.PodOutcome | None = None
-    """What becomes of the rejected pod; of several, of most of them."""
-    confidence: Confidence | None = None
-    """How certain it is that a volume was lost; None: it is not about a volume."""
-    urgent: bool = False
-    """Confirmed by the second snapshot, however soon: waiting longer would come too late."""
-    affected: tuple[str, ...] = ()
-    """Uids of the affected pods, where they are not part of the identity."""
+    resource: str = ""  # the device resource; empty: none, or not known
+    pod_outcome: rejections.PodOutcome | None = None  # what becomes of the rejected pod; of several, of most of them
+    confidence: Confidence | None = None  # how certain it is that a volume was lost; None: it is not about a volume
+    urgent: bool = False  # confirmed by the second snapshot, however soon: waiting longer would come too late
+    affected: tuple[str, ...] = ()  # uids of the affected pods, where they are not part of the identity
     rejected_pods: tuple[rejections.RejectedPod, ...] = ()
-    port_mappings: tuple[PortMapping, ...] = ()
-    """The ports of the node that are still forwarded to a leaked address."""
-    count: int = 1
-    """For how many problems it stands: more than 1 where the node has too many of a kind to list each."""
+    port_mappings: tuple[PortMapping, ...] = ()  # the ports of the node that are still forwarded to a leaked address
+    count: int = 1  # for how many problems it stands: more than 1 where the node has too many of a kind to list each
 
     @property
     def pods(self) -> tuple[str, ...]:
@@ -136,7 +126,5 @@ class SkippedCheck:
 
     detector: str
     why: str
-    broken: bool = False
-    """The detector itself failed: a bug of the agent."""
-    chosen: bool = False
-    """A source that it needs is disabled by configuration."""
+    broken: bool = False  # the detector itself failed: a bug of the agent
+    chosen: bool = False  # a source that it needs is disabled by configuration

@@ -95,8 +95,7 @@ class SnapshotIndex:
     @cached_property
     def claims(self) -> Mapping[str, str]:
         """The live pods that have an address of their own according to the API server, by address."""
-        pods = (pod for pod in known_or(self.snapshot.pods, ()) if pod.live and not pod.host_network)
-        return {ip: pod.name for pod in pods for ip in pod.ips}
+        return {ip: pod.name for pod in known_or(self.snapshot.pods, ()) if pod.networked for ip in pod.ips}
 
     @cached_property
     def pods(self) -> Mapping[str, str]:

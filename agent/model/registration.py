@@ -11,8 +11,7 @@ from typing import Final
 
 from agent.model.text import format_time
 
-UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
-"""The taint of a node that its cloud has not identified yet."""
+UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"  # of a node that its cloud has not identified
 TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
 DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
 REMOVED_AFTER: Final = timedelta(minutes=15)
@@ -26,19 +25,15 @@ NO_CLOUD: Final = frozenset({"", "external"})
 class Expected(StrEnum):
     """Whether a Node must have a provider ID (`--provider-id`)."""
 
-    AUTO = "auto"
-    """If there is evidence that the cluster uses a cloud."""
+    AUTO = "auto"  # if there is evidence that the cluster uses a cloud
     REQUIRED = "required"
     IGNORED = "ignored"
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint that concerns the Node's registration or removal."""
-
     key: str
-    at: datetime | None = None
-    """When the autoscaler set it: the value of its own taints."""
+    at: datetime | None = None  # when the autoscaler set it: the value of its own taints
 
 
 class Removal(StrEnum):
@@ -46,10 +41,8 @@ class Removal(StrEnum):
 
     NONE = "none"
     CORDONED = "cordoned"
-    DRAINED = "drained"
-    """Cordoned, without a pod that a drain evicts, and in use less than a day before."""
-    SCALE_DOWN = "scale_down"
-    """The autoscaler's taint `TO_BE_DELETED`."""
+    DRAINED = "drained"  # cordoned, without a pod that a drain evicts, and in use less than a day before
+    SCALE_DOWN = "scale_down"  # the autoscaler's taint `TO_BE_DELETED`
 
     @property
     def planned(self) -> bool:
@@ -64,15 +57,11 @@ class LastSeen:
     name: str
     uid: str
     provider_id: str
-    at: datetime
-    """When, by the node's clock."""
-    earlier_id: str = ""
-    """An earlier provider ID of a Node of this name; empty: it had no other."""
-    changed: datetime | None = None
-    """When the present ID was first seen in place of the earlier."""
+    at: datetime  # when, by the node's clock
+    earlier_id: str = ""  # an earlier provider ID of a Node of this name; empty: it had no other
+    changed: datetime | None = None  # when the present ID was first seen in place of the earlier
     removal: Removal = Removal.NONE
-    gone: datetime | None = None
-    """When the API server first had no such Node, by the node's clock; None: it has the Node."""
+    gone: datetime | None = None  # when the API server first had no such Node, by the node's clock; None: it has it
     in_use: datetime | None = None
     """When a cordoned Node was last seen in use, before a drain: schedulable, or with pods to evict; None: never."""
 
@@ -82,54 +71,36 @@ class Registration:
     """What this node itself knows about its registration."""
 
     expected: Expected = Expected.AUTO
-    last: LastSeen | None = None
-    """None: no Node of this name was ever seen."""
-    kubelet_name: str = ""
-    """The name by which the kubelet registers; empty: not known, or not needed because the Node is complete."""
-    cloud_provider: str = ""
-    """The kubelet's `--cloud-provider`; empty likewise."""
-    listed_pods: int = 0
-    """How many pods the API server still lists for a Node that does not exist."""
-    why: str = ""
-    """Why the remembered Node cannot be read; empty: it can."""
+    last: LastSeen | None = None  # None: no Node of this name was ever seen
+    kubelet_name: str = ""  # the name by which the kubelet registers; empty: not known, or the Node is complete
+    cloud_provider: str = ""  # the kubelet's `--cloud-provider`; empty likewise
+    listed_pods: int = 0  # how many pods the API server still lists for a Node that does not exist
+    why: str = ""  # why the remembered Node cannot be read; empty: it can
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaler:
     """The other nodes of the cluster, and the cluster-autoscaler's status."""
 
-    others: int = 0
-    """Other nodes that were read; also 0 if they were not needed to know that the cluster uses a cloud."""
+    others: int = 0  # other nodes that were read; also 0 if they were not needed to know that the cluster uses a cloud
     others_with_id: int = 0
     unregistered: int | None = None
     """Instances without a Node, in the whole cluster; None: not reported (the status has it since 1.30)."""
-    long_unregistered: int | None = None
-    """Those that are about to be deleted."""
-    told: datetime | None = None
-    """When the autoscaler wrote its status."""
-    why: str = ""
-    """Why its status is not known; empty: it is."""
+    long_unregistered: int | None = None  # those that are about to be deleted
+    told: datetime | None = None  # when the autoscaler wrote its status
+    why: str = ""  # why its status is not known; empty: it is
 
 
-def remember(
-    last: LastSeen | None,
-    name: str,
-    uid: str,
-    provider_id: str,
-    at: datetime,
-    removal: Removal = Removal.NONE,
-    *,
-    in_use: bool = False,
-) -> LastSeen:
-    """Return what to remember of a Node; `last`: what was remembered until now, of any node."""
-    same = last is not None and (last.name, last.uid) == (name, uid)
-    seen = with_removal(LastSeen(name, uid, provider_id, at), last if same else None, removal, in_use=in_use)
-    if last is None or last.name != name:
+def remember(last: LastSeen | None, seen: LastSeen, removal: Removal, *, in_use: bool) -> LastSeen:
+    """Return what to remember of a Node as it is now; `last`: what was remembered until now, of any node."""
+    same = last if last is not None and (last.name, last.uid) == (seen.name, seen.uid) else None
+    seen = with_removal(seen, same, removal, in_use=in_use)
+    if last is None or last.name != seen.name:
         return seen
-    if provider_id == last.provider_id:
+    if seen.provider_id == last.provider_id:
         return replace(seen, earlier_id=last.earlier_id, changed=last.changed)
     before = last.provider_id or last.earlier_id
-    return seen if before in {"", provider_id} else replace(seen, earlier_id=before, changed=at)
+    return seen if before in {"", seen.provider_id} else replace(seen, earlier_id=before, changed=seen.at)
 
 
 def with_removal(seen: LastSeen, before: LastSeen | None, removal: Removal, *, in_use: bool) -> LastSeen:

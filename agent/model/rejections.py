@@ -8,18 +8,13 @@ from enum import StrEnum
 class RejectionKind(StrEnum):
     """What was missing according to the kubelet's message, across its versions."""
 
-    UNREGISTERED = "unregistered"
-    """`can't allocate unregistered device R`: it did not know the resource."""
-    NO_HEALTHY = "no_healthy"
-    """`no healthy devices present`, `previously allocated devices are no longer healthy`."""
+    UNREGISTERED = "unregistered"  # `can't allocate unregistered device R`: it did not know the resource
+    NO_HEALTHY = "no_healthy"  # `no healthy devices present`, `previously allocated devices are no longer healthy`
     INSUFFICIENT = "insufficient"
     """`requested number of devices unavailable`: also what <= 1.24 says when the plugin is not registered again yet."""
-    PLUGIN_GONE = "plugin_gone"
-    """The endpoint was stopped, is unknown, or could not be dialled."""
-    NO_CAPACITY = "no_capacity"
-    """`OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0."""
-    OTHER = "other"
-    """Rejected for a device with another message."""
+    PLUGIN_GONE = "plugin_gone"  # the endpoint was stopped, is unknown, or could not be dialled
+    NO_CAPACITY = "no_capacity"  # `OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0
+    OTHER = "other"  # rejected for a device with another message
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +22,7 @@ class Rejection:
     """One rejection, read from a pod's status."""
 
     refused: RejectionKind
-    resource: str
-    """Empty: neither the message nor the pod's spec names a resource."""
+    resource: str  # empty: neither the message nor the pod's spec names a resource
     requested: int | None
     available: int | None
     at: datetime | None
@@ -36,8 +30,7 @@ class Rejection:
     message: str
     socket: str = ""
     """The plugin's socket, if the message names a socket; the resource may then be empty, or a guess from the spec."""
-    by_api: bool = False
-    """Whether `at` is by the API server's clock, which may differ from the node's (`Snapshot.api_skew`)."""
+    by_api: bool = False  # `at` is by the API server's clock, which may differ from the node's (`Snapshot.api_skew`)
 
 
 class RejectionCause(StrEnum):
@@ -65,16 +58,12 @@ class PodOutcome(StrEnum):
 class RejectedPod:
     """A rejected pod, the cause and the advice."""
 
-    pod: str
-    """`namespace/name`."""
+    pod: str  # `namespace/name`
     uid: str
     controller: str
-    resource: str
-    """Empty: not known."""
+    resource: str  # empty: not known
     at: datetime | None
     cause: RejectionCause
     pod_outcome: PodOutcome
-    why: str
-    """The evidence for the cause, in words."""
-    do: str
-    """What happens to it, and what to do, in words."""
+    why: str  # the evidence for the cause, in words
+    do: str  # what happens to it, and what to do, in words

@@ -98,8 +98,7 @@ class ProbeResult:
 
     why: str
     objection: Reason | None = None
-    asked: bool = True
-    """Whether the address could be asked."""
+    asked: bool = True  # whether the address could be asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,7 @@ class Refusal:
 
     reason: Reason
     why: str
-    setting: str = ""
-    """The option, with its value, that would lift it; empty if no option should."""
+    setting: str = ""  # the option, with its value, that would lift it; empty if no option should
 
 
 class Verdict(StrEnum):
@@ -142,10 +140,7 @@ MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.INTERRUPTED, Verd
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """All addresses of one sandbox that no runtime lists. They are released together or not at all.
-
-    An empty file names no sandbox, so it is a request of its own.
-    """
+    """All addresses of one sandbox, released together or not at all. An empty file names none: it is one of its own."""
 
     reservations: tuple[Reservation, ...]
     pod: str = ""
@@ -174,16 +169,11 @@ class ReleaseRequest:
 class Outcome:
     request: ReleaseRequest
     verdict: Verdict
-    refusals: tuple[Refusal, ...] = ()
-    """Every objection, the most important first."""
-    why: str = ""
-    """What happened, if it was not a refusal."""
-    entry: str = ""
-    """The name of the journal entry, if there is one."""
-    waited: float | None = None
-    """Seconds until the agent held host-local's locks; None if it did not try."""
-    held: float | None = None
-    """Seconds for which it held them."""
+    refusals: tuple[Refusal, ...] = ()  # every objection, the most important first
+    why: str = ""  # what happened, if it was not a refusal
+    entry: str = ""  # the name of the journal entry, if there is one
+    waited: float | None = None  # seconds until the agent held host-local's locks; None if it did not try
+    held: float | None = None  # seconds for which it held them
 
 
 class BlockedBy(StrEnum):
@@ -213,10 +203,8 @@ class Blocker:
     """One reason why no release is possible here, whatever is leaked."""
 
     by: BlockedBy
-    why: str
-    """Also the remedy."""
-    network: str = ""
-    """The only network that it is about; empty: all of them."""
+    why: str  # also the remedy
+    network: str = ""  # the only network that it is about; empty: all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,26 +213,20 @@ class NotReleasable:
 
     ip: str
     why: str
-    network: str = ""
-    """Empty: it is reserved in no network."""
+    network: str = ""  # empty: it is reserved in no network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What cleanup may release."""
 
-    networks: frozenset[str]
-    """Their names, or `AUTO`."""
+    networks: frozenset[str]  # their names, or `AUTO`
     grace: timedelta
     settle: timedelta
-    max_share: float
-    """Of the range, from 0 to 1."""
-    only: frozenset[str] | None = None
-    """The addresses requested by name; None: any."""
-    unattended: bool = False
-    """Nobody watches: the daemon cleans."""
-    release_host_ports: bool = False
-    """Release also what host ports are still forwarded to, though nobody watches."""
+    max_share: float  # of the range, from 0 to 1
+    only: frozenset[str] | None = None  # the addresses requested by name; None: any
+    unattended: bool = False  # nobody watches: the daemon cleans
+    release_host_ports: bool = False  # release also what host ports are still forwarded to, though nobody watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,24 +235,17 @@ class Cleaning:
 
     node: str
     taken_at: datetime
-    applied: bool
-    """False for a dry run."""
+    applied: bool  # False for a dry run
     outcomes: tuple[Outcome, ...] = ()
-    not_releasable: tuple[NotReleasable, ...] = ()
-    """Requested by name, with nothing to release: in use, or not reserved."""
+    not_releasable: tuple[NotReleasable, ...] = ()  # requested by name, with nothing to release: in use or not reserved
     unavailable: tuple[Unavailable, ...] = ()
-    halted: str = ""
-    """Why cleanup halted; empty if it did not."""
-    blockers: tuple[Blocker, ...] = ()
-    """Of a dry run: why `--apply` could release nothing here, or in a network; empty if it could."""
+    halted: str = ""  # why cleanup halted; empty if it did not
+    blockers: tuple[Blocker, ...] = ()  # of a dry run: why `--apply` could release nothing here, or in a network
     free_before: Mapping[str, int | None] = field(default_factory=dict)
     """Free addresses by network, as of the snapshot; None if the range is not known."""
-    free_after: Mapping[str, int | None] = field(default_factory=dict)
-    """The same, without what was or would be released."""
-    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
-    """The likely causes of leaks, where they are known."""
-    warnings: tuple[str, ...] = ()
-    """Other news for the operator, such as damage to the journal."""
+    free_after: Mapping[str, int | None] = field(default_factory=dict)  # the same without what was or would be released
+    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)  # the likely causes of leaks, where known
+    warnings: tuple[str, ...] = ()  # other news for the operator, such as damage to the journal
 
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""
@@ -278,7 +253,10 @@ class Cleaning:
 
     def with_pods(self, pods: Mapping[str, str]) -> "Cleaning":
         """Name the pods of those sandboxes that have no name, by container ID. For people, after all was done."""
-        return replace(self, outcomes=tuple(_with_pod(outcome, pods) for outcome in self.outcomes))
+        requests = (outcome.request for outcome in self.outcomes)
+        named = [replace(request, pod=request.pod or pods.get(request.container_id, "")) for request in requests]
+        pairs = zip(self.outcomes, named, strict=True)
+        return replace(self, outcomes=tuple(replace(outcome, request=request) for outcome, request in pairs))
 
     @property
     def blocked(self) -> bool:
@@ -296,11 +274,5 @@ class Cleaning:
     @property
     def journal_unwritable(self) -> bool:
         """Whether a release would have been made, had the journal been writable."""
-        return any(
-            outcome.refusals and outcome.refusals[0].reason is Reason.JOURNAL_UNWRITABLE for outcome in self.outcomes
-        )
-
-
-def _with_pod(outcome: Outcome, pods: Mapping[str, str]) -> Outcome:
-    request = outcome.request
-    return replace(outcome, request=replace(request, pod=request.pod or pods.get(request.container_id, "")))
+        first = {outcome.refusals[0].reason for outcome in self.outcomes if outcome.refusals}
+        return Reason.JOURNAL_UNWRITABLE in first

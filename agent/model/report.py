@@ -16,10 +16,8 @@ class NetworkSummary:
 
     name: str
     ranges: RangeSets | None
-    usable: int | None
-    """How many sandboxes can get an address; the gateway is not given out."""
-    reserved: int | None
-    """Entries whose name is an address, valid or not: host-local does not give these addresses out."""
+    usable: int | None  # how many sandboxes can get an address; the gateway is not given out
+    reserved: int | None  # entries whose name is an address, valid or not: host-local does not give these addresses out
     free: int | None
     states: dict[State, int] | None
     not_in_use: str = ""
@@ -37,8 +35,7 @@ class Report:
     newly_confirmed: Mapping[tuple[str, LeakCause], int] = field(default_factory=dict)
     """How many leaks this snapshot confirmed, by network and cause."""
     clock_stepped: bool = False
-    cleaning: Cleaning | None = None
-    """What was released, or refused, after this snapshot; None where cleanup is off."""
+    cleaning: Cleaning | None = None  # what was released, or refused, after this snapshot; None where cleanup is off
 
     @property
     def problems(self) -> tuple[TrackedFinding, ...]:

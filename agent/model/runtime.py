@@ -10,22 +10,17 @@ DOCKER: Final = "docker"
 CONTAINERD: Final = "containerd"
 CRI_O: Final = "cri-o"
 
-AUTO: Final = "auto"
-"""In place of a network's name: the networks that pods of this node use."""
+AUTO: Final = "auto"  # in place of a network's name: the networks that pods of this node use
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRuntime:
     """A container runtime of this node."""
 
-    name: str
-    """`docker`, or what the runtime calls itself in CRI: `containerd`, `cri-o`."""
-    version: str = ""
-    """As it was built: `1.7.24`, `1.6.20~ds1`, `2.1.9+unknown`; empty: not known."""
-    endpoint: str = ""
-    """The path of its CRI socket; empty for docker."""
-    chosen: bool = False
-    """`--cri-endpoint` names it."""
+    name: str  # `docker`, or what the runtime calls itself in CRI: `containerd`, `cri-o`
+    version: str = ""  # as it was built: `1.7.24`, `1.6.20~ds1`, `2.1.9+unknown`; empty: not known
+    endpoint: str = ""  # the path of its CRI socket; empty for docker
+    chosen: bool = False  # `--cri-endpoint` names it
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()
@@ -51,16 +46,11 @@ class RuntimeNetwork:
     """A network that the runtime attaches its sandboxes to."""
 
     name: str
-    plugins: tuple[str, ...]
-    """The types of its plugins, in the order of their execution."""
-    ipam: str = ""
-    """The type of its IPAM plugin; empty: it has none of its own."""
-    data_dir: str = ""
-    """Empty: the IPAM plugin's default."""
-    ranges: tuple[tuple[WrittenRange, ...], ...] = ()
-    """The sets of ranges: a sandbox gets an address from each."""
-    later: tuple[str, ...] = ()
-    """Those of later files: CRI-O and docker use the next file if a plugin of the first is not installed."""
+    plugins: tuple[str, ...]  # the types of its plugins, in the order of their execution
+    ipam: str = ""  # the type of its IPAM plugin; empty: it has none of its own
+    data_dir: str = ""  # empty: the IPAM plugin's default
+    ranges: tuple[tuple[WrittenRange, ...], ...] = ()  # the sets of ranges: a sandbox gets an address from each
+    later: tuple[str, ...] = ()  # those of later files, which CRI-O and docker use if a plugin of the first is missing
 
     @property
     def may_use_host_local(self) -> bool:
@@ -88,8 +78,7 @@ _FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
     CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
     CRI_O: ((1, 20, 0),),
 }
-_FIRST_TO_DELETE: Final[tuple[_Version, ...]] = ((1, 32, 0),)
-"""The first CRI-O with cri-o#8245, which was not backported."""
+_FIRST_TO_DELETE: Final[tuple[_Version, ...]] = ((1, 32, 0),)  # the first CRI-O with cri-o#8245, not backported
 
 
 def version_numbers(version: str) -> _Version | None:
@@ -99,10 +88,7 @@ def version_numbers(version: str) -> _Version | None:
 
 
 def is_since(version: str, firsts: tuple[_Version, ...]) -> bool | None:
-    """Return whether a version is as new as the first of its release branch; None: it has no numbers.
-
-    The last of the `firsts` stands for all later branches as well.
-    """
+    """Return whether a version is as new as the first of its branch, or as the last of all; None: it has no numbers."""
     parsed = version_numbers(version)
     if parsed is None or not firsts:
         return None

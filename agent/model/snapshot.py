@@ -22,9 +22,13 @@ T_co = TypeVar("T_co", covariant=True)
 class InsufficientData(Exception):
     """Nothing can be concluded, because a source is unavailable."""
 
+    chosen = False
+
 
 class SourceDisabled(InsufficientData):
     """Nothing can be concluded, because a source was not requested. This is a choice and no fault."""
+
+    chosen = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,7 @@ class Unavailable:
 
     source: str
     why: str
-    missing: bool = False
-    """It does not exist."""
+    missing: bool = False  # it does not exist
 
     def known(self) -> NoReturn:
         raise InsufficientData(f"{self.source}: {self.why}")
@@ -108,12 +111,9 @@ class Reservation:
     """One host-local file: an address reserved for a container."""
 
     network: str
-    ip: str
-    """The file's name: an address as Go's `net.IP.String()` prints it."""
-    container_id: str
-    """The sandbox's id, 64 hex digits; empty where the file is empty."""
-    ifname: str
-    """Empty in the format of host-local < 0.8.0."""
+    ip: str  # the file's name: an address as Go's `net.IP.String()` prints it
+    container_id: str  # the sandbox's id, 64 hex digits; empty where the file is empty
+    ifname: str  # empty in the format of host-local < 0.8.0
     inode: int
     size: int
     mtime_ns: int
@@ -142,10 +142,8 @@ class UnrecognizedEntry:
     network: str
     name: str
     why: str
-    blocks: bool
-    """Its name is an address, so host-local will not give that address out."""
-    program: str = ""
-    """The program that writes such IDs, and is no runtime of pods; empty: none that is known."""
+    blocks: bool  # its name is an address, so host-local will not give that address out
+    program: str = ""  # the program that writes such IDs, and is no runtime of pods; empty: none that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +154,10 @@ class LeftOver:
     files: int
     oldest_ns: int
     newest_ns: int
-    pods: int
-    """How many of its IDs are those of pods, as far as libcni's cache knows."""
+    pods: int  # how many of its IDs are those of pods, as far as libcni's cache knows
 
 
-DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"
-"""host-local's `dataDir` where a configuration names none."""
+DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"  # host-local's `dataDir` where a configuration names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +169,9 @@ class NetworkStore:
     unrecognized: tuple[UnrecognizedEntry, ...] = ()
     data_dir: str = field(default="", compare=False)
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
-    absent: bool = field(default=False, compare=False)
-    """It does not exist, and a mount is not what is missing."""
-    discovered: bool = field(default=False, compare=False)
-    """No setting names it: the runtime does, or its directory was found."""
-    left_over: LeftOver | None = None
-    """None: it may be in use, or nothing is in it, or whose it is is not known."""
+    absent: bool = field(default=False, compare=False)  # it does not exist, and a mount is not what is missing
+    discovered: bool = field(default=False, compare=False)  # no setting names it: the runtime does, or it was found
+    left_over: LeftOver | None = None  # None: it may be in use, or nothing is in it, or whose it is is not known
 
     @property
     def directory(self) -> str:
@@ -186,10 +179,8 @@ class NetworkStore:
         return posixpath.join(self.data_dir, self.network)
 
 
-SANDBOX_NOT_READY: Final = "not ready"
-"""The state of a sandbox that CRI lists and that does not run."""
-SANDBOX_RECORDED: Final = "recorded but not listed"
-"""The state of a sandbox that only containerd's records have."""
+SANDBOX_NOT_READY: Final = "not ready"  # the state of a sandbox that CRI lists and that does not run
+SANDBOX_RECORDED: Final = "recorded but not listed"  # the state of a sandbox that only containerd's records have
 ENDED: Final = frozenset({SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"})
 """The states of a sandbox that only waits for its teardown."""
 
@@ -200,10 +191,8 @@ class Container:
     state: str
     """As docker reports it: created, running, paused, restarting, removing, exited, dead. CRI's sandboxes:
     `running`, `SANDBOX_NOT_READY`, `SANDBOX_RECORDED`."""
-    created: int
-    """Seconds since the epoch."""
-    pod: str
-    """`namespace/name`, empty where the container belongs to no pod."""
+    created: int  # seconds since the epoch
+    pod: str  # `namespace/name`, empty where the container belongs to no pod
     pod_uid: str
     sandbox: bool
 
@@ -226,8 +215,7 @@ class PortMapping:
     """A `hostPort` of a pod: a port of the node that a CNI plugin or the runtime forwards to it."""
 
     host_port: int
-    protocol: str
-    """In lower case."""
+    protocol: str  # in lower case
 
     def __str__(self) -> str:
         return f"{self.host_port}/{self.protocol}"
@@ -240,19 +228,14 @@ class CniResult:
     network: str
     container_id: str
     ifname: str
-    pod: str | None
-    """Empty: the ADD was given none, as those of kubenet. None: it is not known, as of libcni < 0.8."""
+    pod: str | None  # Empty: the ADD was given none, as those of kubenet. None: it is not known, as of libcni < 0.8
     ranges: RangeSets
     data_dir: str
     mtime_ns: int
-    namespace: str = ""
-    """Where the sandbox's network namespace is mounted; empty: not known, as where it is named by a process."""
-    port_mappings: tuple[PortMapping, ...] = ()
-    """Those that a plugin of its configuration forwards."""
-    uses_pod_cidr: bool = False
-    """Its configuration has the node's pod CIDRs in place of ranges, as Calico's have."""
-    plugin: str = ""
-    """The type of the plugin that made the interface, such as `bridge`; empty: not known."""
+    namespace: str = ""  # where the sandbox's network namespace is mounted; empty: not known, or named by a process
+    port_mappings: tuple[PortMapping, ...] = ()  # those that a plugin of its configuration forwards
+    uses_pod_cidr: bool = False  # its configuration has the node's pod CIDRs in place of ranges, as Calico's have
+    plugin: str = ""  # the type of the plugin that made the interface, such as `bridge`; empty: not known
 
 
 class Damage(StrEnum):
@@ -284,16 +267,13 @@ class Address:
     ip: str
     pid: int
     command: str
-    namespace: int = 0
-    """The inode of its table in the process table: each network namespace has its own. 0: not known."""
+    namespace: int = 0  # the inode of its table in the process table: each network namespace has its own. 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    name: str
-    """`namespace/name`."""
-    uid: str
-    """As the kubelet knows it: a static pod's own uid, not that of its mirror pod."""
+    name: str  # `namespace/name`
+    uid: str  # as the kubelet knows it: a static pod's own uid, not that of its mirror pod
     phase: str
     host_network: bool
     deleting: bool
@@ -301,32 +281,27 @@ class Pod:
     created: datetime | None = None
     started: datetime | None = None
     """When its first container started, by the kubelet's clock to the second; None: none has."""
-    wants: tuple[str, ...] = ()
-    """The device resources in its limits, those of init containers too."""
-    wants_in_init: tuple[str, ...] = ()
-    """Those that its init containers request."""
-    rejection: Rejection | None = None
-    """How the kubelet rejected it for a device; None: it did not."""
-    controller: str = ""
-    """`Kind/name` of its controller; empty: it has none and will not be replaced."""
-    deletion: datetime | None = None
-    """When it should be gone at the latest (deletionTimestamp, which includes the grace period)."""
+    wants: tuple[str, ...] = ()  # the device resources in its limits, those of init containers too
+    wants_in_init: tuple[str, ...] = ()  # those that its init containers request
+    rejection: Rejection | None = None  # how the kubelet rejected it for a device; None: it did not
+    controller: str = ""  # `Kind/name` of its controller; empty: it has none and will not be replaced
+    deletion: datetime | None = None  # when it should be gone (deletionTimestamp, which includes the grace period)
     finalizers: tuple[str, ...] = ()
-    scheduled: datetime | None = None
-    """When it was scheduled; None: not known, or it has an address."""
-    claims: tuple[str, ...] = ()
-    """The names of its PersistentVolumeClaims."""
-    volumes: tuple[str, ...] = ()
-    """The volumes that it needs without a claim, as the node's status names them."""
-    static: bool = False
-    """The kubelet runs it from a file; the API server has its mirror."""
-    host_ports: tuple[PortMapping, ...] | None = None
-    """Those in its spec that are forwarded; None: a recording that does not say it."""
+    scheduled: datetime | None = None  # when it was scheduled; None: not known, or it has an address
+    claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
+    volumes: tuple[str, ...] = ()  # the volumes that it needs without a claim, as the node's status names them
+    static: bool = False  # the kubelet runs it from a file; the API server has its mirror
+    host_ports: tuple[PortMapping, ...] | None = None  # those in its spec that are forwarded; None: an old recording
 
     @property
     def live(self) -> bool:
         """Whether it may still own its addresses."""
         return self.phase not in {"Succeeded", "Failed"}
+
+    @property
+    def networked(self) -> bool:
+        """Whether it may have addresses of its own."""
+        return self.live and not self.host_network
 
     @property
     def has_sandbox(self) -> bool:
@@ -338,20 +313,13 @@ class Pod:
 class SandboxFailure:
     """An Event of a pod that says why its sandbox could not be created, in the words of the runtime."""
 
-    pod: str
-    """`namespace/name`."""
-    at: datetime | None
-    """By the API server's clock; None: not known."""
-    message: str
-    """What the plugin said; the whole message if it names no plugin."""
-    plugin: str = ""
-    """The type of the CNI plugin that failed, such as `portmap`; empty: the message names none."""
-    network: str = ""
-    """Empty: the message does not name it."""
-    operation: str = ""
-    """`add` or `delete`; empty: not known."""
-    exhausted: str = ""
-    """The range set without a free address, as host-local names it; empty: it is not the cause."""
+    pod: str  # `namespace/name`
+    at: datetime | None  # by the API server's clock; None: not known
+    message: str  # what the plugin said; the whole message if it names no plugin
+    plugin: str = ""  # the type of the CNI plugin that failed, such as `portmap`; empty: the message names none
+    network: str = ""  # empty: the message does not name it
+    operation: str = ""  # `add` or `delete`; empty: not known
+    exhausted: str = ""  # the range set without a free address, as host-local names it; empty: it is not the cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,38 +331,27 @@ class NodeDevices:
     allocatable: int
 
 
-ADDRESS_PRESSURE: Final = "CNIAddressPressure"
-"""The type of the condition that the agent may keep on the node object."""
+ADDRESS_PRESSURE: Final = "CNIAddressPressure"  # the type of the condition that the agent may keep on the node object
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     name: str
     pod_cidrs: tuple[str, ...]
-    max_pods: int | None
-    """`status.allocatable.pods`: how many pods the kubelet accepts; None: not set."""
-    devices: tuple[NodeDevices, ...] = ()
-    """The device resources of its status."""
+    max_pods: int | None  # `status.allocatable.pods`: how many pods the kubelet accepts; None: not set
+    devices: tuple[NodeDevices, ...] = ()  # the device resources of its status
     address_pressure: str = ""
     """The status of its condition `ADDRESS_PRESSURE`: True, False or Unknown; empty: it has none."""
     uid: str = ""
-    created: datetime | None = None
-    """By the API server's clock."""
-    provider_id: str = ""
-    """The cloud's name of the instance that it is (`spec.providerID`)."""
-    taints: tuple[Taint, ...] = ()
-    """Only the taints that concern its registration."""
+    created: datetime | None = None  # by the API server's clock
+    provider_id: str = ""  # the cloud's name of the instance that it is (`spec.providerID`)
+    taints: tuple[Taint, ...] = ()  # only the taints that concern its registration
     ready: bool = False
-    controller_attach: bool = False
-    """The controller-manager attaches its volumes, not the kubelet."""
-    volumes_in_use: tuple[str, ...] = ()
-    """The volumes that the kubelet uses or is about to use."""
-    volumes_attached: tuple[str, ...] = ()
-    """The volumes that the controller reports as attached."""
-    unschedulable: bool = False
-    """It is cordoned: the scheduler assigns it no more pods."""
-    runtime: str = ""
-    """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
+    controller_attach: bool = False  # the controller-manager attaches its volumes, not the kubelet
+    volumes_in_use: tuple[str, ...] = ()  # the volumes that the kubelet uses or is about to use
+    volumes_attached: tuple[str, ...] = ()  # the volumes that the controller reports as attached
+    unschedulable: bool = False  # it is cordoned: the scheduler assigns it no more pods
+    runtime: str = ""  # `nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,8 +360,7 @@ class PluginProcess:
 
     pid: int
     command: str
-    started: datetime
-    """To the second."""
+    started: datetime  # to the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,12 +376,10 @@ class ProcessStartTimes:
     cri_dockerd: datetime | None = None
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
-    runtime_disputed: bool = False
-    """A process named kubelet names `runtime`, and another process a different runtime."""
+    runtime_disputed: bool = False  # a process named kubelet names `runtime`, and another process a different runtime
     containerd: datetime | None = None
     crio: datetime | None = None
-    plugins: tuple[PluginProcess, ...] = ()
-    """Only looked for where a reservation has no owner."""
+    plugins: tuple[PluginProcess, ...] = ()  # only looked for where a reservation has no owner
 
     def start_of(self, runtime: str) -> datetime | None:
         """Return when a runtime started, by the name in `ContainerRuntime`."""
@@ -454,25 +408,19 @@ class Snapshot:
     """Everything that was read. A field with metadata is a source: its name is the metric label and the JSON key."""
 
     node_name: str
-    taken_at: datetime
-    """The node's wall clock before the first source was read."""
-    uptime: timedelta
-    """The node's boot clock at the same moment; no step of the wall clock moves it."""
+    taken_at: datetime  # the node's wall clock before the first source was read
+    uptime: timedelta  # the node's boot clock at the same moment; no step of the wall clock moves it
     reservations: tuple[NetworkStore, ...] = field(metadata=_ADDRESSES)
     checkpoints: Reading[tuple[Checkpoint, ...]] = field(metadata=_ADDRESSES)
-    containers: Reading[tuple[Container, ...]] = field(metadata=_ADDRESSES)
-    """Of every runtime in `runtimes`."""
+    containers: Reading[tuple[Container, ...]] = field(metadata=_ADDRESSES)  # of every runtime in `runtimes`
     cni_results: Reading[tuple[CniResult, ...]] = field(metadata=_ADDRESSES)
     addresses: Reading[tuple[Address, ...]] = field(metadata=_ADDRESSES)
     pods: Reading[tuple[Pod, ...]] = field(metadata=_ADDRESSES)
-    node: Reading[Node | None] = field(metadata=_ADDRESSES)
-    """None: the API server has no Node of this name."""
+    node: Reading[Node | None] = field(metadata=_ADDRESSES)  # None: the API server has no Node of this name
     processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
     runtimes: Reading[tuple[ContainerRuntime, ...]] = _added("runtimes", _ADDRESSES)
-    networks: Reading[tuple[RuntimeNetwork, ...]] = _added("networks", _ADDRESSES)
-    """Those that the kubelet's runtime has loaded."""
-    mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)
-    """Where network namespaces are mounted."""
+    networks: Reading[tuple[RuntimeNetwork, ...]] = _added("networks", _ADDRESSES)  # those of the kubelet's runtime
+    mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)  # where they are mounted
     device_plugins: Reading[DevicePlugins] = _added("device_plugins", _OTHER)
     registration: Reading[Registration] = _added("registration", _OTHER)
     autoscaler: Reading[Autoscaler] = _added("autoscaler", _OTHER)
@@ -485,10 +433,8 @@ class Snapshot:
     """True: the disk of the agent's own directory has space, and answers. Only the daemon reads it."""
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
-    damaged_results: tuple[DamagedResult, ...] = ()
-    """What `cni_results` lacks, because it could not be parsed, or is too large."""
-    server_version: str = ""
-    """The API server's version (`v1.20.2`); empty: not known."""
+    damaged_results: tuple[DamagedResult, ...] = ()  # what `cni_results` lacks, as it is malformed or too large
+    server_version: str = ""  # the API server's version (`v1.20.2`); empty: not known
     timings: tuple[Timing, ...] = field(default=(), compare=False)
 
     @property
@@ -507,11 +453,8 @@ class Snapshot:
 
     def unavailable_about_addresses(self) -> tuple[Unavailable, ...]:
         """Return what failed of the sources that have a say in addresses."""
-        return tuple(
-            reading
-            for name, reading in self.readings()
-            if name not in NON_ADDRESS_SOURCES and isinstance(reading, Unavailable)
-        )
+        readings = (reading for name, reading in self.readings() if name not in NON_ADDRESS_SOURCES)
+        return tuple(reading for reading in readings if isinstance(reading, Unavailable))
 
 
 SOURCES: Final = tuple(source.name for source in fields(Snapshot) if source.metadata)

@@ -7,15 +7,10 @@ from agent.model.text import escape
 
 SCHEMA: Final = "nodeleak.status/v1"
 _NUMBER: Final = int | float
-_TOO_LARGE: Final = 1e30
-"""More than any IPv6 range has addresses."""
+_TOO_LARGE: Final = 1e30  # more than any IPv6 range has addresses
 
 SHAPE: Final[dict[str, Any]] = {
-    "schema": str,
-    "version": str,
-    "node": str,
-    "state": str,
-    "headline": str,
+    **dict.fromkeys(("schema", "version", "node", "state", "headline"), str),
     "report": {"taken_at": str, "age_seconds": _NUMBER, "interval_seconds": _NUMBER},
     "cleanup": {"mode": str, "networks": [str], "release_possible": bool | None, "why_not": [str], "halted": str},
     "networks": [{"name": str, "usable": int | None, "free": int | None, "leaked": int | None, "unknown": int | None}],
@@ -53,10 +48,7 @@ def no_report(why: str) -> dict[str, Any]:
 
 
 def checked(answer: Any) -> dict[str, Any]:
-    """Return a document of a process that is not trusted: only known keys, and no control characters.
-
-    Raises Malformed.
-    """
+    """Return the known keys of an answer that is not trusted, without control characters. Raises Malformed."""
     document: dict[str, Any] = _checked(answer, SHAPE)
     if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {NodeState.NO_REPORT}:
         raise Malformed(f"{document['schema']}: {document['state']}")

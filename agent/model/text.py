@@ -11,9 +11,7 @@ def escape(text: str) -> str:
     """Replace what is not printable by its escape: a name must not control the reader's terminal."""
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def truncate(text: object, longest: int = 200) -> str:

@@ -36,8 +36,7 @@ class Mount:
     """A volume that is mounted on the node."""
 
     volume: str
-    pod_uid: str = ""
-    """The pod in whose directory it is mounted; empty: it is the node-wide mount."""
+    pod_uid: str = ""  # the pod in whose directory it is mounted; empty: it is the node-wide mount
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +46,14 @@ class Attachment:
     volume: str
     attached: bool | None = None
     """Its VolumeAttachment says attached, and is not being deleted; None: not known, or its kind has none."""
-    failed: bool = False
-    """Its VolumeAttachment has an attach error."""
-    claim: str = ""
-    """`namespace/name` of the claim it is bound to; empty: none, or not known."""
+    failed: bool = False  # its VolumeAttachment has an attach error
+    claim: str = ""  # `namespace/name` of the claim it is bound to; empty: none, or not known
 
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
     """What the API server was asked, because a volume is missing and a pod waits."""
 
-    volumes: tuple[Attachment, ...] = ()
-    """The missing ones, and those of the waiting pods' claims."""
-    failed_pods: tuple[str, ...] = ()
-    """Uids of pods with an event that says that attaching a volume failed."""
-    not_requested: tuple[str, ...] = ()
-    """What was not requested, such as `list events`: the account lacks the permission."""
+    volumes: tuple[Attachment, ...] = ()  # the missing ones, and those of the waiting pods' claims
+    failed_pods: tuple[str, ...] = ()  # uids of pods with an event that says that attaching a volume failed
+    not_requested: tuple[str, ...] = ()  # what was not requested, such as `list events`, without a permission

@@ -5,8 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-LASTS: Final = timedelta(hours=1)
-"""How long evidence stays valid, by the boot clock; watches end within minutes."""
+LASTS: Final = timedelta(hours=1)  # how long evidence stays valid, by the boot clock; watches end within minutes
 
 
 class Evidence(StrEnum):
@@ -14,10 +13,8 @@ class Evidence(StrEnum):
     """A DELETED event with a lower version than the same uninterrupted watch was started from or had received."""
     REPLAYED = "replayed"
     """An ADDED or MODIFIED event no newer than what its watch was started from, or of a deleted object."""
-    OLDER_LIST = "older_list"
-    """A list from a cache was older than what had been received: some server lags."""
-    RV_RESET = "rv_reset"
-    """A list read through to etcd was older: etcd was restored from a backup."""
+    OLDER_LIST = "older_list"  # a list from a cache was older than what had been received: some server lags
+    RV_RESET = "rv_reset"  # a list read through to etcd was older: etcd was restored from a backup
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +23,10 @@ class Watch:
 
     resource: str
     evidence: Evidence
-    before: int
-    """The version received before; this and the next version are of the last occurrence."""
-    version: int
-    """The older version received after it."""
+    before: int  # the version received before; this and the next version are of the last occurrence
+    version: int  # the older version received after it
     count: int
     first: datetime
     last: datetime
-    last_uptime: timedelta
-    """The boot clock at `last`."""
-    server_version: str = ""
-    """The server's version then; empty: not known."""
+    last_uptime: timedelta  # the boot clock at `last`
+    server_version: str = ""  # the server's version then; empty: not known

@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from agent.checks import detached_volume
 from agent.checks.addresses.failing_plugin import waiting_pods
-from agent.checks.devices.history import with_history
-from agent.checks.volumes import lost_volumes
+from agent.checks.devices.state import with_history
 from agent.model.index import named_sandboxes
 from agent.model.snapshot import SOURCES, Known, NotRequested, Snapshot, Timing, Unavailable, known_or
 from agent.sources import crosscheck
@@ -96,14 +96,14 @@ def _namespaces_not_needed(snapshot: Snapshot) -> str:
 
 def _mounts_not_needed(snapshot: Snapshot) -> str:
     node = known_or(snapshot.node, None)
-    return "" if node and lost_volumes.missing(node) else "no volume is missing from the node's volumesAttached"
+    return "" if node and detached_volume.missing(node) else "no volume is missing from the node's volumesAttached"
 
 
 _WHERE_NEEDED: Final[Mapping[str, Callable[[Snapshot], str]]] = {
     "addresses": _addresses_not_needed,
     "mounted_namespaces": _namespaces_not_needed,
     "mounts": _mounts_not_needed,
-    "attachments": lambda found: "" if lost_volumes.request(found) else "no pod waits for a volume that is missing",
+    "attachments": lambda found: "" if detached_volume.request(found) else "no pod waits for a volume that is missing",
     "sandbox_failures": lambda found: "" if waiting_pods(found) else "no pod waits for its sandbox",
     # It may take its time, and nothing that is read before waits for it.
     "autoscaler": lambda _: "",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.addresses import leaked_reservation
-from agent.checks.confirm import ConfirmationState
+from agent.checks.engine import ConfirmationState
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import State

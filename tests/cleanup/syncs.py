@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.checks import engine
-from agent.checks.confirm import ConfirmationState
+from agent.checks.engine import ConfirmationState
 from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, JournalStore
 from agent.cleanup.run import Apply, Budget, DryRun
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles

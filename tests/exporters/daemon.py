@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.checks import engine
-from agent.checks.confirm import ConfirmationState
+from agent.checks.engine import ConfirmationState
 from agent.exporters.log import LogExporter
 from agent.exporters.metrics import MetricsExporter
 from agent.kube_events.delivery import DeliveryMetrics

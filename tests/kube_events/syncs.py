@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.checks import engine
-from agent.checks.confirm import ConfirmationState
+from agent.checks.engine import ConfirmationState
 from agent.model.finding import Finding, Severity, TrackedFinding
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.checks import engine
-from agent.checks.confirm import ConfirmationState
+from agent.checks.engine import ConfirmationState
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, FileImage, Journal, JournalStore

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.checks.devices.history import with_history
+from agent.checks.devices.state import with_history
 from agent.model.assessment import State
 from agent.model.runtime import ContainerRuntime
 from agent.model.snapshot import (

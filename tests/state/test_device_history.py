@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.checks import engine
-from agent.checks.devices.history import derive, with_history
+from agent.checks.devices.state import derive, with_history
 from agent.model.devices import DevicePlugins, DeviceTransition
 from agent.model.documents import StoredHistory, dump_history, load_history
 from agent.model.report import Report

@@ -1,1 +1,1 @@
-"""Addresses that host-local reserved: what each reservation is, and the five detectors that judge them."""
+"""Addresses that host-local reserved: what each reservation is, and the detectors that judge them."""

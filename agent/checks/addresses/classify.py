@@ -25,35 +25,24 @@ StateAndReason: TypeAlias = tuple[State, str]
 
 
 def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None) -> Assessment:
-    """Return the state of every entry of every network. `leaked` is provisional: the engine confirms it.
-
-    `remembered`: pods by container ID from earlier snapshots; used for names only.
-    """
+    """Return the state of every entry; the engine confirms what is `leaked`. `remembered`: pods by container ID."""
     if runtimes.unordered(snapshot):
         grace = max(grace, UNORDERED_GRACE)
     index, keeps_checkpoints = SnapshotIndex(snapshot), runtimes.keeps_checkpoints(snapshot)
     reservations = [entry for store in snapshot.reservations for entry in known_or(store.reading, ())]
     single = [_state(reservation, index, keeps_checkpoints, grace) for reservation in reservations]
     pods = {**(remembered or {}), **index.pods}
-    classified = (
-        ClassifiedReservation(reservation, state, why, pods.get(reservation.container_id, ""))
-        for reservation, (state, why) in zip(reservations, _whole_sandboxes(reservations, single), strict=True)
-    )
-    unrecognized = (
-        ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why)
-        for store in snapshot.reservations
-        for entry in store.unrecognized
-    )
-    return Assessment(index, (*classified, *unrecognized))
+    pairs = zip(reservations, _whole_sandboxes(reservations, single), strict=True)
+    classified = [ClassifiedReservation(entry, *state, pods.get(entry.container_id, "")) for entry, state in pairs]
+    unrecognized = (entry for store in snapshot.reservations for entry in store.unrecognized)
+    classified += [ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why) for entry in unrecognized]
+    return Assessment(index, tuple(classified))
 
 
 def _state(reservation: Reservation, index: SnapshotIndex, keeps_checkpoints: bool, grace: timedelta) -> StateAndReason:
     try:
-        return (
-            _recorded(reservation, index, keeps_checkpoints)
-            or _in_use(reservation, index)
-            or _without_owner(reservation, index.snapshot.taken_at, grace)
-        )
+        owned = _recorded(reservation, index, keeps_checkpoints) or _in_use(reservation, index)
+        return owned or _without_owner(reservation, index.snapshot.taken_at, grace)
     except InsufficientData as missing:
         return State.UNKNOWN, str(missing)
 

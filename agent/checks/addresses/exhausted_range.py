@@ -11,12 +11,12 @@ kubelet's `--max-pods`, or give the node a larger pod CIDR.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import serves, usable
-from agent.model.snapshot import InsufficientData, Node, NotRequested, Unavailable, require_available
+from agent.model.snapshot import InsufficientData, NotRequested, Unavailable, require_available
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -45,48 +45,36 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
     reserved = f"{size - left} of {size} addresses are reserved ({without_container})"
     if not left:
         yield Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
-    elif (demand := _demand(assessment, network)) is None:
-        return
-    elif size < demand.limit:
-        message = f"{network}: {size} addresses for up to {demand.limit} pods: the range is smaller than --max-pods"
-        yield Finding(NAME, network, message, Severity.INFO, network, identity=("size",))
-    elif left < demand.more:
-        message = f"{network}: {left} free addresses for {demand.more} more pods; {reserved}"
-        yield Finding(NAME, network, message, Severity.WARNING, network)
+    elif demand := _demand(assessment, network):
+        more, limit = demand
+        if size < limit:
+            message = f"{network}: {size} addresses for up to {limit} pods: the range is smaller than --max-pods"
+            yield Finding(NAME, network, message, Severity.INFO, network, identity=("size",))
+        elif left < more:
+            message = f"{network}: {left} free addresses for {more} more pods; {reserved}"
+            yield Finding(NAME, network, message, Severity.WARNING, network)
 
 
 def _may_have_range(assessment: Assessment, network: str) -> bool:
     """Return whether there is a range. A source that is unavailable may hide a range that is too small."""
+    unavailable = Unavailable in {type(assessment.snapshot.node), type(assessment.snapshot.cni_results)}
+    return unavailable or or_none(assessment.ranges, network) is not None
+
+
+def _demand(assessment: Assessment, network: str) -> tuple[int, int] | None:
+    """Return how many more pods with an address may be assigned to the node, and how many it may have.
+
+    None: its pods do not use this network, or that is not known. Only the network that gives this node's pods their
+    addresses fills up with pods; a secondary network need not.
+    """
     snapshot = assessment.snapshot
-    if isinstance(snapshot.node, Unavailable) or isinstance(snapshot.cni_results, Unavailable):
-        return True
-    return or_none(assessment.ranges, network) is not None
-
-
-class _Demand(NamedTuple):
-    """Pods with an address from a network."""
-
-    more: int
-    """How many may still be assigned to the node."""
-    limit: int
-    """How many the node may have."""
-
-
-def _demand(assessment: Assessment, network: str) -> _Demand | None:
-    """Return the demand for addresses; None if the node's pods do not use this network, or if it is not known."""
-    snapshot = assessment.snapshot
-    if isinstance(snapshot.node, NotRequested) or isinstance(snapshot.pods, NotRequested):
+    if NotRequested in {type(snapshot.node), type(snapshot.pods)}:
         return None
     node = snapshot.node.known()
-    if node is None or not _serves_pods(assessment, network, node):
+    if node is None or not node.pod_cidrs or not serves(assessment.ranges(network), assessment.pod_ranges):
         return None
     if node.max_pods is None:
         raise InsufficientData("node: it has no allocatable.pods")
     pods = [pod for pod in snapshot.pods.known() if pod.live]
     more = 0 if node.unschedulable else max(0, node.max_pods - len(pods))
-    return _Demand(more, node.max_pods - sum(pod.host_network for pod in pods))
-
-
-def _serves_pods(assessment: Assessment, network: str, node: Node) -> bool:
-    """Only the network that gives this node's pods their addresses fills up with pods; a secondary network need not."""
-    return bool(node.pod_cidrs) and serves(assessment.ranges(network), assessment.pod_ranges)
+    return more, node.max_pods - sum(pod.host_network for pod in pods)

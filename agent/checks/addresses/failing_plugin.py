@@ -31,12 +31,10 @@ NAME = "failing_plugin"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 
 WINDOW: Final = timedelta(minutes=10)
-FEWEST: Final = 5
-"""Addresses in the window. One pod that retries takes about five a minute."""
+FEWEST: Final = 5  # Addresses in the window. One pod that retries takes about five a minute
 _SOON: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
-_WAITS: Final = timedelta(minutes=1)
-"""A pod that waits less may only be starting."""
+_WAITS: Final = timedelta(minutes=1)  # a pod that waits less may only be starting
 _OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 
@@ -45,7 +43,6 @@ class Treadmill:
     """A network in which failing ADDs take addresses."""
 
     count: int
-    """In the window."""
     per_minute: float
     since: datetime
 
@@ -56,23 +53,14 @@ class Treadmill:
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     for network, treadmill in treadmills(assessment).items():
-        failure = _failure(assessment.snapshot, network)
-        what = (
-            f"plugin {failure.plugin} fails in {_OPERATIONS[failure.operation]}: {failure.message}"
-            if failure
-            else "a CNI plugin fails in ADD and DEL"
-        )
+        what = "a CNI plugin fails in ADD and DEL"
+        if failure := _failure(assessment.snapshot, network):
+            what = f"plugin {failure.plugin} fails in {_OPERATIONS[failure.operation]}: {failure.message}"
         left = or_none(assessment.free, network)
         ends_soon = left is not None and left <= treadmill.per_minute * (_SOON / _MINUTE)
-        yield Finding(
-            NAME,
-            network,
-            f"{network}: {what}; {treadmill}: mend the plugin first, then release",
-            Severity.CRITICAL if ends_soon else Severity.WARNING,
-            network,
-            since=treadmill.since,
-            identity=("treadmill",),
-        )
+        severity = Severity.CRITICAL if ends_soon else Severity.WARNING
+        message = f"{network}: {what}; {treadmill}: mend the plugin first, then release"
+        yield Finding(NAME, network, message, severity, network, since=treadmill.since, identity=("treadmill",))
     assessment.snapshot.containers.known()
     assessment.require_reservations()
 
@@ -102,9 +90,8 @@ def _treadmill(assessment: Assessment, network: str, started: datetime) -> Tread
 
 
 def _without_owner(assessment: Assessment, network: str) -> Iterator[Reservation]:
-    for classified in assessment.reservations:
-        entry, suspected = classified.entry, classified.state in {State.CANDIDATE, State.LEAKED}
-        if suspected and entry.network == network and isinstance(entry, Reservation) and entry.container_id:
+    for entry, classified in assessment.classified.items():
+        if entry.network == network and entry.container_id and classified.state in {State.CANDIDATE, State.LEAKED}:
             yield entry
 
 
@@ -114,17 +101,13 @@ def _end(assessment: Assessment, network: str) -> datetime:
     left = or_none(assessment.free, network)
     if left is None or left > 0:
         return now
-    taken = (entry.entry for entry in assessment.of(network))
-    return min(now, max((entry.mtime for entry in taken if isinstance(entry, Reservation)), default=now))
+    return min(now, max((entry.mtime for entry in assessment.classified if entry.network == network), default=now))
 
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
-    waiting = [
-        (pod.scheduled, pod.uid, pod)
-        for pod in known_or(snapshot.pods, ())
-        if pod.live and pod.scheduled and not (pod.ips or pod.host_network or pod.deleting)
-    ]
+    pods = (pod for pod in known_or(snapshot.pods, ()) if not (pod.ips or pod.host_network or pod.deleting))
+    waiting = [(pod.scheduled, pod.uid, pod) for pod in pods if pod.live and pod.scheduled]
     in_order = sorted(waiting, key=lambda pair: pair[:2])
     return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= _WAITS]
 

@@ -7,34 +7,32 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.model.assessment import Assessment, ClassifiedReservation
+from agent.model.assessment import Assessment
 from agent.model.runtime import CRI_O
-from agent.model.snapshot import Pod, PortMapping, ProcessStartTimes, Reservation, Snapshot, known_or
+from agent.model.snapshot import Pod, PortMapping, Reservation, Snapshot, known_or
 from agent.model.text import count_of
 
 Ports = tuple[PortMapping, ...]
 
-_NAMED: Final = 3
-"""Ports in one sentence about several."""
+_NAMED: Final = 3  # ports in one sentence about several
 
 
 def in_specs(assessment: Assessment, before: Mapping[str, Ports]) -> Mapping[str, Ports]:
     """Return the ports in the spec of the pod of each reserved container ID. `before`: what was known earlier."""
     pods, found = {pod.name: pod for pod in known_or(assessment.snapshot.pods, ())}, dict[str, Ports]()
-    for entry in assessment.reservations:
+    for reservation, entry in assessment.classified.items():
         if entry.container_id in before:
             found[entry.container_id] = before[entry.container_id]
-        elif (pod := pods.get(entry.pod)) and pod.host_ports is not None and _is_same_pod(pod, entry, assessment):
+        elif (pod := pods.get(entry.pod)) and pod.host_ports is not None and _had_address(pod, reservation, assessment):
             found[entry.container_id] = pod.host_ports
     return found
 
 
-def _is_same_pod(pod: Pod, classified: ClassifiedReservation, assessment: Assessment) -> bool:
+def _had_address(pod: Pod, reservation: Reservation, assessment: Assessment) -> bool:
     """Return whether this pod had the address: the pods of a StatefulSet have their predecessors' names."""
-    if container := assessment.index.containers.get(classified.container_id):
+    if container := assessment.index.containers.get(reservation.container_id):
         return container.pod_uid == pod.uid
-    reserved = classified.entry.mtime if isinstance(classified.entry, Reservation) else None
-    return reserved is not None and pod.created is not None and pod.created <= reserved
+    return pod.created is not None and pod.created <= reservation.mtime
 
 
 def forwarded(assessment: Assessment, reservations: Collection[Reservation]) -> dict[Reservation, Ports | None]:
@@ -45,7 +43,9 @@ def forwarded(assessment: Assessment, reservations: Collection[Reservation]) -> 
     found: dict[Reservation, Ports | None] = {}
     for reservation in reservations:
         recorded = cached.get((reservation.container_id, reservation.network), specs.get(reservation.container_id))
-        found[reservation] = () if _without_rules(reservation, processes) else recorded
+        # A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any.
+        rebooted = processes is not None and processes.booted > reservation.mtime
+        found[reservation] = recorded if reservation.container_id and not rebooted else ()
     return found
 
 
@@ -57,11 +57,6 @@ def _cached(snapshot: Snapshot, container_ids: Collection[str]) -> Mapping[tuple
             sandbox = result.container_id, result.network
             found[sandbox] = tuple(dict.fromkeys((*found.get(sandbox, ()), *result.port_mappings)))
     return found
-
-
-def _without_rules(reservation: Reservation, processes: ProcessStartTimes | None) -> bool:
-    """A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any."""
-    return not reservation.container_id or (processes is not None and processes.booted > reservation.mtime)
 
 
 def describe(ports: str) -> str:

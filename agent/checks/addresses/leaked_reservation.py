@@ -14,51 +14,156 @@ reservation files by hand: comparing `docker ps` with a directory listing takes 
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Final, TypeAlias
 
+from agent.checks import runtime as runtimes
 from agent.checks.addresses import host_ports
 from agent.checks.addresses.classify import CLOCK_SLACK
-from agent.checks.addresses.leak_cause import LeakEvidence, likely_cause
-from agent.model.assessment import Assessment, ClassifiedReservation
-from agent.model.finding import Finding, Key, LeakCause, Severity, TrackedFinding
+from agent.checks.addresses.host_ports import Ports
+from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation
+from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
-from agent.model.snapshot import InsufficientData, NotRequested, PortMapping, Reservation, known_or, require_available
+from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, known_or, require_available
 from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 
-MAX_LISTED: Final = 512
-"""Leaks of a node with a finding each; those beyond are counted, in a finding for each network and cause."""
+MAX_LISTED: Final = 512  # leaks of a node with a finding each; the others have one for each network and cause
+
+CauseAndTime: TypeAlias = tuple[LeakCause, datetime]
+"""The likely cause, and the last start that can have been it; without a start, when the address was reserved."""
+
+
+_DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
+"""A runtime that starts so soon after a reservation was made died while it waited for the network plugin."""
+_AFTER_START: Final = timedelta(minutes=15)
+"""What a start makes the kubelet or the runtime forget has leaked by then, with some minutes to spare."""
+_FEWEST_LOST: Final = 2  # a single sandbox may have been removed by hand
+
+
+@dataclass(frozen=True)
+class LeakEvidence:
+    """What the causes of all leaks of a snapshot are told from. Where two are possible, it is the less specific one."""
+
+    assessment: Assessment
+
+    @cached_property
+    def runtime(self) -> str:
+        return runtimes.name_of(self.assessment.snapshot)
+
+    @cached_property
+    def runtime_started(self) -> datetime | None:
+        processes = known_or(self.assessment.snapshot.processes, None)
+        return processes.start_of(self.runtime) if processes else None
+
+    @cached_property
+    def current_networks(self) -> frozenset[str]:
+        """The networks from which running sandboxes have their address."""
+        index = self.assessment.index
+        running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
+        return frozenset(result.network for result in running if result.ifname in PRIMARY)
+
+    def has_replaced(self, network: str) -> bool:
+        """Return whether running sandboxes have their address from other networks only."""
+        return bool(self.current_networks) and network not in self.current_networks
+
+    @cached_property
+    def has_older_record(self) -> bool:
+        """Whether the runtime has a container from before its start."""
+        started, containers = self.runtime_started, self.assessment.index.containers.values()
+        return started is not None and any(container.created < started.timestamp() for container in containers)
+
+    @cached_property
+    def lost_sandboxes(self) -> int:
+        """How many leaked sandboxes have a result of ADD, and were set up before the runtime's start."""
+        started, cached = self.runtime_started, self.assessment.index.cached_networks
+        leaks = (leak for leak in self.assessment.leaked if leak.container_id in cached)
+        return len({leak.container_id for leak in leaks if started is not None and leak.mtime < started})
+
+
+def likely_cause(leak: Reservation, evidence: LeakEvidence) -> tuple[LeakCause, datetime, datetime | None]:
+    """Return the cause with its time, and when the leak began at the earliest; None: it had begun by then."""
+    cause, at = _by_records(leak, evidence)
+    if owned_at := evidence.assessment.last_owned.get(leak):
+        if at != leak.mtime and at < owned_at - _AFTER_START:
+            cause, at = LeakCause.UNKNOWN, leak.mtime  # what that start made somebody forget had leaked before
+        return cause, at, max(at, owned_at)
+    # The process may have started before as well, and nobody has seen the sandbox in between.
+    dated = cause not in RESTARTS or at - leak.mtime <= _DURING_ADD
+    return cause, at, at if dated else None
+
+
+def _by_records(leak: Reservation, evidence: LeakEvidence) -> CauseAndTime:
+    started, snapshot = evidence.runtime_started, evidence.assessment.snapshot
+    processes = known_or(snapshot.processes, None)
+    if not leak.container_id:
+        return LeakCause.EMPTY_FILE, leak.mtime
+    if processes is None:
+        return LeakCause.UNKNOWN, leak.mtime
+    if processes.booted > leak.mtime:
+        return LeakCause.NODE_REBOOT, processes.booted
+    if runtimes.keeps_checkpoints(snapshot):
+        return _restart(leak, processes.kubelet, started)
+    # Without checkpoints, the runtime alone knows what is left to tear down: a kubelet that restarts forgets nothing.
+    networks = evidence.assessment.index.cached_networks.get(leak.container_id, ())
+    if not isinstance(snapshot.cni_results, Known) or (networks and leak.network not in networks):
+        return _restart(leak, None, started)
+    return (_torn_down_badly if networks else _set_up_badly)(leak, evidence, started)
+
+
+def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | None) -> CauseAndTime:
+    # The kubelet first: when only the runtime restarts, the kubelet keeps its checkpoints and retries the teardown.
+    if kubelet is not None and kubelet > leak.mtime:
+        return LeakCause.KUBELET_RESTART, kubelet
+    if runtime is not None and runtime > leak.mtime:
+        return LeakCause.RUNTIME_RESTART, runtime
+    return LeakCause.UNKNOWN, leak.mtime
+
+
+def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
+    """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
+    if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
+        return LeakCause.RUNTIME_RESTART, started
+    # A cache without a single result of this network is not that of the runtime.
+    if leak.network in evidence.current_networks:
+        return LeakCause.SETUP_FAILED, leak.mtime
+    return _restart(leak, None, started)
+
+
+def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
+    """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
+    if started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1:  # not all records are its own
+        return LeakCause.TEARDOWN_SKIPPED, leak.mtime
+    survived = started <= leak.mtime or evidence.has_older_record
+    replaced = leak.ifname in PRIMARY and evidence.has_replaced(leak.network)
+    if replaced and survived:
+        return LeakCause.NETWORK_RENAMED, leak.mtime
+    if not replaced and not survived and evidence.lost_sandboxes >= _FEWEST_LOST:
+        return LeakCause.RUNTIME_STATE_LOST, started
+    return LeakCause.TEARDOWN_SKIPPED, leak.mtime
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     leaked = assessment.leaked
     if leaked:
         evidence, ports = LeakEvidence(assessment), host_ports.forwarded(assessment, leaked)
-        for reservation, classified in leaked.items():
-            yield _finding(reservation, classified, evidence, ports[reservation] or ())
+        for leak, classified in leaked.items():
+            yield _finding(leak, classified, evidence, ports[leak] or ())
     _check_sources(assessment)
 
 
-def _finding(
-    reservation: Reservation, classified: ClassifiedReservation, evidence: LeakEvidence, ports: tuple[PortMapping, ...]
-) -> Finding:
-    cause, at, since = likely_cause(reservation, evidence)
+def _finding(leak: Reservation, classified: ClassifiedReservation, evidence: LeakEvidence, ports: Ports) -> Finding:
+    cause, at, since = likely_cause(leak, evidence)
     because = describe_cause(cause, format_time(at), evidence.runtime)
-    rules = host_ports.describe(", ".join(f"{port} to {reservation.ip}" for port in ports))
-    return Finding(
-        detector=NAME,
-        subject=str(reservation.key),
-        message=f"{reservation.ip} is reserved for {_owner(classified)}; {because}{rules}",
-        network=reservation.network,
-        pod=classified.pod,
-        cause=cause,
-        cause_at=at,
-        since=since,
-        port_mappings=ports,
-        identity=_identity(reservation),
-    )
+    rules = host_ports.describe(", ".join(f"{port} to {leak.ip}" for port in ports))
+    message = f"{leak.ip} is reserved for {_owner(classified)}; {because}{rules}"
+    subject, network, pod, identity = str(leak.key), leak.network, classified.pod, _identity(leak)
+    severity = Severity.WARNING
+    return Finding(NAME, subject, message, severity, network, pod, cause, since, at, identity, port_mappings=ports)
 
 
 def key(reservation: Reservation) -> Key:
@@ -86,28 +191,21 @@ def _check_sources(assessment: Assessment) -> None:
 
 def _check_clock(assessment: Assessment) -> None:
     """Raise InsufficientData if a reservation without a container is newer than the clock: its age says nothing."""
-    newest = assessment.snapshot.taken_at + CLOCK_SLACK
-    for store in assessment.snapshot.reservations:
-        for reservation in known_or(store.reading, ()):
-            if reservation.mtime > newest and reservation.container_id not in assessment.index.containers:
-                raise InsufficientData(
-                    f"reservations: file {reservation.key} is newer than the node's clock, which was set"
-                )
+    snapshot, containers = assessment.snapshot, assessment.index.containers
+    for entry in (entry for store in snapshot.reservations for entry in known_or(store.reading, ())):
+        if entry.mtime > snapshot.taken_at + CLOCK_SLACK and entry.container_id not in containers:
+            raise InsufficientData(f"reservations: file {entry.key} is newer than the node's clock, which was set")
 
 
 def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[TrackedFinding]:
-    """Yield the leaks that are listed, and a finding for the others of each network and cause.
-
-    Those that were seen first are listed, so that none makes room for another before it is released.
-    """
+    """Yield the leaks that are listed, those seen first, and one finding for the others of each network and cause."""
     by_age = sorted(leaks, key=_age)
-    listed, more = by_age[:MAX_LISTED], by_age[MAX_LISTED:]
-    keys = {leak.finding.key for leak in listed}
+    keys = {leak.finding.key for leak in by_age[:MAX_LISTED]}
     yield from (leak for leak in leaks if leak.finding.key in keys)
     unlisted: defaultdict[tuple[str, LeakCause], list[TrackedFinding]] = defaultdict(list)
-    for leak in more:
+    for leak in by_age[MAX_LISTED:]:
         unlisted[leak.finding.network, LeakCause(str(leak.finding.cause))].append(leak)
-    networks = {leak.finding.network for leak in listed}
+    networks = {leak.finding.network for leak in by_age[:MAX_LISTED]}
     for (network, cause), group in unlisted.items():
         yield _summary(group, cause, "more " if network in networks else "", runtime)
 
@@ -122,18 +220,11 @@ def _summary(leaks: Sequence[TrackedFinding], cause: LeakCause, more: str, runti
     at = min(leak.finding.cause_at for leak in leaks if leak.finding.cause_at)
     since = [leak.finding.since for leak in leaks if leak.finding.since]
     because = describe_cause(cause, f"{format_time(at)} (the oldest)", runtime)
-    finding = Finding(
-        detector=NAME,
-        subject=network,
-        message=f"{count_of(len(leaks), f'{more}address', f'{more}addresses')} in {network} leaked, "
-        f"{because}: `nodeleak scan --output=wide` lists them",
-        network=network,
-        cause=cause,
-        cause_at=at,
-        since=min(since) if len(since) == len(leaks) else None,
-        identity=(cause.value,),
-        count=len(leaks),
-    )
+    count = count_of(len(leaks), f"{more}address", f"{more}addresses")
+    message = f"{count} in {network} leaked, {because}: `nodeleak scan --output=wide` lists them"
+    began, identity = min(since) if len(since) == len(leaks) else None, (cause.value,)
+    severity = Severity.WARNING
+    finding = Finding(NAME, network, message, severity, network, "", cause, began, at, identity, count=len(leaks))
     return TrackedFinding(finding, min(leak.first_seen for leak in leaks), confirmed=True)
 
 

@@ -28,10 +28,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         require_available(store.reading)
         if isinstance(store.reading, NotRequested):
             require_available(snapshot.containers)
-            if not store.left_over:
-                continue
-            message = f"{_described(store.left_over)}; not in use: {store.reading.why}"
-            yield Finding(NAME, store.network, message, Severity.INFO, store.network)
+            if store.left_over:
+                message = f"{_described(store.left_over)}; not in use: {store.reading.why}"
+                yield Finding(NAME, store.network, message, Severity.INFO, store.network)
 
 
 def _described(left: LeftOver) -> str:

@@ -26,9 +26,8 @@ SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 def find(assessment: Assessment) -> Iterator[Finding]:
     ranges = {network: or_none(assessment.ranges, network) or () for network in assessment.networks}
     for first, second in combinations(sorted(ranges), 2):
-        shared = overlap(ranges[first], ranges[second])
-        shared = shared or _used(assessment, first, ranges[second]) or _used(assessment, second, ranges[first])
-        if shared:
+        used = _used(assessment, first, ranges[second]) or _used(assessment, second, ranges[first])
+        if shared := overlap(ranges[first], ranges[second]) or used:
             yield _finding(assessment, first, second, shared)
     assessment.require_reservations()  # after the findings
     if len(ranges) > 1:

@@ -23,15 +23,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     holders: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod, ip in assessment.networked_pods:
         holders[ip].append(pod)
-
     for ip, pods in sorted(holders.items()):
-        if len(pods) == 1:
-            continue
-        names = " and ".join(sorted(pod.name for pod in pods))
-        yield Finding(
-            detector=NAME,
-            severity=Severity.CRITICAL,
-            subject=f"{ip} of {names}",
-            message=f"{len(pods)} running pods have the address {ip}: {names}",
-            identity=tuple(sorted(pod.uid for pod in pods)),
-        )
+        if len(pods) > 1:
+            names, uids = " and ".join(sorted(pod.name for pod in pods)), tuple(sorted(pod.uid for pod in pods))
+            message = f"{len(pods)} running pods have the address {ip}: {names}"
+            yield Finding(NAME, f"{ip} of {names}", message, Severity.CRITICAL, identity=uids)

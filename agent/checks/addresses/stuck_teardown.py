@@ -27,13 +27,9 @@ from agent.model.text import format_time
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
-Since: TypeAlias = tuple[datetime, timedelta]
-"""By the wall clock and by the boot clock."""
+Since: TypeAlias = tuple[datetime, timedelta]  # by the wall clock and by the boot clock
 _HOUR: Final = timedelta(hours=1)
-LIMITS: Final[Mapping[State, tuple[timedelta, timedelta]]] = {
-    State.TEARDOWN_PENDING: (timedelta(minutes=15), _HOUR),
-    State.NOT_READY: (_HOUR, 24 * _HOUR),
-}
+_LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
 """When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet tries every minute.
 
 A sandbox that is not ready is torn down by a kubelet that is up: an hour leaves time to restart it.
@@ -45,59 +41,44 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     assessment.snapshot.containers.known()
     if runtimes.keeps_checkpoints(assessment.snapshot):
         assessment.snapshot.checkpoints.known()
-    for entry in assessment.reservations:
-        if isinstance(entry.entry, Reservation) and entry.entry in assessment.pending and entry.state in LIMITS:
-            yield from _late(entry, entry.entry, assessment)
+    for reservation, entry in assessment.classified.items():
+        if reservation in assessment.pending and entry.state in _LIMITS:
+            yield from _late(entry, reservation, assessment)
 
 
 def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment) -> Iterator[Finding]:
     since, uptime = assessment.pending[reservation]
-    lasted, (late, stuck) = assessment.snapshot.uptime - uptime, LIMITS[entry.state]
+    lasted, (late, stuck) = assessment.snapshot.uptime - uptime, _LIMITS[entry.state]
     if lasted >= late:
         severity = Severity.WARNING if lasted >= stuck else Severity.INFO
-        yield Finding(
-            detector=NAME,
-            subject=f"{entry.network}/{entry.name}",
-            message=f"{entry.name} is reserved for {_what_is_left(entry, format_time(since))}"
-            f"{_why(reservation, assessment.index)}",
-            severity=severity,
-            network=entry.network,
-            pod=entry.pod,
-            since=since,
-            identity=(entry.container_id, severity),
-        )
+        left, why = _what_is_left(entry, format_time(since)), _why(reservation, assessment.index)
+        subject, message = str(reservation.key), f"{entry.name} is reserved for {left}{why}"
+        identity = entry.container_id, severity
+        yield Finding(NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity)
 
 
 def _what_is_left(entry: ClassifiedReservation, since: str) -> str:
     pod = f" of pod {entry.pod}" if entry.pod else ""
     if entry.state is State.NOT_READY:
         return f"sandbox {entry.container_id[:12]}{pod}, which has not been ready since {since} and is not torn down"
-    return (
-        f"container {entry.container_id[:12]}{pod}, which no longer exists; "
-        f"the kubelet has not completed its teardown since {since}"
-    )
+    gone = f"container {entry.container_id[:12]}{pod}, which no longer exists"
+    return f"{gone}; the kubelet has not completed its teardown since {since}"
 
 
 def _why(reservation: Reservation, index: SnapshotIndex) -> str:
     damaged = index.damaged_results.get((reservation.network, reservation.container_id))
     if damaged is None:
         return ""
-    file = f"libcni's cached result {damaged.file}"
     remedy = "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
-    return f"; likely cause: {file} is damaged ({damaged.damage}); {remedy}"
+    return f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); {remedy}"
 
 
 def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:
-    """Return since when each teardown is pending: on no disk, so it is kept from snapshot to snapshot.
-
-    If it cannot be checked now, it stays pending.
-    """
-    return {
-        entry.entry: earlier.get(entry.entry) or _first_seen(entry.entry, assessment.index)
-        for entry in assessment.reservations
-        if isinstance(entry.entry, Reservation)
-        and (_is_pending(entry, assessment.index) or (entry.state is State.UNKNOWN and entry.entry in earlier))
-    }
+    """Return since when each teardown is pending, which no disk says. If it cannot be checked now, it stays pending."""
+    entries, index = assessment.classified.items(), assessment.index
+    unknown = [reservation for reservation, entry in entries if entry.state is State.UNKNOWN and reservation in earlier]
+    pending = [reservation for reservation, entry in entries if _is_pending(entry, index)]
+    return {held: earlier.get(held) or _first_seen(held, index) for held in (*pending, *unknown)}
 
 
 def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:

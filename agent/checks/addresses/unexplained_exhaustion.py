@@ -32,15 +32,12 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     left = {network: or_none(assessment.free, network) for network in _used(snapshot)} if waiting else {}
     for ranges, failure in waiting.items():
         network = next((network for network in left if _matches(assessment, network, ranges)), "")
-        if left.get(network) == 0:
-            continue
-        contradicted = (
-            "and no network that was checked has this range: its network was not read"
-            if left.get(network) is None
-            else f"but {network} has {left[network]} free addresses"
-        )
-        message = f"pod {failure.pod} waits: no IP addresses available in range set {ranges}, {contradicted}"
-        yield Finding(NAME, ranges, message, Severity.WARNING, network, failure.pod)
+        if (free := left.get(network)) != 0:
+            contradicted = f"but {network} has {free} free addresses"
+            if free is None:
+                contradicted = "and no network that was checked has this range: its network was not read"
+            message = f"pod {failure.pod} waits: no IP addresses available in range set {ranges}, {contradicted}"
+            yield Finding(NAME, ranges, message, Severity.WARNING, network, failure.pod)
 
 
 def _used(snapshot: Snapshot) -> list[str]:

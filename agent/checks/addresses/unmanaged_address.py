@@ -60,12 +60,5 @@ def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Itera
         message = f"{ip} is reserved for {container}; it is not released while {holders[0]} has it: {owned}"
     else:
         return
-    yield Finding(
-        detector=NAME,
-        subject=f"{classified.network}/{ip}",
-        message=message,
-        severity=severity,
-        network=classified.network,
-        pod=classified.pod,
-        identity=(classified.container_id,),
-    )
+    subject, identity = f"{classified.network}/{ip}", (classified.container_id,)
+    yield Finding(NAME, subject, message, severity, classified.network, classified.pod, identity=identity)

@@ -22,6 +22,7 @@ from agent.model.snapshot import Known, known_or, require_available
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
+_EFFECT: Final = "the next pod can get the same address"
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -33,19 +34,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         if pod.deleting or pod.name in elsewhere:
             continue
         holders = [network for network in networks if ip in reserved[network]]
-        network = _allocating(assessment, ip, holders)
-        if network is None:
-            continue
-        where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
-        yield Finding(
-            detector=NAME,
-            severity=Severity.CRITICAL,
-            subject=f"{network}/{ip} of pod {pod.name}",
-            message=f"pod {pod.name} uses {ip}, which is {where}: the next pod can get the same address",
-            network=network,
-            pod=pod.name,
-            identity=(pod.uid,),
-        )
+        if network := _allocating(assessment, ip, holders):
+            where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
+            message = f"pod {pod.name} uses {ip}, which is {where}: {_EFFECT}"
+            subject = f"{network}/{ip} of pod {pod.name}"
+            yield Finding(NAME, subject, message, Severity.CRITICAL, network, pod.name, identity=(pod.uid,))
     if len(networks) > 1:
         require_available(assessment.snapshot.networks)  # which of them gives out addresses now?
 
@@ -67,16 +60,10 @@ def _by_result(assessment: Assessment) -> Iterator[Finding]:
             continue
         if networks and networks.issubset(assessment.networks):
             network, sandbox = min(networks), f"sandbox {container_id[:12]}"
-            yield Finding(
-                detector=NAME,
-                severity=Severity.CRITICAL,
-                subject=f"{network} of {sandbox}",
-                message=f"pod {pod} runs with an address of {network} according to libcni's cache, and {network} has "
-                f"no reservation of its {sandbox}: the next pod can get the same address",
-                network=network,
-                pod=pod,
-                identity=(container_id,),
-            )
+            known = f"pod {pod} runs with an address of {network} according to libcni's cache"
+            message = f"{known}, and {network} has no reservation of its {sandbox}: {_EFFECT}"
+            subject, identity = f"{network} of {sandbox}", (container_id,)
+            yield Finding(NAME, subject, message, Severity.CRITICAL, network, pod, identity=identity)
 
 
 def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:
@@ -89,16 +76,13 @@ def _reserved(assessment: Assessment) -> dict[str, set[str]]:
     return {network: {entry.name for entry in assessment.of(network) if entry.blocks} for network in networks}
 
 
-def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str | None:
-    """Return the network that can give out an address once more; None: none can.
-
-    A reservation counts in the networks that give out addresses now.
-    """
+def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str:
+    """Return the network that can give out an address again; empty: a network that gives out addresses reserves it."""
     configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
     if configured.intersection(holders):
-        return None
+        return ""
     allocating = (network for network in assessment.networks if network in configured or not holders)
-    return next((network for network in allocating if covers(assessment.ranges(network), ip)), None)
+    return next((network for network in allocating if covers(assessment.ranges(network), ip)), "")
 
 
 def _reserved_elsewhere(assessment: Assessment) -> set[str]:

@@ -14,15 +14,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices.state import (
-    DeviceView,
-    kubelet_up_for,
-    last_by_resource,
-    named_by_node_only,
-    replaced,
-    requested,
-    resource_states,
-)
+from agent.checks.devices.state import DeviceView, kubelet_up_for, last_by_resource, resource_states, unclear_resources
 from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
 from agent.model.finding import Finding, Severity
@@ -38,16 +30,11 @@ GRACE: Final = timedelta(seconds=60)
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     view = DeviceView.of(snapshot)
-    start, up = view.start, kubelet_up_for(view)
-    # A resource that was replaced, or that only the node's status names, is late only if it is requested.
-    doubtful = replaced(view) | named_by_node_only(view)
-    unclear = {resource for resource in doubtful if requested(resource, snapshot) is None}
-    missing = [
-        state for state in resource_states(snapshot) if state.registered is False and state.resource not in unclear
-    ]
+    start, up, unclear = view.start, kubelet_up_for(view), unclear_resources(view)
     if up is not None and start is not None:
-        for state in missing:
-            yield from _late(state, start, up, view)
+        for state in resource_states(snapshot):
+            if state.registered is False and state.resource not in unclear:
+                yield from _late(state, start, up, view)
     # Last: the node's status may name a resource that no file here has.
     require_available(snapshot.node)
     if unclear:
@@ -70,13 +57,8 @@ def _late(state: ResourceState, start: DeviceTransition, up: timedelta, view: De
     effect = "the kubelet stops offering it after 5 minutes"
     if not listed or missing_for >= ENDPOINT_GRACE:
         effect = f"the kubelet no longer offers it{_node_status(state.resource, view.snapshot)}"
-    yield Finding(
-        detector=NAME,
-        subject=state.resource,
-        message=f"{state.resource} is not registered: {what}{_socket(state)}; {effect}",
-        since=since,
-        resource=state.resource,
-    )
+    message = f"{state.resource} is not registered: {what}{_socket(state)}; {effect}"
+    yield Finding(NAME, state.resource, message, since=since, resource=state.resource)
 
 
 def _plugin_present(state: ResourceState, missing_for: timedelta) -> bool:

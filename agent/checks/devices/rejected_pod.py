@@ -13,14 +13,16 @@ their devices are registered, and run kubelet 1.27.6, 1.28 or later.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
 
-from agent.checks.devices.rejection_cause import explain
-from agent.checks.devices.state import DeviceView, resource_states
+from agent.checks.devices.state import PROMPTLY, DeviceView, KubeletRun, resource_states
 from agent.model.assessment import Assessment
+from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Severity
-from agent.model.rejections import PodOutcome, RejectedPod, Rejection, RejectionCause
+from agent.model.rejections import PodOutcome, RejectedPod, Rejection, RejectionCause, RejectionKind
 from agent.model.snapshot import Known, Pod, Snapshot
 from agent.model.text import format_time
 
@@ -29,15 +31,11 @@ SEVERITIES: Final = (Severity.WARNING,)
 
 STORM_PODS: Final = 5
 STORM_WITHIN: Final = timedelta(minutes=10)
-_NAMED: Final = 3
-"""How many pods of a storm a message names."""
+_NAMED: Final = 3  # how many pods of a storm a message names
 
-OVERDUE: Final = timedelta(seconds=60)
-"""How long after its deletionTimestamp a pod may still exist."""
+OVERDUE: Final = timedelta(seconds=60)  # how long after its deletionTimestamp a pod may still exist
 REPLACED_WITHIN: Final = {
-    "ReplicaSet": None,
-    "ReplicationController": None,
-    "Job": None,
+    **dict.fromkeys(("ReplicaSet", "ReplicationController", "Job")),
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
@@ -45,6 +43,219 @@ REPLACED_WITHIN: Final = {
 
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
+
+CLOCK_RESOLUTION: Final = timedelta(seconds=1)  # the kubelet and the API server write times in whole seconds
+API_DELAY: Final = timedelta(seconds=5)  # a pod's status reaches the API server this much later, at most
+SKEW_ERROR: Final = timedelta(seconds=2.5)
+"""The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
+BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)  # what a snapshot saw first may have happened this much earlier
+BOOTING: Final = timedelta(minutes=15)  # a kubelet that starts this soon after the node was started by its boot
+
+_YEARS: Final = range(1970, 9001)  # nearer to the end of the calendar no span can be added
+_NODE_FULL: Final = "enough resource:"
+"""Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
+_SINCE_1_26: Final = "Pod was rejected: "
+_NOT_SEEN: Final = "no snapshot saw when the resource was registered"
+
+Explanation: TypeAlias = tuple[RejectionCause, str]  # the cause, and the evidence in words
+
+
+class Window(NamedTuple):
+    earliest: datetime  # it happened then or later
+    latest: datetime  # and before that
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A rejection by a run of the kubelet. Times are windows; where they overlap, only the message can decide."""
+
+    view: DeviceView
+    run: KubeletRun
+    pod: Pod
+    rejection: Rejection
+    resource: str
+    at: datetime
+    window: Window
+
+    @property
+    def no_device_known(self) -> bool:
+        """Whether no kubelet says this while it has healthy devices of the resource."""
+        return self.rejection.refused is not RejectionKind.INSUFFICIENT
+
+    def explain(self) -> Explanation:
+        start = self.run.start
+        if start.boot_id and start.boot_id == self.view.boot_id and not self.view.in_this_boot(start.at):
+            return _unverified("the node's clock was set since: times cannot be compared")
+        before, during, after = self._sides()
+        registration = self.run.first_registration(self.resource)
+        if registration not in before:
+            return self._race(registration, certain=registration not in during)
+        known = max(index for index, change in enumerate(before) if change.what is TransitionKind.REGISTERED)
+        losses = [change for change in (*before[known + 1 :], *during) if change.what is not TransitionKind.REGISTERED]
+        if losses:
+            return self._outage(losses, [*during, *after], certain=not during)
+        return self._while_registered()
+
+    def _sides(self) -> tuple[list[DeviceTransition], list[DeviceTransition], list[DeviceTransition]]:
+        """Return the changes before the rejection, those that may have been at that moment, and those after it."""
+        before, during, after = list[DeviceTransition](), list[DeviceTransition](), list[DeviceTransition]()
+        for previous, change in pairwise((self.run.start, *self.run.of(self.resource))):
+            window = self._window(change, previous)
+            is_before, is_after = window.latest <= self.window.earliest, self.window.latest <= window.earliest
+            (before if is_before else after if is_after else during).append(change)
+        return before, during, after
+
+    def _window(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
+        if change.what is not TransitionKind.REGISTERED:
+            if change.exact:
+                return Window(change.at, change.at)
+            seen_together = change.uptime == previous.uptime
+            return Window(previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at)
+        bound = self.view.socket_bound(self.run, self.resource, previous.at, change.at)
+        if change.exact and (bound is None or change.at - bound > PROMPTLY):
+            bound = change.at
+        return Window(bound or min(change.at, previous.at), change.at)
+
+    def _race(self, registration: DeviceTransition | None, *, certain: bool) -> Explanation:
+        """Explain a rejection between the kubelet's start and the registration."""
+        if why := self._doubt(None if certain else registration):
+            return _unverified(why)
+        start = self.run.start
+        started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, registration)}"
+        rejected = f"the pod was rejected before that, at {format_time(self.at)}"
+        if (again := self._admitted_again()) is not None:
+            return again[0], f"the kubelet {started}; {rejected}: {again[1]}"
+        if self._started_by_boot():
+            return RejectionCause.NODE_REBOOT, f"the node booted, its kubelet {started}; {rejected}"
+        return RejectionCause.KUBELET_RESTART, f"the kubelet {started}; {rejected}"
+
+    def _doubt(self, registration: DeviceTransition | None) -> str:
+        """Say why it may not have been before the registration; empty: it was. None: that was later, or never."""
+        since_start = self.window.earliest - self.run.start.at
+        before = registration is None or self.window.latest <= registration.at
+        if before and not self.no_device_known and since_start >= SURELY_DROPPED_AFTER:
+            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
+            return _NOT_SEEN
+        if registration is None:
+            return ""
+        if self.no_device_known and (registration.exact or since_start <= ENDPOINT_GRACE):
+            return ""
+        return f"{self.resource} was being registered at {format_time(self.at)}" if registration.exact else _NOT_SEEN
+
+    def _admitted_again(self) -> Explanation | None:
+        """Return why a newer kubelet rejects a pod that had run."""
+        given_devices = {allocation.pod_uid for allocation in self.view.plugins.allocations}
+        had_run = self.pod.started is not None or self.pod.uid in given_devices
+        if not had_run or not self.rejection.message.startswith(_SINCE_1_26):
+            return None
+        if self.pod.controller.startswith("Job/"):
+            why = "it had run, and the kubelet admitted the Job's completed pod again"
+            return RejectionCause.READMITTED_AFTER_COMPLETION, why
+        if self.resource in self.pod.wants_in_init:
+            why = "it was running, and the kubelet requested its init container's devices again"
+            return RejectionCause.INIT_CONTAINER, why
+        return None
+
+    def _started_by_boot(self) -> bool:
+        start, booted = self.run.start, self.view.snapshot.taken_at - self.view.snapshot.uptime
+        seen = start.boot_id and start.uptime <= BOOTING
+        return bool(seen) or (self.view.in_this_boot(start.at) and start.at - booted <= BOOTING)
+
+    def _outage(self, losses: list[DeviceTransition], later: list[DeviceTransition], *, certain: bool) -> Explanation:
+        """Explain a rejection after a resource that had been registered was lost."""
+        if not certain and not self.no_device_known:
+            return _unverified(f"it is unknown whether all devices were in use at {format_time(self.at)}")
+        what = f"the kubelet had no healthy device of {self.resource} since {format_time(losses[0].at)}"
+        back = next((change.at for change in later if change.what is TransitionKind.REGISTERED), None)
+        said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
+        dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
+        if said_so or dropped or self._plugin_gone(losses[0].at, back):
+            why = f"{what}: its plugin was gone when the pod was rejected, at {format_time(self.at)}"
+            return RejectionCause.PLUGIN_RESTART, why
+        why = f"{what}: its plugin was connected when the pod was rejected, at {format_time(self.at)}"
+        return RejectionCause.UNHEALTHY, why
+
+    def _plugin_gone(self, lost: datetime, back: datetime | None) -> bool:
+        """Return whether the plugin bound its socket anew, or has not returned."""
+        if back is not None:
+            return self._socket_bound(lost, back)
+        socket = self.view.sockets.get(self.resource)
+        return socket is not None and self.view.connected.get(socket, False) is False
+
+    def _while_registered(self) -> Explanation:
+        what, at = f"{self.resource} was registered, but", format_time(self.at)
+        if not self.no_device_known:
+            if self.rejection.available is None:
+                return _unverified(f"it is unknown whether all devices were in use at {at}")
+            return RejectionCause.EXHAUSTED, f"{what} all its devices were in use at {at}"
+        restarted = self._socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
+        if restarted or self.rejection.refused is RejectionKind.PLUGIN_GONE:
+            return RejectionCause.PLUGIN_RESTART, f"the plugin of {self.resource} was restarting at {at}"
+        if self.rejection.refused is RejectionKind.NO_HEALTHY:
+            return RejectionCause.UNHEALTHY, f"{what} none of its devices was healthy at {at}"
+        return _unverified(f"{self.resource} was registered at {at}, according to the known history")
+
+    def _socket_bound(self, since: datetime, until: datetime) -> bool:
+        bound = self.view.socket_bound(self.run, self.resource, since, until)
+        return self.resource in self.view.sockets and bound is not None
+
+
+def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
+    at = rejection.at
+    if view is None:
+        return _unverified("the node's device plugins are unavailable")
+    if at is None or at.year not in _YEARS:
+        return _unverified("no record says when")
+    if not resource:
+        return _unverified("no record names the device")
+    return _by_message(rejection, at) or _by_time(view, pod, rejection, resource, at)
+
+
+def _by_time(view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime) -> Explanation:
+    window = _rejection_window(rejection, at, view.snapshot.api_skew)
+    # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.
+    run = next((run for run in reversed(view.runs) if run.start.at < window.latest), None)
+    if run is None:
+        return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
+    if window.earliest < run.start.at and rejection.by_api and rejection.refused is RejectionKind.INSUFFICIENT:
+        return _unverified(f"it is not known whether the kubelet had started at {format_time(at)}")
+    window = Window(max(window.earliest, run.start.at), min(window.latest, run.end or window.latest))
+    return _Case(view, run, pod, rejection, resource, at, window).explain()
+
+
+def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
+    """Return the cause if the kubelet's message alone proves it."""
+    if rejection.refused is RejectionKind.OTHER:
+        return _unverified(f"the kubelet reported: {rejection.message}")
+    if rejection.refused is not RejectionKind.INSUFFICIENT:
+        return None
+    if _NODE_FULL in rejection.message:
+        return RejectionCause.EXHAUSTED, f"too few devices were left at {format_time(at)}"
+    if rejection.available:
+        requested = "" if rejection.requested is None else f"requested {rejection.requested}, "
+        return RejectionCause.EXHAUSTED, f"{requested}available {rejection.available} at {format_time(at)}"
+    return None
+
+
+def _rejection_window(rejection: Rejection, at: datetime, skew: timedelta | None) -> Window:
+    """Return when it was by the node's clock, as the files' times are. `skew`: how far the API server's is ahead."""
+    if not rejection.by_api:
+        return Window(at, at + CLOCK_RESOLUTION)
+    off = abs(skew or timedelta(0))
+    slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
+    return Window(at - slack, at + CLOCK_RESOLUTION + slack)
+
+
+def _unverified(why: str) -> Explanation:
+    return RejectionCause.UNVERIFIED, why
+
+
+def _registered_when(run: KubeletRun, registration: DeviceTransition | None) -> str:
+    if registration is not None:
+        return f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
+    if run.end is not None:
+        return "was not registered before the kubelet started again"
+    return "has not been registered since"
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -58,10 +269,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
-    """Yield every rejected pod but those that are being deleted in time.
-
-    Without the device plugins the pods are the same, and the causes are unverified.
-    """
+    """Yield every rejected pod that is not being deleted in time. Without the device plugins, causes are unverified."""
     view: DeviceView | None = None
     by_socket, healthy = dict[str, str](), set[str]()
     if isinstance(snapshot.device_plugins, Known):
@@ -71,18 +279,10 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
     for pod in snapshot.pods.known():
         if pod.phase == "Failed" and pod.rejection and (not pod.deleting or _overdue(pod, snapshot)):
             # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
-            resource = by_socket.get(pod.rejection.socket, pod.rejection.resource)
-            yield _rejected(pod, pod.rejection, resource, snapshot, view, healthy=resource in healthy)
-
-
-def _rejected(
-    pod: Pod, rejection: Rejection, resource: str, snapshot: Snapshot, view: DeviceView | None, *, healthy: bool
-) -> RejectedPod:
-    cause, why = RejectionCause.UNVERIFIED, "the node's device plugins are unavailable"
-    if view:
-        cause, why = explain(view, pod, rejection, resource)
-    outcome, do = _outcome(pod, rejection, cause, snapshot, healthy=healthy)
-    return RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
+            rejection, resource = pod.rejection, by_socket.get(pod.rejection.socket, pod.rejection.resource)
+            cause, why = explain(view, pod, rejection, resource)
+            outcome, do = _outcome(pod, rejection, cause, snapshot, healthy=resource in healthy)
+            yield RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
 
 
 def _overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
@@ -95,21 +295,17 @@ def _outcome(
 ) -> tuple[PodOutcome, str]:
     """Return the outcome, and the advice. `healthy`: the kubelet has healthy devices of the resource now."""
     if since := _overdue(pod, snapshot):
-        return (
-            PodOutcome.TERMINATING_STUCK,
-            f"deleted, and should have been gone by {format_time(since)}, but {_held_by(pod)}",
-        )
+        do = f"deleted, and should have been gone by {format_time(since)}, but {_held_by(pod)}"
+        return PodOutcome.TERMINATING_STUCK, do
     delete = f"delete it {_when(cause, healthy)}; {NO_FORCE}"
     kind = pod.controller.partition("/")[0]
     if kind not in REPLACED_WITHIN:
         whose = f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
         return PodOutcome.STUCK, f"{whose}, so it stays Failed: {delete}"
-    grace = REPLACED_WITHIN[kind]
-    if grace is not None and rejection.at is not None and snapshot.taken_at - rejection.at > grace:
+    if (grace := REPLACED_WITHIN[kind]) and rejection.at and snapshot.taken_at - rejection.at > grace:
         return PodOutcome.STUCK, f"{pod.controller} should have replaced it by now: {delete}"
-    if kind == "Job":
-        return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} counts it as a failure and retries; {_LEFTOVER}"
-    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} replaces it; {_LEFTOVER}"
+    does = "counts it as a failure and retries" if kind == "Job" else "replaces it"
+    return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} {does}; {_LEFTOVER}"
 
 
 def _held_by(pod: Pod) -> str:
@@ -128,36 +324,22 @@ def _when(cause: RejectionCause, healthy: bool) -> str:
 
 
 def _single(pod: RejectedPod) -> Finding:
-    return Finding(
-        detector=NAME,
-        subject=f"pod {pod.pod}",
-        message=f"pod {pod.pod} was rejected{_for(pod.resource)}: {pod.why}; {pod.do}",
-        pod=pod.pod,
-        cause=pod.cause,
-        since=pod.at,
-        identity=(pod.uid,),
-        resource=pod.resource,
-        pod_outcome=pod.pod_outcome,
-        rejected_pods=(pod,),
-    )
+    message = f"pod {pod.pod} was rejected{_for(pod.resource)}: {pod.why}; {pod.do}"
+    return replace(_finding((pod,), pod, f"pod {pod.pod}", message), pod=pod.pod, identity=(pod.uid,))
 
 
 def _storm(storm: Sequence[RejectedPod]) -> Finding:
     typical = _typical(storm)
-    whose, resource = _controller(typical), typical.resource
-    names = ", ".join(pod.pod for pod in storm[:_NAMED])
+    whose, names = _controller(typical), ", ".join(pod.pod for pod in storm[:_NAMED])
     more = f" and {len(storm) - _NAMED} more" if len(storm) > _NAMED else ""
-    return Finding(
-        detector=NAME,
-        subject=f"pods of {whose}",
-        message=f"{len(storm)} pods of {whose} were rejected{_for(resource)} ({names}{more}); for the first of them: "
-        f"{typical.why}; {typical.do}",
-        cause=typical.cause,
-        since=storm[0].at,
-        resource=resource,
-        pod_outcome=typical.pod_outcome,
-        rejected_pods=tuple(storm),
-    )
+    rejected = f"{len(storm)} pods of {whose} were rejected{_for(typical.resource)} ({names}{more})"
+    message = f"{rejected}; for the first of them: {typical.why}; {typical.do}"
+    return _finding(tuple(storm), typical, f"pods of {whose}", message)
+
+
+def _finding(pods: tuple[RejectedPod, ...], typical: RejectedPod, subject: str, message: str) -> Finding:
+    finding = Finding(NAME, subject, message, cause=typical.cause, since=pods[0].at, resource=typical.resource)
+    return replace(finding, pod_outcome=typical.pod_outcome, rejected_pods=pods)
 
 
 def _storms(rejected: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
@@ -170,15 +352,12 @@ def _storms(rejected: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
 
 
 def _in_storm(pods: Iterable[RejectedPod]) -> tuple[RejectedPod, ...]:
-    in_order = sorted(pods, key=lambda pod: (str(pod.at), pod.pod, pod.uid))
+    in_order = sorted(
+        ((pod.at, pod) for pod in pods if pod.at), key=lambda pair: (str(pair[0]), pair[1].pod, pair[1].uid)
+    )
     windows = (in_order[index : index + STORM_PODS] for index in range(len(in_order) - STORM_PODS + 1))
-    close = {pod for window in windows if _close(window) for pod in window}
-    return tuple(pod for pod in in_order if pod in close)
-
-
-def _close(window: Sequence[RejectedPod]) -> bool:
-    first, last = window[0].at, window[-1].at
-    return first is not None and last is not None and last - first <= STORM_WITHIN
+    close = {pod for window in windows if window[-1][0] - window[0][0] <= STORM_WITHIN for _, pod in window}
+    return tuple(pod for _, pod in in_order if pod in close)
 
 
 def _typical(storm: Sequence[RejectedPod]) -> RejectedPod:

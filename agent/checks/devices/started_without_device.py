@@ -60,25 +60,17 @@ def _unknown_until(resource: str, run: KubeletRun, view: DeviceView) -> datetime
         return run.end or view.snapshot.taken_at + CLOCK_RESOLUTION
     if registration.exact:
         return registration.at
-    return run.socket_bound(resource, view.sockets, run.start.at, view.snapshot.taken_at)
+    return view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
 
 
 def _finding(pod: Pod, started: datetime, resource: str, run: KubeletRun) -> Finding:
-    registration = run.first_registration(resource)
-    when = (
-        f"{resource} was not registered then"
-        if registration is None
-        else f"{resource} was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
+    registration, when = run.first_registration(resource), "was not registered then"
+    if registration is not None:
+        when = f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
+    message = (
+        f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: the kubelet started "
+        f"at {format_time(run.start.at)}, and {resource} {when}; kubelets up to 1.24 start such a pod without an "
+        "error, newer ones only if they never knew the resource; delete the pod, so that its replacement gets a device"
     )
-    return Finding(
-        detector=NAME,
-        subject=f"{resource} of pod {pod.name}",
-        message=f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: "
-        f"the kubelet started at {format_time(run.start.at)}, and {when}; kubelets up to 1.24 start such a pod without "
-        "an error, newer ones only if they never knew the resource; delete the pod, so that its replacement gets a "
-        "device",
-        pod=pod.name,
-        since=started,
-        identity=(pod.uid,),
-        resource=resource,
-    )
+    subject, identity = f"{resource} of pod {pod.name}", (pod.uid,)
+    return Finding(NAME, subject, message, pod=pod.name, since=started, identity=identity, resource=resource)

@@ -4,17 +4,16 @@ A node without a battery boots in the past, and its clock is set later: not all 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from agent.model.devices import DevicePlugins, DeviceTransition, ResourceState, TransitionKind
+from agent.model.devices import ENDPOINT_GRACE, DevicePlugins, DeviceTransition, ResourceState, TransitionKind
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
 
-SLACK: Final = timedelta(seconds=5)
-"""How far the wall clock may drift from the boot clock; a larger difference means that it was set."""
+SLACK: Final = timedelta(seconds=5)  # how far the wall clock may drift from the boot clock; more: it was set
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,7 @@ class KubeletRun:
 
     start: DeviceTransition
     history: tuple[DeviceTransition, ...]
-    end: datetime | None
-    """When the kubelet started again; None: this is the last run."""
+    end: datetime | None  # when the kubelet started again; None: this is the last run
 
     def of(self, resource: str) -> tuple[DeviceTransition, ...]:
         return tuple(transition for transition in self.history if transition.resource == resource)
@@ -32,22 +30,6 @@ class KubeletRun:
     def first_registration(self, resource: str) -> DeviceTransition | None:
         registrations = (change for change in self.of(resource) if change.what is TransitionKind.REGISTERED)
         return next(registrations, None)
-
-    def socket_bound(
-        self, resource: str, sockets: Mapping[str, str], since: datetime, until: datetime
-    ) -> datetime | None:
-        """Return when the plugin of a resource first bound its socket in that time.
-
-        A socket that is not known may be any but those of other resources.
-        """
-        socket, known = sockets.get(resource), set(sockets.values())
-        appeared = (transition for transition in self.history if transition.what is TransitionKind.SOCKET_APPEARED)
-        own = (
-            transition.at
-            for transition in appeared
-            if (transition.socket == socket if socket else transition.socket not in known)
-        )
-        return min((at for at in own if since <= at <= until), default=None)
 
 
 def kubelet_runs(history: tuple[DeviceTransition, ...]) -> tuple[KubeletRun, ...]:
@@ -113,16 +95,32 @@ class DeviceView:
 
     @cached_property
     def sockets(self) -> Mapping[str, str]:
-        """The socket of each resource, where known; the socket need not exist now.
-
-        No file says it: some plugins follow a convention.
-        """
+        """The socket of each resource, where a convention or its being the only one tells it; it need not exist now."""
         resources = dict.fromkeys([*self.healthy, *last_by_resource(self.history)])
         names = {*self.connected, *(transition.socket for transition in self.history)}
         paired = {resource: socket for resource in resources for socket in _conventional(resource) if socket in names}
         if len(resources) == len(self.connected) == 1 and not paired:
             return dict(zip(resources, self.connected, strict=True))
         return paired
+
+    def socket_bound(self, run: KubeletRun, resource: str, since: datetime, until: datetime) -> datetime | None:
+        """Return when a plugin first bound its socket in that time: if it is not known, any but those of others."""
+        socket, known = self.sockets.get(resource), set(self.sockets.values())
+        appeared = (change for change in run.history if change.what is TransitionKind.SOCKET_APPEARED)
+        own = (change.at for change in appeared if (change.socket == socket if socket else change.socket not in known))
+        return min((at for at in own if since <= at <= until), default=None)
+
+    def transition(
+        self,
+        what: TransitionKind,
+        at: datetime | None = None,
+        resource: str = "",
+        socket: str = "",
+        exact: bool = False,
+    ) -> DeviceTransition:
+        """Return a transition that this snapshot sees first. Without a time: it was seen now."""
+        now, uptime = self.snapshot.taken_at, self.snapshot.uptime
+        return DeviceTransition(what, at or now, uptime, self.boot_id, resource, socket, exact)
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the node booted."""
@@ -160,25 +158,27 @@ def _conventional(resource: str) -> Iterator[str]:
 
 
 def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
-    """Return every resource that the kubelet knows or should know, by name."""
-    view = DeviceView.of(snapshot)
-    return tuple(_state(resource, view) for resource in expected_resources(view))
-
-
-def expected_resources(view: DeviceView) -> tuple[str, ...]:
-    """Return the resources that this kubelet should know, by name.
+    """Return every resource that the kubelet knows or should know, by name.
 
     A resource that only the Node names is expected if its capacity is 0, as the kubelet leaves it when it drops the
     resource, and a pod requests it: the 0 stays forever after a plugin is uninstalled. Any other capacity was set by
     hand. A resource that was dropped before the kubelet's last start is not expected: its plugin was removed. One that
     another has replaced is expected only if it is still requested.
     """
-    names = _in_files(view) | {resource for resource in named_by_node_only(view) if requested(resource, view.snapshot)}
-    given_up = {resource for resource in replaced(view) if requested(resource, view.snapshot) is False}
-    return tuple(sorted(names - (_dropped(view) - view.last.keys()) - given_up))
+    view = DeviceView.of(snapshot)
+    names = _in_files(view) | {resource for resource in _named_by_node_only(view) if _requested(resource, snapshot)}
+    given_up = {resource for resource in _replaced(view) if _requested(resource, snapshot) is False}
+    names -= (_dropped(view) - view.last.keys()) | given_up
+    return tuple(_state(resource, view) for resource in sorted(names))
 
 
-def named_by_node_only(view: DeviceView) -> set[str]:
+def unclear_resources(view: DeviceView) -> set[str]:
+    """Return what is expected only if it is requested, where that is not known."""
+    doubtful = _replaced(view) | _named_by_node_only(view)
+    return {resource for resource in doubtful if _requested(resource, view.snapshot) is None}
+
+
+def _named_by_node_only(view: DeviceView) -> set[str]:
     """Return the resources with capacity 0 that no file here has."""
     node = known_or(view.snapshot.node, None)
     return {device.resource for device in node.devices if not device.capacity} - _in_files(view) if node else set()
@@ -193,7 +193,7 @@ def _dropped(view: DeviceView) -> set[str]:
     return {resource for resource, transition in last.items() if transition.what is TransitionKind.DROPPED}
 
 
-def replaced(view: DeviceView) -> set[str]:
+def _replaced(view: DeviceView) -> set[str]:
     """Return the dropped resources that their plugin offers under another name now, as after a change of MIG.
 
     That is if a resource of the vendor registered for the first time after the loss. If a resource that had registered
@@ -218,8 +218,8 @@ def _registered_in(history: Iterable[DeviceTransition]) -> set[str]:
     return {transition.resource for transition in history if _is_registered(transition)}
 
 
-def _is_registered(transition: DeviceTransition) -> bool:
-    return transition.what is TransitionKind.REGISTERED
+def _is_registered(transition: DeviceTransition | None) -> bool:
+    return transition is not None and transition.what is TransitionKind.REGISTERED
 
 
 def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
@@ -233,7 +233,7 @@ def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
     return loss
 
 
-def requested(resource: str, snapshot: Snapshot) -> bool | None:
+def _requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: not known."""
     asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
     if _has_capacity(resource, snapshot) or any(resource in pod.wants for pod in asking):
@@ -302,8 +302,164 @@ def _delay(resource: str, view: DeviceView) -> timedelta | None:
     if run is None or first is None:
         return None
     at: datetime | None = first.at
-    if not first.exact:
-        # A plugin binds its socket a moment before it registers.
-        known = resource in view.sockets
-        at = run.socket_bound(resource, view.sockets, run.start.at, first.at) if known else None
+    if not first.exact:  # a plugin binds its socket a moment before it registers
+        at = view.socket_bound(run, resource, run.start.at, first.at) if resource in view.sockets else None
     return at - run.start.at if at is not None and at >= run.start.at else None
+
+
+MAX_TRANSITIONS: Final = 256
+LATE: Final = timedelta(seconds=60)  # a checkpoint older than this need not be the first version with its content
+PROMPTLY: Final = timedelta(seconds=1)
+"""A plugin registers this soon after it bound its socket: within 0.2 s on a real node."""
+
+
+def with_history(snapshot: Snapshot) -> Snapshot:
+    """Add the transitions of a snapshot to the history in it. Doing it again adds nothing."""
+    if not isinstance(snapshot.device_plugins, Known) or snapshot.device_plugins.value.complete:
+        return snapshot
+    completed = replace(snapshot.device_plugins.value, history=derive(snapshot), complete=True)
+    return replace(snapshot, device_plugins=Known(completed))
+
+
+def derive(snapshot: Snapshot) -> tuple[DeviceTransition, ...]:
+    """Return the transitions up to this snapshot, oldest first."""
+    past = DeviceView.of(snapshot)
+    in_files = [*_kubelet(past), *_sockets(past)]
+    with_files = DeviceView(snapshot, (*past.history, *_in_order(in_files, past)))
+    return _bounded((*past.history, *_in_order([*in_files, *_resources(with_files)], past)), past)
+
+
+def _kubelet(view: DeviceView) -> Iterator[DeviceTransition]:
+    bound = view.plugins.kubelet_socket
+    if bound is not None and (view.start is None or view.start.at != bound):
+        # A socket that is older than this boot is of an unknown boot.
+        boot = view.boot_id if view.in_this_boot(bound) else ""
+        yield DeviceTransition(TransitionKind.KUBELET_STARTED, bound, view.snapshot.uptime, boot)
+
+
+def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
+    last = {transition.socket: transition for transition in view.history if transition.socket}
+    known = {name: before.at for name, before in last.items() if before.what is not TransitionKind.SOCKET_GONE}
+    present = {socket.name: socket.made for socket in view.plugins.sockets}
+    for name, made in sorted(present.items()):
+        if known.get(name) != made:
+            yield view.transition(TransitionKind.SOCKET_APPEARED, made, socket=name, exact=True)
+    for name in known:
+        if name not in present:
+            yield view.transition(TransitionKind.SOCKET_GONE, socket=name)
+
+
+def _resources(view: DeviceView) -> list[DeviceTransition]:
+    """Return what a snapshot adds to the history of resources. `view`: with the transitions of files.
+
+    The kubelet writes its checkpoint when a plugin reports devices or a pod is given some, not when it starts and not
+    when a plugin disconnects. So it proves a registration only if the running kubelet wrote it.
+    """
+    if not view.kubelet_of_this_boot:
+        return []
+    registered = [*_registrations(view)]
+    last = {**view.last, **last_by_resource(registered)}
+    return [*registered, *_losses(view, last), *_drops(view, [*view.history, *registered])]
+
+
+def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
+    # Several registrations can be in the same version of the file, which has a single time.
+    by_file, by_stream = [], []
+    for resource, devices in view.healthy.items():
+        before = view.last.get(resource)
+        if not devices or _is_registered(before):
+            continue
+        if view.written_since_start and _written_after(view, before):
+            by_file.append(resource)
+        # The plugin's stream shows a registration that the file need not have.
+        elif (before is not None or view.written_since_start is None) and _connected(view, resource) is True:
+            by_stream.append(view.transition(TransitionKind.REGISTERED, resource=resource))
+    for resource in by_file:
+        at, exact = _registration_time(view, resource, alone=len(by_file) == 1)
+        yield view.transition(TransitionKind.REGISTERED, at, resource=resource, exact=exact)
+    yield from by_stream
+
+
+def _registration_time(view: DeviceView, resource: str, *, alone: bool) -> tuple[datetime, bool]:
+    """Return when the checkpoint's registration was, and whether that is exact.
+
+    The kubelet also writes the file whenever it gives a device to a pod. So the file's time is the registration's
+    only if it follows the plugin's socket, or if an earlier snapshot saw that the resource was not registered.
+    """
+    plugins, now = view.plugins, view.snapshot.taken_at
+    written = plugins.checkpoint_written or now
+    if bound := _bound_for_registration(view, resource, written):
+        return (written if written - bound <= PROMPTLY else bound), True
+    known = kubelet_runs(plugins.history)
+    run_seen_before = bool(known) and known[-1].start.at == plugins.kubelet_socket
+    return written, alone and run_seen_before and abs(now - written) <= LATE
+
+
+def _bound_for_registration(view: DeviceView, resource: str, written: datetime) -> datetime | None:
+    """Return when the plugin bound its socket for this registration, as far as earlier snapshots tell."""
+    appeared = TransitionKind.SOCKET_APPEARED, view.sockets.get(resource)
+    bound = [change for change in view.history if (change.what, change.socket) == appeared]
+    lost = view.last.get(resource)
+    since = view.plugins.kubelet_socket if lost is None else lost.at
+    if not bound or since is None or not since < bound[-1].at <= written:
+        return None
+    # An earlier snapshot may have seen the socket, and that the resource was not registered promptly.
+    seen = view.snapshot.taken_at - (view.snapshot.uptime - bound[-1].uptime)
+    seen_unregistered = bound[-1] in view.plugins.history and seen - bound[-1].at > PROMPTLY
+    return None if seen_unregistered else bound[-1].at
+
+
+def _losses(view: DeviceView, last: Mapping[str, DeviceTransition]) -> Iterator[DeviceTransition]:
+    for resource, before in last.items():
+        if not _is_registered(before) or resource not in view.healthy:
+            continue
+        if not view.healthy[resource]:
+            yield _in_checkpoint(view, TransitionKind.LOST, resource, before)
+        elif _connected(view, resource) is False:
+            yield view.transition(TransitionKind.LOST, resource=resource)
+
+
+def _drops(view: DeviceView, history: Iterable[DeviceTransition]) -> Iterator[DeviceTransition]:
+    bound, now = view.plugins.kubelet_socket, view.snapshot.taken_at
+    if bound is None or not view.written_since_start or now - bound < ENDPOINT_GRACE:
+        return
+    for resource, before in last_by_resource(history).items():
+        if resource not in view.healthy and before.what is not TransitionKind.DROPPED:
+            yield _in_checkpoint(view, TransitionKind.DROPPED, resource, before)
+
+
+def _connected(view: DeviceView, resource: str) -> bool | None:
+    return view.connected.get(view.sockets.get(resource, ""))
+
+
+def _written_after(view: DeviceView, before: DeviceTransition | None) -> bool:
+    written = view.plugins.checkpoint_written
+    return written is not None and (before is None or written > before.at)
+
+
+def _in_checkpoint(view: DeviceView, what: TransitionKind, resource: str, before: DeviceTransition) -> DeviceTransition:
+    written = view.plugins.checkpoint_written
+    if written is None or not _written_after(view, before):
+        return view.transition(what, resource=resource)
+    return view.transition(what, written, resource=resource, exact=abs(view.snapshot.taken_at - written) <= LATE)
+
+
+def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
+    """Sort by time, or by rank if the clock was set in between: when the kubelet starts, it removes every socket."""
+    comparable, ranks = all(view.in_this_boot(transition.at) for transition in transitions), list(TransitionKind)
+
+    def sort_key(transition: DeviceTransition) -> tuple[object, ...]:
+        at, rank = transition.at, ranks.index(transition.what)
+        return *((at, rank) if comparable else (rank, at)), transition.resource, transition.socket
+
+    return sorted(transitions, key=sort_key)
+
+
+def _bounded(history: tuple[DeviceTransition, ...], view: DeviceView) -> tuple[DeviceTransition, ...]:
+    """Drop the oldest transitions, but keep the last of each subject: without it, it would be found again."""
+    older, recent = history[:-MAX_TRANSITIONS], history[-MAX_TRANSITIONS:]
+    # A transition without resource and socket is a start of the kubelet.
+    last = {transition.resource or transition.socket: transition for transition in history}
+    present = {change for change in last.values() if not change.socket or change.socket in view.connected}
+    kept = [change for change in older if change in present]
+    return (*kept[-MAX_TRANSITIONS:], *recent)

@@ -54,8 +54,8 @@ class RegistrationTracker:
             return Known(Registration(self._expected, self._last, why=why))
         found, listed = node.value, known_or(pods, None)
         if found is not None:
-            removal, in_use = _removal(found, listed)
-            self._last = remember(self._last, found.name, found.uid, found.provider_id, at, removal, in_use=in_use)
+            seen, (removal, in_use) = LastSeen(found.name, found.uid, found.provider_id, at), _removal(found, listed)
+            self._last = remember(self._last, seen, removal, in_use=in_use)
             if found.provider_id:
                 return Known(Registration(self._expected, self._last, why=why))
         elif self._last is not None and self._last.gone is None:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
 
-from agent.checks.volumes import lost_volumes
+from agent.checks import detached_volume
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, CachedRequest, Get, Inquire, Query
@@ -29,7 +29,7 @@ class AttachmentsSource:
 
     def read(self, snapshot: Snapshot) -> Attachments:
         """Raises SourceError. What the account may not read is not requested."""
-        request = lost_volumes.request(snapshot) or lost_volumes.Request((), ())
+        request = detached_volume.request(snapshot) or detached_volume.Request((), ())
         subjects = frozenset((*request.volumes, *(pod.uid for pod in request.pods)))
         return self._cached.get(lambda get: _Inquiry(get, self._node).attachments(request), subjects)
 
@@ -41,7 +41,7 @@ class _Inquiry:
         self._get, self._node, self._left = get, node, MAX_REQUESTS
         self._not_requested: dict[str, None] = {}
 
-    def attachments(self, request: lost_volumes.Request) -> Attachments:
+    def attachments(self, request: detached_volume.Request) -> Attachments:
         found = {volume: self._attachment(volume) for volume in request.volumes}
         known = {attachment.claim for attachment in found.values()}
         claims = (f"{pod.name.partition('/')[0]}/{claim}" for pod in request.pods for claim in pod.claims)
@@ -54,7 +54,7 @@ class _Inquiry:
 
     def _add_claim(self, found: dict[str, Attachment], claim: str, volumes: Sequence[str]) -> None:
         if bound := self._volume_of(claim):
-            volume = next((volume for volume in volumes if lost_volumes.same(bound, volume)), bound)
+            volume = next((volume for volume in volumes if detached_volume.same(bound, volume)), bound)
             found[volume] = replace(found.get(volume) or Attachment(volume), claim=claim)
 
     def _attachment(self, volume: str) -> Attachment:

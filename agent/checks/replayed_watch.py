@@ -44,12 +44,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         if watch.count != 1:
             times = f"{watch.count} times since {format_time(watch.first)}, last {times}"
         fixed = _ALTHOUGH_FIXED if is_since(watch.server_version, _FIXED) else ""
-        yield Finding(
-            detector=NAME,
-            subject=f"{watch.resource} {watch.evidence.value}",
-            message=f"{watch.resource}: the API server{server} sent {shown}, {times}; clients that adopt this version "
-            f"process old events again and delete live objects{fixed}",
-            since=watch.first,
-        )
+        effect = f"clients that adopt this version process old events again and delete live objects{fixed}"
+        message = f"{watch.resource}: the API server{server} sent {shown}, {times}; {effect}"
+        yield Finding(NAME, f"{watch.resource} {watch.evidence.value}", message, since=watch.first)
     # Without events there is no evidence, so the absence of a finding means nothing.
     require_available(snapshot.pods, snapshot.node)

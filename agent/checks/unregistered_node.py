@@ -29,7 +29,6 @@ from agent.model.registration import (
     DELETION_CANDIDATE,
     REMOVED_AFTER,
     TO_BE_DELETED,
-    Autoscaler,
     Expected,
     LastSeen,
     Registration,
@@ -43,12 +42,10 @@ from agent.model.text import count_of, format_time
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
-REGISTERS_WITHIN: Final = timedelta(seconds=60)
-"""How long a kubelet may take from its start to its registration."""
+REGISTERS_WITHIN: Final = timedelta(seconds=60)  # how long a kubelet may take from its start to its registration
 _WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
 """Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
-ACTED_WITHIN: Final = timedelta(hours=1)
-"""By then the cloud's controllers and the autoscaler have acted, if they do at all."""
+ACTED_WITHIN: Final = timedelta(hours=1)  # by then the cloud's controllers and the autoscaler have acted, if at all
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -70,22 +67,15 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     started = snapshot.processes.known().kubelet
     if started is None:
         return  # no kubelet runs; the next kubelet registers when it starts
-    if last is not None and last.name != name:
-        last = None
+    last = last if last is not None and last.name == name else None
     registered = last is not None and last.at >= started
     if not registered and snapshot.taken_at - started < REGISTERS_WITHIN:
         return
     remedy = _RESTART if registered else f"{_NOT_REGISTERED} {format_time(started)}: check its log"
     severity, message = _deleted(snapshot, last, evidence, remedy)
-    yield Finding(
-        detector=NAME,
-        subject=f"Node {name}",
-        message=f"the Node {name} was {message}",
-        severity=severity,
-        since=last.at if last is not None else started,
-        # Its pods are deleted 40 s later, and the agent is among them.
-        urgent=True,
-    )
+    since = last.at if last is not None else started
+    # Urgent: its pods are deleted 40 s later, and the agent is among them.
+    yield Finding(NAME, f"Node {name}", f"the Node {name} was {message}", severity, since=since, urgent=True)
 
 
 _REMOVED: Final = {
@@ -97,6 +87,7 @@ _KEEP_REMOVED: Final = (
 )
 _RESTART: Final = "restart the kubelet (systemctl restart kubelet), which registers the node only when it starts"
 _NOT_REGISTERED: Final = "the kubelet has not registered it since its start at"
+_SPARED: Final = "no cluster-autoscaler has deleted the instance since"
 
 
 def _deleted(snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str) -> tuple[Severity, str]:
@@ -113,13 +104,8 @@ def _deleted(snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: s
     if last is not None:
         due += f" (at {format_time(last.at + REMOVED_AFTER)} or later)"
     effects = f"its pods are deleted after 40 s, and a cluster-autoscaler deletes the instance {due}{_status(snapshot)}"
-    return (
-        Severity.WARNING if cordoned else Severity.CRITICAL,
-        f"{start}{effects}; {remedy}; until then, pause the autoscaler or protect the instance",
-    )
-
-
-_SPARED: Final = "no cluster-autoscaler has deleted the instance since"
+    message = f"{start}{effects}; {remedy}; until then, pause the autoscaler or protect the instance"
+    return Severity.WARNING if cordoned else Severity.CRITICAL, message
 
 
 def _unknown_name(registration: Registration, name: str) -> str:
@@ -140,24 +126,18 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
     if not why:
         return
     severity = Severity.CRITICAL if _CRITICAL_AFTER <= age < ACTED_WITHIN else Severity.WARNING
+    effect, otherwise = _SPARED, "if the node needs none, set --provider-id=ignored"
     if age < ACTED_WITHIN:
-        effect = (
-            f"a cluster-autoscaler may delete the instance from about {format_time(node.created + REMOVED_AFTER)} on"
-        )
+        due = format_time(node.created + REMOVED_AFTER)
+        effect = f"a cluster-autoscaler may delete the instance from about {due} on"
         otherwise = "until then, pause the autoscaler or protect the instance"
-    else:
-        effect, otherwise = _SPARED, "if the node needs none, set --provider-id=ignored"
-    yield Finding(
-        detector=NAME,
-        subject=f"provider ID of {node.name}",
-        message=f"the Node {node.name} has had no provider ID since it registered at {format_time(node.created)}, "
-        f"and needs one: {why}; {effect}{_status(snapshot)}; repair the cloud-controller-manager, or set "
-        f"spec.providerID of the Node (it can be set only once); {otherwise}",
-        severity=severity,
-        since=node.created,
-        # A change of the severity is another finding.
-        identity=(severity.value,),
+    message = (
+        f"the Node {node.name} has had no provider ID since it registered at {format_time(node.created)}, and needs "
+        f"one: {why}; {effect}{_status(snapshot)}; repair the cloud-controller-manager, or set spec.providerID of the "
+        f"Node (it can be set only once); {otherwise}"
     )
+    identity = (severity.value,)  # a change of the severity is another finding
+    yield Finding(NAME, f"provider ID of {node.name}", message, severity, since=node.created, identity=identity)
 
 
 def _why_it_needs_one(node: Node, registration: Registration, snapshot: Snapshot) -> str:
@@ -175,16 +155,14 @@ def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[
         return
     if not last.earlier_id or not node.provider_id or now - last.changed >= ACTED_WITHIN:
         return
-    yield Finding(
-        detector=NAME,
-        subject=f"changed provider ID of {node.name}",
-        message=f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} before; "
+    message = (
+        f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} before; "
         "compare it with the machine's ID at the cloud provider; if it is right, do nothing: the finding ends after an "
         "hour; if it is wrong, first pause the autoscaler, then tell the owner of the cloud-controller-manager: the "
-        "cloud's controllers may delete the Node, and a cluster-autoscaler the instance",
-        since=last.changed,
-        identity=(node.provider_id,),
+        "cloud's controllers may delete the Node, and a cluster-autoscaler the instance"
     )
+    subject, identity = f"changed provider ID of {node.name}", (node.provider_id,)
+    yield Finding(NAME, subject, message, since=last.changed, identity=identity)
 
 
 _REMOVALS: Final = {
@@ -197,27 +175,19 @@ def _about_to_be_removed(node: Node) -> Iterator[Finding]:
     for taint in node.taints:
         if taint.key in _REMOVALS:
             since = "" if taint.at is None else f", since {format_time(taint.at)}"
-            yield Finding(
-                detector=NAME,
-                subject=f"{taint.key} of {node.name}",
-                message=f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})",
-                severity=Severity.INFO,
-                since=taint.at,
-            )
+            message = f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})"
+            yield Finding(NAME, f"{taint.key} of {node.name}", message, Severity.INFO, since=taint.at)
 
 
 def _status(snapshot: Snapshot) -> str:
-    autoscaler = known_or(snapshot.autoscaler, None)
-    return "" if autoscaler is None else f"; the autoscaler's status {_in_words(autoscaler)}"
-
-
-def _in_words(status: Autoscaler) -> str:
+    if (status := known_or(snapshot.autoscaler, None)) is None:
+        return ""
     if status.why:
-        return f"is unknown: {status.why}"
+        return f"; the autoscaler's status is unknown: {status.why}"
     counts = []
     if status.unregistered is not None:
         counts.append(f"{count_of(status.unregistered, 'node')} unregistered")
     if status.long_unregistered is not None:
         counts.append(f"{status.long_unregistered} for so long that it deletes them")
     at = f"of {format_time(status.told)}" if status.told else "says"
-    return f"{at}: {', '.join(counts) or 'no counts'} (whole cluster)"
+    return f"; the autoscaler's status {at}: {', '.join(counts) or 'no counts'} (whole cluster)"

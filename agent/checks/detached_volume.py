@@ -1,10 +1,15 @@
-"""Which volumes the node's status has lost, how certain that is, and which pods are affected. Pure.
+"""A volume in use is missing from the node's status: it is attached, but the kubelet waits forever for the entry.
 
-The kubelet waits for a volume until `status.volumesAttached` lists it. The attach/detach controller removes the entry
-before it detaches; when the detach fails, some versions do not restore it: the volume stays attached, and the kubelet
-waits forever.
+A detach failed, and a pod that uses the volume returned to the same node before the retry. `status.volumesInUse` lists
+the volume, `status.volumesAttached` does not, and the kubelet logs `Volume not attached according to node status`.
 
-While CSI migration is enabled only in the kubelet or only in the controller, they name the same volume differently.
+Means: confirmed: the VolumeAttachment says attached and a pod has waited for 2 minutes. Probable: a pod has waited for
+10 minutes and the cluster reports no attach error. Mounted: it is in use, and the controller may detach it under a pod.
+A volume that the kubelet names in-tree and the controller by its CSI driver, or the other way, is the same, or unknown.
+Do: first check that no other node has the volume. If it is mounted, restart the leader of the kube-controller-manager,
+which attaches it again, and tell the owner of the storage. Otherwise cordon the node, delete the waiting pods, and
+uncordon when the volume has left both lists of the node's status and its VolumeAttachment is gone; if that takes more
+than ten minutes, restart that leader. Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry.
 """
 
 import re
@@ -13,13 +18,33 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from agent.model.assessment import Assessment
+from agent.model.finding import Finding, Severity
+from agent.model.runtime import is_since
 from agent.model.snapshot import InsufficientData, Node, Pod, Snapshot, known_or
+from agent.model.text import format_time
 from agent.model.volumes import MIGRATED, Attachment, Confidence
 
-SETTLED: Final = timedelta(minutes=2)
-"""A kubelet that started more recently has not reported all volumes in use yet."""
-_LATE: Final = timedelta(minutes=2)
-"""A volume whose VolumeAttachment says attached is in the node's status within seconds."""
+NAME = "detached_volume"
+SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
+
+FIXED: Final = ((1, 22, 14), (1, 23, 11), (1, 24, 5), (1, 25, 1), (1, 26, 0))
+"""The first releases of Kubernetes that restore the entry when a detach fails."""
+_NAMED: Final = 3  # how many pods a message names; it counts the others
+
+_FIRST: Final = "first check that no other node has the volume; then"
+_RECREATE_POD: Final = (
+    f"{_FIRST} cordon the node, delete the waiting pods, and uncordon when the volume has left volumesInUse and "
+    "volumesAttached and its VolumeAttachment is gone; if that takes more than ten minutes, restart the leader of the "
+    "kube-controller-manager"
+)
+_REATTACH: Final = (
+    f"{_FIRST} restart the leader of the kube-controller-manager, which attaches it again; tell the owner of the "
+    "storage"
+)
+
+SETTLED: Final = timedelta(minutes=2)  # a kubelet that started more recently has not reported all volumes in use yet
+_LATE: Final = timedelta(minutes=2)  # a volume whose VolumeAttachment says attached is in the status within seconds
 LOST: Final = timedelta(minutes=10)
 """As long as the kubelet itself waits for an attach; longer than a mount (2 min 3 s), the longest back-off
 (2 min 2 s) and the wait for another node (6 min)."""
@@ -31,10 +56,8 @@ class Detached:
 
     volume: str
     confidence: Confidence
-    pods: tuple[Pod, ...]
-    """The pods that wait for it, or have it mounted."""
-    exact: bool
-    """These pods do need this volume; otherwise some of them may, and which is not known."""
+    pods: tuple[Pod, ...]  # the pods that wait for it, or have it mounted
+    exact: bool  # these pods do need this volume; otherwise some of them may, and which is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +65,7 @@ class Request:
     """What to ask the API server about. On a healthy node there is nothing to ask."""
 
     volumes: tuple[str, ...]
-    pods: tuple[Pod, ...]
-    """Pods that have waited long enough to be waiting for these volumes."""
+    pods: tuple[Pod, ...]  # pods that have waited long enough to be waiting for these volumes
 
 
 def missing(node: Node) -> tuple[str, ...]:
@@ -59,10 +81,9 @@ def _not_listed(node: Node) -> dict[str, list[str]]:
     if not (node.ready and node.controller_attach):
         return {}
     in_use, attached = {*node.volumes_in_use}, {*node.volumes_attached}
-    others = {
-        volume: [other for other in sorted(attached - in_use) if _migrated(volume, other)]
-        for volume in sorted(in_use - attached)
-    }
+    others, unnamed = {}, sorted(attached - in_use)
+    for volume in sorted(in_use - attached):
+        others[volume] = [other for other in unnamed if _migrated(volume, other)]
     return {volume: found for volume, found in others.items() if not any(same(volume, other) for other in found)}
 
 
@@ -74,13 +95,15 @@ def request(snapshot: Snapshot) -> Request | None:
     return Request(volumes, late) if volumes and late else None
 
 
-def detached(snapshot: Snapshot) -> Iterator[Detached]:
+def find(assessment: Assessment) -> Iterator[Finding]:
     """Yield each missing volume once; raises InsufficientData after those that are certain without the source."""
+    snapshot = assessment.snapshot
     node = snapshot.node.known()
     not_listed = _not_listed(node) if node else {}
     if not not_listed or not _settled(snapshot):
         return
-    yield from _lost(snapshot, [volume for volume, others in not_listed.items() if not others])
+    for lost in _lost(snapshot, [volume for volume, others in not_listed.items() if not others]):
+        yield _finding(lost, snapshot)
     # Last, so that it hides nothing that is certain.
     for volume in (volume for volume, others in not_listed.items() if others):
         why = "because the kubelet and the controller disagree on CSI migration"
@@ -91,9 +114,8 @@ def _lost(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
     if not lost:
         return
     mounted = {mount.volume for mount in known_or(snapshot.mounts, ())}
-    for volume in lost:
-        if volume in mounted:
-            yield Detached(volume, Confidence.MOUNTED, _users(snapshot, volume), exact=True)
+    for volume in (volume for volume in lost if volume in mounted):
+        yield Detached(volume, Confidence.MOUNTED, _users(snapshot, volume), exact=True)
     yield from _waited_for(snapshot, [volume for volume in lost if volume not in mounted])
     # Last, so that unavailable mounts do not hide what was found without them.
     snapshot.mounts.known()
@@ -160,10 +182,7 @@ def _if_late(
 
 
 def _waited(pod: Pod, snapshot: Snapshot) -> timedelta | None:
-    """Return how long at least a pod has waited to start; None: it does not wait, or needs no volume.
-
-    The scheduling time is by the API server's clock or the kubelet's; it is not known which.
-    """
+    """Return how long at least a pod waits for volumes, by whichever clock `scheduled` is; None: it does not."""
     waits = pod.phase == "Pending" and not pod.deleting and pod.started is None
     if not waits or pod.scheduled is None or not (pod.claims or pod.volumes):
         return None
@@ -186,13 +205,9 @@ def _by_name(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def same(volume: str, other: str) -> bool:
-    """Whether both certainly name the same volume, even if either has the name by the CSI driver of a migration.
-
-    The last part of both names is the ID. (That of a Ceph image has hashes in it: it is never certain.)
-    """
-    return volume == other or (
-        _migrated(volume, other) and re.split(r"[/^]", volume)[-1] == re.split(r"[/^]", other)[-1]
-    )
+    """Whether both certainly name one volume: by the ID, their last part. A Ceph image's has hashes: never certain."""
+    ids = {re.split(r"[/^]", name)[-1] for name in (volume, other)}
+    return volume == other or (_migrated(volume, other) and len(ids) == 1)
 
 
 def _migrated(volume: str, other: str) -> bool:
@@ -204,3 +219,56 @@ def _migrated(volume: str, other: str) -> bool:
 def _plugin(volume: str) -> str:
     matched = re.match(r"kubernetes\.io/csi/[^^]*|[^/]*/[^/]*", volume)
     return matched[0] if matched else ""
+
+
+def _finding(volume: Detached, snapshot: Snapshot) -> Finding:
+    confidence, mounted = volume.confidence, volume.confidence is Confidence.MOUNTED
+    scheduled = () if mounted else (pod.scheduled for pod in volume.pods if pod.scheduled is not None)
+    remedy = f"{_REATTACH if mounted else _RECREATE_POD}{_not_requested(snapshot)}"
+    return Finding(
+        NAME,
+        f"volume {volume.volume}",
+        f"{confidence.value}: {_problem(volume)}; {_version(snapshot.server_version)}; {remedy}",
+        Severity.WARNING if confidence is Confidence.PROBABLE else Severity.CRITICAL,
+        pod=volume.pods[0].name if volume.exact and len(volume.pods) == 1 else "",
+        since=min(scheduled, default=None),
+        confidence=confidence,
+        affected=tuple(pod.uid for pod in volume.pods) if volume.exact else (),
+    )
+
+
+def _problem(volume: Detached) -> str:
+    name = volume.volume
+    match volume.confidence:
+        case Confidence.MOUNTED:
+            used = f" (by {_names(volume.pods)})" if volume.pods else ""
+            return f"{name} is mounted{used} but missing from the node's volumesAttached, so it may be detached"
+        case Confidence.CONFIRMED:
+            known = f"{name} is attached according to its VolumeAttachment but missing from the node's volumesAttached"
+        case Confidence.PROBABLE:
+            known = f"{name} is in the node's volumesInUse but missing from volumesAttached"
+    if volume.exact:
+        return f"{known}; waiting pods: {_names(volume.pods)}"
+    return f"{known}; it is unknown which pod needs it; waiting pods with a claim: {_names(volume.pods)}"
+
+
+def _names(pods: tuple[Pod, ...]) -> str:
+    named = ", ".join(_name(pod) for pod in pods[:_NAMED])
+    return f"{named} and {len(pods) - _NAMED} more" if len(pods) > _NAMED else named
+
+
+def _name(pod: Pod) -> str:
+    waits = pod.started is None and pod.scheduled is not None
+    return f"{pod.name} since {format_time(pod.scheduled)}" if waits and pod.scheduled else pod.name
+
+
+def _version(version: str) -> str:
+    if (fixed := is_since(version, FIXED)) is None:
+        return "it is unknown whether this version of Kubernetes has the known bug"
+    return f"Kubernetes {version} has the known {'fixes' if fixed else 'bug that loses such entries'}"
+
+
+def _not_requested(snapshot: Snapshot) -> str:
+    attachments = known_or(snapshot.attachments, None)
+    skipped = sorted(attachments.not_requested) if attachments else ()
+    return f"; nodeleak may not {', '.join(skipped)}, so this is less certain" if skipped else ""

@@ -1,1 +1,0 @@
-"""Whether the Node object exists and is complete."""

@@ -1,1 +1,0 @@
-"""Volumes that the node's status has lost."""

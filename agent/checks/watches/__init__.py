@@ -1,1 +1,0 @@
-"""What an API server's watch streams replay."""
