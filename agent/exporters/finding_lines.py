@@ -7,7 +7,6 @@ from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import exhausted_range, host_ports, leaked_reservation
-from agent.exporters.wording import WORDING
 from agent.model.finding import RESTARTS, Finding, LeakCause, Severity, TrackedFinding, total
 from agent.model.rejections import PodOutcome
 from agent.model.report import Report
@@ -15,6 +14,40 @@ from agent.model.text import count_of, format_number, format_time
 
 LONGEST_LIST: Final = 40
 """Names in one line, and lines of one kind."""
+NOUNS: Final = {
+    "unregistered_node": ("node that is not registered correctly", "nodes that are not registered correctly"),
+    "exhausted_range": ("range with too few free addresses", "ranges with too few free addresses"),
+    "shared_ip": ("pod address in use by two pods", "pod addresses in use by two pods each"),
+    "unreserved_pod_ip": ("pod uses an address that is not reserved", "pods use unreserved addresses"),
+    "detached_volume": (
+        "volume missing from the node's volumesAttached",
+        "volumes missing from the node's volumesAttached",
+    ),
+    "rejected_pod": ("pod rejected by the kubelet for a device", "pods rejected by the kubelet for a device"),
+    "started_without_device": ("pod started without its device", "pods started without their devices"),
+    "late_device_plugin": ("device plugin not registered", "device plugins not registered"),
+    "leaked_reservation": ("leaked pod address", "leaked pod addresses"),
+    "unmanaged_address": (
+        "address used by a process that the runtime does not know",
+        "addresses used by processes that the runtime does not know",
+    ),
+    "stuck_teardown": (
+        "address of a sandbox whose teardown does not complete",
+        "addresses of sandboxes whose teardown does not complete",
+    ),
+    "overlapping_ranges": ("pair of networks with overlapping ranges", "pairs of networks with overlapping ranges"),
+    "failing_plugin": (
+        "network whose CNI plugin fails and leaks addresses",
+        "networks whose CNI plugin fails and leaks addresses",
+    ),
+    "unexplained_exhaustion": (
+        "range that pods find exhausted and that was not judged so",
+        "ranges that pods find exhausted and that were not judged so",
+    ),
+    "left_over_network": ("left-over network directory", "left-over network directories"),
+    "replayed_watch": ("watch that sends outdated events", "watches that send outdated events"),
+}
+"""What they are, after their number: of one, and of several. By detector, the most direct effect on pods first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +92,7 @@ def _count(severity: Severity, detectors: Counter[str]) -> str:
 def _noun(detector: str, severity: Severity, count: int) -> str:
     if (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL):
         return "no free addresses"
-    wording = WORDING[detector]
-    return wording.singular if count == 1 else wording.plural
+    return NOUNS[detector][count != 1]
 
 
 def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:

@@ -7,8 +7,7 @@ from agent.checks.addresses import exhausted_range, leaked_reservation
 from agent.checks.registration import unregistered_node
 from agent.checks.registry import DETECTORS
 from agent.checks.watches import replayed_watch
-from agent.exporters.finding_lines import problems
-from agent.exporters.wording import WORDING, Wording
+from agent.exporters.finding_lines import NOUNS, problems
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity, total
 from agent.model.report import NetworkSummary, Report
@@ -74,13 +73,13 @@ def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
     """Describe the most severe findings; of several kinds, the one with the most direct effect on pods."""
     findings = [tracked.finding for tracked in report.problems if tracked.confirmed or not confirmed]
     severity = max((finding.severity for finding in findings), key=list(Severity).index, default=Severity.WARNING)
-    for detector, wording in WORDING.items():
+    for detector in NOUNS:
         if found := [each for each in findings if (each.detector, each.severity) == (detector, severity)]:
-            return severity, _consequence(detector, wording, report, found)
+            return severity, _consequence(detector, report, found)
     return severity, "no findings"
 
 
-def _consequence(detector: str, wording: Wording, report: Report, found: Sequence[Finding]) -> str:
+def _consequence(detector: str, report: Report, found: Sequence[Finding]) -> str:
     match detector:
         case exhausted_range.NAME:
             names = {finding.network for finding in found}
@@ -94,7 +93,7 @@ def _consequence(detector: str, wording: Wording, report: Report, found: Sequenc
             return "the API server sends outdated watch events"
         case _:
             where = f" on {report.assessment.snapshot.node_name}" if detector == leaked_reservation.NAME else ""
-            return f"{count_of(sum(map(problems, found)), wording.singular, wording.plural)}{where}"
+            return f"{count_of(sum(map(problems, found)), *NOUNS[detector])}{where}"
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:

@@ -23,7 +23,6 @@ from agent.exporters.text.table import (
     section,
     what_to_do,
 )
-from agent.exporters.wording import WORDING
 from agent.model.assessment import State
 from agent.model.finding import Severity
 from agent.model.report import Report
@@ -35,6 +34,8 @@ _LISTED: Final = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, Stat
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
 _WIDE_COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "container_id", "pod", "why")
+_SAY_WHAT_TO_DO: Final = {"unregistered_node", "detached_volume", "rejected_pod", "started_without_device"}
+"""Detectors whose messages end with what to do."""
 _SAME_REASON: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
@@ -143,7 +144,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
         for line in shown:
             yield from fill(_finding(line), view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
-        if not WORDING[detector].says_what_to_do:
+        if detector not in _SAY_WHAT_TO_DO:
             yield from numbered(advice(detector, report, view.release), view.columns)
     yield from commands(explain(groups), "For more:", "  ")
 
