@@ -28,6 +28,24 @@ _NONE, _SECOND = timedelta(0), timedelta(seconds=1)
 _UNDATED_SOURCES: Final = {"cni_results", "node", "watches"}
 """Sources without times: a timeline lacks nothing without them."""
 
+_TRANSITIONS: Final = {
+    TransitionKind.KUBELET_STARTED: "the kubelet's device manager started: it has no plugin until each registers again",
+    TransitionKind.SOCKET_APPEARED: "plugin socket {socket} appeared",
+    TransitionKind.SOCKET_GONE: "plugin socket {socket} was removed",
+    TransitionKind.REGISTERED: "{resource} registered: the kubelet has healthy devices of it",
+    TransitionKind.LOST: "the kubelet lost {resource}: it has no healthy device of it",
+    TransitionKind.DROPPED: "the kubelet dropped {resource}: the node has none until it registers again",
+}
+_OF_SOCKETS: Final = {TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE}
+_REJECTIONS: Final = {
+    RejectionKind.UNREGISTERED: "{resource} was not registered with the kubelet",
+    RejectionKind.NO_HEALTHY: "the kubelet had no healthy device of {resource}",
+    RejectionKind.INSUFFICIENT: "too few devices of {resource}{amounts}",
+    RejectionKind.PLUGIN_GONE: "the plugin of {resource} was gone",
+    RejectionKind.NO_CAPACITY: "the node had no {resource}",
+    RejectionKind.OTHER: "{message}",
+}
+
 
 class EventKind(StrEnum):
     """Of two events at one time, the earlier in this list comes first."""
@@ -70,7 +88,10 @@ def timeline_document(
     `releases`: the journal's entries; `damage`: what cannot be read in it; `since`: only so long before the snapshot.
     """
     snapshot = report.assessment.snapshot
-    events = [*_process_starts(snapshot), *_transitions(snapshot), *_rejections(report), *_leaks(report)]
+    plugins = known_or(snapshot.device_plugins, None)
+    transitions = map(_transition_event, plugins.history if plugins else ())
+    events = [*_process_starts(snapshot), *transitions, *_rejections(report), *_leaks(report)]
+    trouble = [f"device_plugins: {plugins.trouble}"] if plugins and plugins.trouble else []
     if not isinstance(releases, Unavailable):
         events += _releases(releases)
     return {
@@ -84,7 +105,7 @@ def timeline_document(
         ],
         "undated_rejections": sum(1 for _, rejection in _rejected(snapshot) if rejection.at is None),
         "api_skew_seconds": None if snapshot.api_skew is None else snapshot.api_skew.total_seconds(),
-        "warnings": [*_state_warnings(snapshot), *(f"journal: {line}" for line in damage)],
+        "warnings": [*trouble, *(f"journal: {line}" for line in damage)],
         "unavailable": unavailable_sources(_unavailable(report, releases)),
     }
 
@@ -124,37 +145,14 @@ def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
             yield _Event(started, True, kind, name, f"{name} started", "processes")
 
 
-def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
-    plugins = known_or(snapshot.device_plugins, None)
-    for transition in plugins.history if plugins else ():
-        kind, subject, text = _describe_transition(transition)
-        yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
-
-
-def _describe_transition(transition: DeviceTransition) -> tuple[EventKind, str, str]:
-    resource, name = transition.resource, transition.socket
+def _transition_event(transition: DeviceTransition) -> _Event:
+    resource, name, what = transition.resource, transition.socket, transition.what
     socket = f"{name} ({resource})" if resource else name
-    match transition.what:
-        case TransitionKind.KUBELET_STARTED:
-            text = "the kubelet's device manager started: it has no plugin until each registers again"
-            return EventKind.DEVICE_MANAGER_STARTED, "kubelet", text
-        case TransitionKind.SOCKET_APPEARED:
-            return EventKind.SOCKET_APPEARED, name, f"plugin socket {socket} appeared"
-        case TransitionKind.SOCKET_GONE:
-            return EventKind.SOCKET_GONE, name, f"plugin socket {socket} was removed"
-        case TransitionKind.REGISTERED:
-            return EventKind.REGISTERED, resource, f"{resource} registered: the kubelet has healthy devices of it"
-        case TransitionKind.LOST:
-            return EventKind.LOST, resource, f"the kubelet lost {resource}: it has no healthy device of it"
-        case TransitionKind.DROPPED:
-            text = f"the kubelet dropped {resource}: the node has none until it registers again"
-            return EventKind.DROPPED, resource, text
-
-
-def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
-    plugins = known_or(snapshot.device_plugins, None)
-    if plugins and plugins.trouble:
-        yield f"device_plugins: {plugins.trouble}"
+    kind, subject = EventKind.DEVICE_MANAGER_STARTED, "kubelet"
+    if what is not TransitionKind.KUBELET_STARTED:
+        kind, subject = EventKind(what.value), name if what in _OF_SOCKETS else resource
+    text = _TRANSITIONS[what].format(resource=resource, socket=socket)
+    return _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
 
 
 def _rejected(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
@@ -183,22 +181,10 @@ def _node_time(at: datetime, skew: timedelta | None) -> datetime:
 
 
 def _why(rejection: Rejection) -> str:
-    resource = rejection.resource or "a device"
-    match rejection.refused:
-        case RejectionKind.UNREGISTERED:
-            return f"{resource} was not registered with the kubelet"
-        case RejectionKind.NO_HEALTHY:
-            return f"the kubelet had no healthy device of {resource}"
-        case RejectionKind.INSUFFICIENT:
-            known = rejection.requested is not None and rejection.available is not None
-            amounts = f" (requested {rejection.requested}, available {rejection.available})" if known else ""
-            return f"too few devices of {resource}{amounts}"
-        case RejectionKind.PLUGIN_GONE:
-            return f"the plugin of {resource} was gone"
-        case RejectionKind.NO_CAPACITY:
-            return f"the node had no {resource}"
-        case RejectionKind.OTHER:
-            return truncate(rejection.message)
+    known = rejection.requested is not None and rejection.available is not None
+    amounts = f" (requested {rejection.requested}, available {rejection.available})" if known else ""
+    resource, message = rejection.resource or "a device", truncate(rejection.message)
+    return _REJECTIONS[rejection.refused].format(resource=resource, amounts=amounts, message=message)
 
 
 def _leaks(report: Report) -> Iterator[_Event]:
