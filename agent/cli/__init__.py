@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any
 
-from agent.cli.exit_codes import DONE, OUTPUT, USAGE
-from agent.cli.output import discard_output, warn
+from agent.cli.output import DONE, OUTPUT, USAGE, discard_output, warn
 from agent.config import BUG, UsageError
 from agent.sources.source_error import describe_os_error
 

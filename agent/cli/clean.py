@@ -25,15 +25,13 @@ from typing import Final
 
 from agent.app.cleaning import clean_once
 from agent.app.sources import for_command
-from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.node import remembered_pods
 from agent.cli.options import add_address_table, add_apply, config_of, value, view_of
-from agent.cli.output import progress, warn, write, write_json
+from agent.cli.output import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE, progress, warn, write, write_json
 from agent.config import positive
 from agent.exporters.json.clean import clean_document
-from agent.exporters.text.addresses import TableView
 from agent.exporters.text.clean import clean_names, clean_table
-from agent.exporters.text.table import by_reason
+from agent.exporters.text.layout import TableView, by_reason
 from agent.model.release import Cleaning
 
 CLEAN_ORDERS: Final = ("ip", "age", "verdict", "cause", "pod")

@@ -19,9 +19,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from agent.cli.exit_codes import DONE
 from agent.cli.glossary import FINDING, MESSAGES, SETTING, Term, entries
-from agent.cli.output import reflow, write
+from agent.cli.output import DONE, reflow, write
 from agent.config import UsageError, did_you_mean, quote
 
 

@@ -14,9 +14,8 @@ exit codes:
 import argparse
 
 from agent.app.cleaning import read_journal
-from agent.cli.exit_codes import DONE
 from agent.cli.options import add_output, config_of
-from agent.cli.output import write, write_json
+from agent.cli.output import DONE, write, write_json
 from agent.exporters.json.clean import journal_document
 from agent.exporters.text.clean import journal_table
 

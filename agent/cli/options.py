@@ -9,7 +9,7 @@ from typing import Any
 from agent.cli.output import terminal_columns
 from agent.config import Config, Setting, UsageError, load, option, quote, settings_of, variable
 from agent.exporters.advice import release_commands
-from agent.exporters.text.addresses import TableView
+from agent.exporters.text.layout import TableView
 
 
 def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -> None:

@@ -21,9 +21,8 @@ from typing import Final
 
 from agent.app import cleaning
 from agent.cleanup.journal import Entry, Journal
-from agent.cli.exit_codes import DONE, FAILED
 from agent.cli.options import add_apply, config_of
-from agent.cli.output import write
+from agent.cli.output import DONE, FAILED, write
 from agent.config import UsageError, quote
 from agent.exporters.text.clean import restoration_text
 from agent.model.release import Verdict

@@ -24,14 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.cli.node import assess, record_node
 from agent.cli.options import add_address_table, config_of, view_of
-from agent.cli.output import has_color, has_unicode, warn, write, write_json
+from agent.cli.output import DONE, FOUND, UNAVAILABLE, has_color, has_unicode, warn, write, write_json
 from agent.config import UsageError, duration, invalid, option, quote, settings_of
-from agent.exporters.headline import incomplete
 from agent.exporters.json.scan import scan_document
-from agent.exporters.text.addresses import TableView
+from agent.exporters.summary import incomplete
+from agent.exporters.text.layout import TableView
 from agent.exporters.text.map import map_table
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.model.documents import Damaged, Recording, loads

@@ -23,9 +23,8 @@ import sys
 from threading import Event
 from typing import Any, Final, NoReturn
 
-from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE
 from agent.cli.options import add_output, config_of
-from agent.cli.output import write, write_json
+from agent.cli.output import DONE, FOUND, NO_DAEMON, UNAVAILABLE, write, write_json
 from agent.exporters.text.status import status_line, status_table
 from agent.model.status import NodeState, no_report
 from agent.sources.daemon import DaemonClient

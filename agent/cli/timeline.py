@@ -19,10 +19,9 @@ exit codes:
 import argparse
 
 from agent.app import cleaning
-from agent.cli.exit_codes import DONE, UNAVAILABLE
 from agent.cli.node import assess, record_node
 from agent.cli.options import add_output, config_of, value
-from agent.cli.output import terminal_columns, write, write_json
+from agent.cli.output import DONE, UNAVAILABLE, terminal_columns, write, write_json
 from agent.config import duration
 from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
-from agent.cli.exit_codes import DONE
-from agent.cli.output import warn, write
+from agent.cli.output import DONE, warn, write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.kubectl import Kubectl, KubectlError
 from agent.fleet.nodes import LABELS

@@ -12,8 +12,7 @@ from math import ceil
 from threading import Event
 from typing import Any, Final, NamedTuple
 
-from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, UNAVAILABLE
-from agent.cli.output import warn, write, write_json
+from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write, write_json
 from agent.config import UsageError
 from agent.fleet.nodes import Agent, Answer, merged, natural
 from agent.fleet.session import Session, agents_of, cluster_options

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from agent.cli import exit_code_of, version
-from agent.cli.exit_codes import UNAVAILABLE
 from agent.cli.options import value
-from agent.cli.output import reflow, warn
+from agent.cli.output import UNAVAILABLE, reflow, warn
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP, Parser, options_of, see_help, with_command
 from agent.config import UsageError, did_you_mean, duration_between, matching, positive, quote

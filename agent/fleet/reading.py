@@ -2,8 +2,7 @@
 
 import argparse
 
-from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
-from agent.cli.output import warn, write, write_json
+from agent.cli.output import DONE, FOUND, UNAVAILABLE, warn, write, write_json
 from agent.fleet.nodes import Answer, merged, natural
 from agent.fleet.prometheus import statuses as from_prometheus
 from agent.fleet.session import Session, agents_of

@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from agent.exporters.text.table import grid, lines_as_text
+from agent.exporters.text.layout import grid, lines_as_text
 from agent.fleet.nodes import Answer, Target, natural
 from agent.model.status import SCHEMA, Malformed, NodeState, checked
 from agent.model.text import count_of, format_age, format_number, truncate

@@ -6,8 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 from agent.kube_events.delivery import DeliveryQueue, Failure, Kind, Message
-from agent.kube_events.messages import EventSpec, event_specs
-from agent.kube_events.rate_limit import RateLimiter
+from agent.kube_events.messages import EventSpec, RateLimiter, event_specs
 from agent.kube_events.writer import Writer
 from agent.model.report import Report
 from agent.sources.kube.client import ApiError

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
-from agent.exporters.text.table import commands, explain, fill_each, grid, lines_as_text, section
+from agent.exporters.text.layout import commands, explain, fill_each, grid, lines_as_text, section
 from agent.model.status import NodeState
 from agent.model.text import format_age, format_number
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from agent.exporters.text.table import by_reason, fill, fill_each, lines_as_text, section
+from agent.exporters.text.layout import by_reason, fill, fill_each, lines_as_text, section
 
 _LONGEST_RUN: Final = 12
 """How many consecutive events of one kind are printed: hundreds of pods can be rejected at once."""

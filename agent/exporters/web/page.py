@@ -12,12 +12,11 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
 from agent.exporters.advice import advice, description, release_commands, runbook
-from agent.exporters.devices import HEADS, device_rows
-from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
-from agent.exporters.headline import Status, headline, incomplete, status_of
 from agent.exporters.json.scan import scan_document
 from agent.exporters.range_map import LOOKS, Mark, Row, by_weight, network_maps
+from agent.exporters.summary import LONGEST_LIST, FindingLine, Status, finding_lines, headline, incomplete, status_of
 from agent.exporters.text.clean import WHEN_HALTED
+from agent.exporters.text.scan import HEADS, device_rows
 from agent.exporters.text.timeline import time_of
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total

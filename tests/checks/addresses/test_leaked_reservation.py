@@ -5,7 +5,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from agent.exporters.finding_lines import finding_lines
+from agent.exporters.summary import finding_lines
 from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime
 from agent.model.snapshot import (
