@@ -169,10 +169,14 @@ class LogExporter:
                 self._log_opened(tracked)
         gone = {key: tracked for key, tracked in self._open.items() if key not in confirmed}
         still_open = confirmed | _not_gone(gone, report)
-        for finding in (tracked.finding for key, tracked in gone.items() if key not in still_open):
-            if self._has_room(finding.severity):
-                self._log.info("finding.closed", detector=finding.detector, subject=finding.subject)
+        for key, tracked in gone.items():
+            if key not in still_open:
+                self._log_closed(tracked.finding)
         self._open = still_open
+
+    def _log_closed(self, finding: Finding) -> None:
+        if self._has_room(finding.severity):
+            self._log.info("finding.closed", detector=finding.detector, subject=finding.subject)
 
     def _log_opened(self, tracked: TrackedFinding) -> None:
         finding = tracked.finding

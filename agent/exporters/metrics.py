@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
+_PHASES: Final = ("candidate", "confirmed")
 STAGES: Final = ("read", "check")
 CLEAN: Final = "clean"
 """The mode in which the daemon releases addresses. Only then are there metrics of releases."""
@@ -224,15 +225,20 @@ def _findings(report: Report) -> Metric:
     """Of what alerts compare, zeros too; of a detector that was not evaluated, nothing: unknown is not 0."""
     not_evaluated = {gap.detector for gap in report.gaps}
     found = Counts[tuple[str, Severity, str]]()
-    for finding, confirmed in ((tracked.finding, tracked.confirmed) for tracked in report.findings):
-        found[finding.detector, finding.severity, "confirmed" if confirmed else "candidate"] += finding.count
-    samples: dict[tuple[str, ...], float] = {}
-    for detector in (detector for detector in DETECTORS if detector.NAME not in not_evaluated):
-        for severity, phase in product(detector.SEVERITIES, ("candidate", "confirmed")):
-            count = found[detector.NAME, severity, phase]
-            if count or (phase == "confirmed" and severity is not Severity.INFO):
-                samples[detector.NAME, severity, phase] = count
-    return _gauge("findings", samples, "detector", "severity", "phase")
+    for tracked in report.findings:
+        found[tracked.finding.detector, tracked.finding.severity, _PHASES[tracked.confirmed]] += tracked.finding.count
+    samples = {
+        (detector.NAME, severity, phase): found[detector.NAME, severity, phase]
+        for detector in DETECTORS
+        if detector.NAME not in not_evaluated
+        for severity, phase in product(detector.SEVERITIES, _PHASES)
+    }
+    shown = {key: count for key, count in samples.items() if count or _is_compared(*key)}
+    return _gauge("findings", shown, "detector", "severity", "phase")
+
+
+def _is_compared(_: str, severity: Severity, phase: str) -> bool:
+    return phase == "confirmed" and severity is not Severity.INFO
 
 
 def _oldest(report: Report) -> Metric:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.json.scan import unavailable_sources
-from agent.model.devices import DeviceTransition, TransitionKind
+from agent.model.devices import TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
@@ -88,10 +88,7 @@ def timeline_document(
     `releases`: the journal's entries; `damage`: what cannot be read in it; `since`: only so long before the snapshot.
     """
     snapshot = report.assessment.snapshot
-    plugins = known_or(snapshot.device_plugins, None)
-    transitions = map(_transition_event, plugins.history if plugins else ())
-    events = [*_process_starts(snapshot), *transitions, *_rejections(report), *_leaks(report)]
-    trouble = [f"device_plugins: {plugins.trouble}"] if plugins and plugins.trouble else []
+    events = [*_process_starts(snapshot), *_transitions(snapshot), *_rejections(report), *_leaks(report)]
     if not isinstance(releases, Unavailable):
         events += _releases(releases)
     return {
@@ -105,7 +102,7 @@ def timeline_document(
         ],
         "undated_rejections": sum(1 for _, rejection in _rejected(snapshot) if rejection.at is None),
         "api_skew_seconds": None if snapshot.api_skew is None else snapshot.api_skew.total_seconds(),
-        "warnings": [*trouble, *(f"journal: {line}" for line in damage)],
+        "warnings": [*_state_warnings(snapshot), *(f"journal: {line}" for line in damage)],
         "unavailable": unavailable_sources(_unavailable(report, releases)),
     }
 
@@ -145,14 +142,21 @@ def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
             yield _Event(started, True, kind, name, f"{name} started", "processes")
 
 
-def _transition_event(transition: DeviceTransition) -> _Event:
-    resource, name, what = transition.resource, transition.socket, transition.what
-    socket = f"{name} ({resource})" if resource else name
-    kind, subject = EventKind.DEVICE_MANAGER_STARTED, "kubelet"
-    if what is not TransitionKind.KUBELET_STARTED:
-        kind, subject = EventKind(what.value), name if what in _OF_SOCKETS else resource
-    text = _TRANSITIONS[what].format(resource=resource, socket=socket)
-    return _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
+def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
+    plugins = known_or(snapshot.device_plugins, None)
+    for transition in plugins.history if plugins else ():
+        resource, name, what = transition.resource, transition.socket, transition.what
+        kind, subject = EventKind.DEVICE_MANAGER_STARTED, "kubelet"
+        if what is not TransitionKind.KUBELET_STARTED:
+            kind, subject = EventKind(what.value), name if what in _OF_SOCKETS else resource
+        text = _TRANSITIONS[what].format(resource=resource, socket=f"{name} ({resource})" if resource else name)
+        yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
+
+
+def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
+    plugins = known_or(snapshot.device_plugins, None)
+    if plugins and plugins.trouble:
+        yield f"device_plugins: {plugins.trouble}"
 
 
 def _rejected(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
