@@ -58,10 +58,7 @@ def release_commands(environment: Mapping[str, str], options: str = "") -> tuple
 
 
 def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> list[Step]:
-    """Return what to do, in order; nothing for an exhausted range with leaks, whose steps are those of the leaks.
-
-    `release`: what `release_commands` returned.
-    """
+    """Return what to do, in order, with `release` commands. An exhausted range with leaks has the steps of these."""
     if detector not in {leaked_reservation.NAME, exhausted_range.NAME}:
         return list(_documented(detector, report))
     found = {tracked.finding.detector for tracked in report.findings}

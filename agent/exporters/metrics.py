@@ -3,9 +3,6 @@
 Gauges are computed from the last report when the metrics are rendered; a value that is not known is absent, never 0.
 Labels come from closed lists, from the configured networks, and from device resources (32 names at most, and `other`);
 never from a pod, an address or an id.
-
-A large fleet pays for every series on every node. So there are zeros only where an alert compares them or where a rate
-starts from them, and how times are distributed is left to the comparison of nodes.
 """
 
 import platform

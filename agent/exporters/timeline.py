@@ -83,10 +83,7 @@ def timeline_document(
     *,
     since: timedelta | None = None,
 ) -> dict[str, Any]:
-    """Merge the events, the oldest first.
-
-    `releases`: the journal's entries; `damage`: what cannot be read in it; `since`: only so long before the snapshot.
-    """
+    """Merge the events, the oldest first. `damage`: of the journal; `since`: only so long before the snapshot."""
     snapshot = report.assessment.snapshot
     events = [*_process_starts(snapshot), *_transitions(snapshot), *_rejections(report), *_leaks(report)]
     if not isinstance(releases, Unavailable):

@@ -1,7 +1,4 @@
-"""`kubectl nodeleak clean-job`: a Job that cleans one node, made from the DaemonSet in the cluster.
-
-The image, the mounts, the account and the settings are the cluster's own. Only what a release needs is different.
-"""
+"""`kubectl nodeleak clean-job`: a Job that cleans one node: as the DaemonSet, except for what a release needs."""
 
 import argparse
 import json
@@ -104,10 +101,7 @@ def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]
 
 
 def _networks(container: Mapping[str, Any]) -> list[str]:
-    """Without the overlay cleanup-exec, the DaemonSet does not say which networks may be cleaned.
-
-    What `envFrom` names cannot be seen here, and may say it: then an option would allow more than the cluster does.
-    """
+    """Name the networks if the cluster does not; `envFrom` may, and an option could allow more than that."""
     variables = {variable["name"] for variable in container.get("env") or ()}
     named = any(argument.startswith("--cleanup-network") for argument in container["args"])
     given = named or "NODELEAK_CLEANUP_NETWORK" in variables or container.get("envFrom")

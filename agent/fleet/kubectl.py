@@ -42,10 +42,7 @@ class Kubectl:
         return self.output("ask the API server", "get", "--raw", path, f"--request-timeout={self._timeout:g}s")
 
     def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:
-        """Return what a command prints. Its errors, and prompts of a credential plugin, go to the terminal.
-
-        `what` it does, for the error. `text`: its standard input.
-        """
+        """Return what a command prints; errors and prompts go to the terminal. `what` it does, for errors."""
         may_log_in = not text and (os.isatty(0) or os.isatty(2))
         code, output = self._print(what, [verb, *self._options, *arguments], may_log_in=may_log_in, text=text)
         if code:
@@ -55,10 +52,7 @@ class Kubectl:
     def _print(
         self, what: str, arguments: Sequence[str], *, may_log_in: bool = False, text: str = ""
     ) -> tuple[int, str]:
-        """Return the exit code and what was printed; raises KubectlError if kubectl does not run or end.
-
-        `may_log_in`: a credential plugin can ask on the terminal, and somebody needs time to answer.
-        """
+        """Return exit code and output; raises KubectlError. `may_log_in`: a plugin can ask on the terminal."""
         seconds = max(_LISTS * self._timeout, LOGIN_SECONDS if may_log_in else 0)
         try:
             return self._run(arguments, seconds, terminal=may_log_in, text=text)[:2]

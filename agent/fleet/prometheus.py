@@ -1,7 +1,4 @@
-"""`kubectl nodeleak status --prometheus`: six queries to a Prometheus instead of an exec in every agent's pod.
-
-What it knows of an agent becomes the document that the agent itself would give.
-"""
+"""`kubectl nodeleak status --prometheus`: six queries instead of an exec in every pod."""
 
 import argparse
 import json
@@ -105,10 +102,7 @@ def _fetch(url: str, query: str, timeout: float) -> str:
 
 
 def read(found: Iterable[Target], known: Mapping[str, str], answers: Iterable[tuple[str, str]]) -> list[NodeStatus]:
-    """Return the status of each node. `known`: every node by name and address. `answers`: each with its query's name.
-
-    Raises ValueError for what is no answer, and KubectlError or UsageError for agents of other clusters.
-    """
+    """Return the status of each node. `known`: all by name and address. Raises ValueError, KubectlError, UsageError."""
     agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
     _check_clusters(agents, known)
     of_node: dict[str, list[AgentSeries]] = {}
@@ -187,10 +181,7 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
 
 
 def document(agent: AgentSeries, node: str) -> dict[str, Any]:
-    """Return `nodeleak.status/v1`. What no metric says is null, or refers to the agent.
-
-    Raises ValueError, LookupError, OverflowError or OSError for what no agent exports.
-    """
+    """Return `nodeleak.status/v1`; raises ValueError, LookupError, OverflowError, OSError for what no agent exports."""
     if not agent.of("sources"):
         raise LookupError("Prometheus stores no nodeleak_source_up of it")
     last = agent.of("last_sync_timestamp_seconds")[-1]

@@ -59,10 +59,7 @@ class Session:
     def ask(
         self, agents: Sequence[Agent], command: Sequence[str], finished: Callable[[Answer], None] = lambda _: None
     ) -> list[Answer]:
-        """Run a command of the agent in each pod, at most `--parallel` at once; what was answered before Ctrl-C counts.
-
-        `finished`: called with each answer, as it arrives.
-        """
+        """Run a command in each pod, and call `finished` with each answer. What was answered before Ctrl-C counts."""
 
         def execute(agent: Agent) -> Answer:
             answer = self.kubectl.execute(agent, command)

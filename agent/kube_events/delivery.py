@@ -1,7 +1,4 @@
-"""Messages that wait for delivery to the API server, their counters, and the thread that delivers them.
-
-Best effort: a message that cannot be delivered is counted and dropped. A sync never waits for it.
-"""
+"""Messages for the API server, their counters, and the thread that delivers them, best effort: no sync waits for it."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -31,10 +31,7 @@ class EventExporter:
             self._queue.metrics.failed(Kind.EVENT, Failure.RATE_LIMITED, over_limit)
 
     def _send(self, spec: EventSpec, at: datetime, writer: Writer) -> None:
-        """Create the Event, or patch the existing one; raises SourceError.
-
-        The agent has no right to read Events, so the answers to writes say which exist.
-        """
+        """Create or patch the Event; raises SourceError. Refusals say which exist: the agent may not read Events."""
         event, path = spec.event(at), f"{spec.path}/{spec.name}"
         count = self._counts.get(spec.name)
         try:

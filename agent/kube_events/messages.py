@@ -99,10 +99,7 @@ class EventSpec(NamedTuple):
 
 
 def event_specs(report: Report) -> Iterator[EventSpec]:
-    """Yield the Events of releases and of confirmed findings, those about the node first.
-
-    One for each detector and network or resource, and one for each detector and pod.
-    """
+    """Yield the Events of releases; of confirmed findings by detector and network or resource, and by pod."""
     snapshot = report.assessment.snapshot
     node = snapshot.node_name
     about_node = About("Node", "", node, node)
@@ -194,10 +191,7 @@ class RateLimiter:
         self._waiting: frozenset[str] = frozenset()
 
     def due(self, specs: Iterable[EventSpec], now: timedelta) -> tuple[list[EventSpec], int]:
-        """Return what to send now, and how many others are over the limit.
-
-        Those are counted once each, and are sent later if they are still true.
-        """
+        """Return what to send now, and how many others are newly over the limit: they are sent later if still true."""
         self._bucket.fill(now)
         self._sent = {name: sent for name, sent in self._sent.items() if now - sent[0] < _FORGET_AFTER}
         wanted = sorted((spec for spec in specs if self._is_due(spec, now)), key=self._priority)

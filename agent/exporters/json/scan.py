@@ -133,10 +133,7 @@ _STATES: Final = {
 def status_document(
     report: Report, cleanup: Mapping[str, object], version: str, *, age: float, interval: float, alive: bool
 ) -> dict[str, Any]:
-    """Return the document. What is not known is null, never 0.
-
-    `age`: seconds since the snapshot was begun; `interval`: between two syncs; `alive`: whether they go on.
-    """
+    """`age`: seconds since the snapshot was begun; `interval`: between two syncs; `alive`: whether they go on."""
     return {
         "schema": SCHEMA,
         "version": version,

@@ -14,10 +14,7 @@ _APPROXIMATE: Final = "~ approximate: when it was first seen, by the API server'
 
 
 def timeline_table(timeline: dict[str, Any], since: str, *, verbose: bool = False, columns: int | None = None) -> str:
-    """Write the document of a timeline. `since`: the requested duration as the user wrote it; empty: everything.
-
-    `verbose`: list every event; `columns`: of the terminal.
-    """
+    """Write the document. `since`: the requested duration; empty: everything. `columns`: of the terminal."""
     return lines_as_text(_lines(timeline, since, columns, verbose=verbose))
 
 
