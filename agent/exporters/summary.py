@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import exhausted_range, host_ports, leaked_reservation
@@ -55,22 +54,25 @@ NOUNS: Final = {
 """What they are, after their number: of one, and of several. By detector, the most direct effect on pods first."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindingLine:
-    detector: str
+class FindingLine(NamedTuple):
     severity: Severity
     text: str
     confirmed: bool
 
 
-def finding_lines(report: Report, *, verbose: bool = False) -> list[FindingLine]:
-    """Return the lines, the most urgent first. `verbose`: one line for each finding."""
+def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[FindingLine]]:
+    """Return the lines by detector, the most urgent first. `verbose`: one line for each finding."""
     groups: dict[object, list[TrackedFinding]] = {}
     for number, tracked in enumerate(report.sorted_findings):
         # By number, because two findings of a damaged source can be equal.
         groups.setdefault((not verbose and _group(tracked)) or number, []).append(tracked)
-    runtime = runtimes.name_of(report.assessment.snapshot)
-    return [_line(group, runtime) for group in groups.values()]
+    lines: dict[str, list[FindingLine]] = {}
+    for group in groups.values():
+        text = _text(group, runtimes.name_of(report.assessment.snapshot))
+        first = group[0]
+        line = FindingLine(first.finding.severity, text, first.confirmed)
+        lines.setdefault(first.finding.detector, []).append(line)
+    return lines
 
 
 def problems(finding: Finding) -> int:
@@ -113,13 +115,11 @@ def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:
     return None
 
 
-def _line(group: Sequence[TrackedFinding], runtime: str) -> FindingLine:
+def _text(group: Sequence[TrackedFinding], runtime: str) -> str:
     first = group[0].finding
     if len(group) == 1:
-        text = first.message
-    else:
-        text = _leaks(group, first.cause, runtime) if isinstance(first.cause, LeakCause) else _rejected(group)
-    return FindingLine(first.detector, first.severity, text, group[0].confirmed)
+        return first.message
+    return _leaks(group, first.cause, runtime) if isinstance(first.cause, LeakCause) else _rejected(group)
 
 
 def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> str:
@@ -174,7 +174,10 @@ def headline(report: Report, *, alive: bool = True) -> str:
         case Status.INCOMPLETE:
             return f"Incomplete: {incomplete(report) if alive else 'the nodeleak agent is up but has stopped scanning'}"
         case Status.PROBLEM:
-            return _problem(report)
+            severity, text = _worst(report, confirmed=True)
+            if severity is not Severity.CRITICAL and report.cleaning is not None and report.cleaning.halted:
+                return f"Critical: cleanup halted: {report.cleaning.halted}"
+            return f"{severity.value.capitalize()}: {text}"
 
 
 def incomplete(report: Report) -> str:
@@ -193,13 +196,6 @@ def _informational(report: Report) -> str:
     found = count_of(total(report.findings), "informational finding") if report.findings else "no findings"
     unknown = sum((network.states or {}).get(State.UNKNOWN, 0) for network in report.networks)
     return f"{found} ({count_of(unknown, 'address', 'addresses')} unknown)" if unknown else found
-
-
-def _problem(report: Report) -> str:
-    severity, text = _worst(report, confirmed=True)
-    if severity is not Severity.CRITICAL and report.cleaning is not None and report.cleaning.halted:
-        return f"Critical: cleanup halted: {report.cleaning.halted}"
-    return f"{severity.value.capitalize()}: {text}"
 
 
 def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:

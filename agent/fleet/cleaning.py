@@ -90,11 +90,7 @@ def _stopping() -> Iterator[Event]:
 
 
 def _clean(
-    arguments: argparse.Namespace,
-    session: Session,
-    results: dict[str, Result],
-    agents: Sequence[Agent],
-    stop: Event,
+    arguments: argparse.Namespace, session: Session, results: dict[str, Result], agents: Sequence[Agent], stop: Event
 ) -> None:
     """Clean wave by wave until all are done, one had an unexpected result, or the operator interrupts."""
 
@@ -115,7 +111,7 @@ def _clean(
 
 def _write_document(results: Mapping[str, Result], without_result: Mapping[str, str]) -> None:
     """`without_result`: why each of the other nodes has none."""
-    entries = [dict(result.entry) for result in results.values()]
+    entries = [result.entry for result in results.values()]
     entries += [Answer(node, None, error=why).entry() for node, why in without_result.items()]
     write_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"]))))
 

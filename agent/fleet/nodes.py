@@ -172,5 +172,5 @@ def _is_whole(answer: Answer) -> bool:
     return answer.document is not None if answer.output.startswith("{") else bool(answer.output.strip())
 
 
-def merged(command: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"schema": FLEET_SCHEMA, "command": command, "nodes": entries}
+def merged(command: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"schema": FLEET_SCHEMA, "command": command, "nodes": list(entries)}

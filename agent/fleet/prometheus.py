@@ -70,16 +70,21 @@ class AgentSeries:
 
 
 def statuses(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
-    """Return the status of each chosen node; raises KubectlError if Prometheus does not answer."""
+    """Return the status of each chosen node; raises KubectlError if Prometheus does not answer, and UsageError."""
     found, known = session.nodes(arguments.nodes)
-    ask = _asker(arguments, session)
-    cluster = arguments.prometheus_cluster
+    ask, cluster = _asker(arguments, session), arguments.prometheus_cluster
     chosen = f"cluster={json.dumps(cluster)}" if cluster else ""
-    answers = ((name, ask(query.replace("CLUSTER", chosen))) for name, query in QUERIES.items())
     try:
-        return read(found, known, answers)
+        answers = ((name, ask(query.replace("CLUSTER", chosen))) for name, query in QUERIES.items())
+        agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
     except ValueError as error:
         raise KubectlError(f"{arguments.prometheus or arguments.prometheus_service}: {error}") from error
+    _check_clusters(agents, known)
+    of_node: dict[str, list[AgentSeries]] = {}
+    for agent in agents:
+        if agent.node in known:
+            of_node.setdefault(known[agent.node], []).append(agent)
+    return [_status(target, of_node.get(target.node, ())) for target in found]
 
 
 def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], str]:
@@ -99,17 +104,6 @@ def _fetch(url: str, query: str, timeout: float) -> str:
         inner = error.args[0] if error.args else error
         why = truncate(str(getattr(inner, "reason", inner)))
         raise KubectlError(f"no answer from {url.removesuffix(_PATH)}: {why}") from error
-
-
-def read(found: Iterable[Target], known: Mapping[str, str], answers: Iterable[tuple[str, str]]) -> list[NodeStatus]:
-    """Return the status of each node. `known`: all by name and address. Raises ValueError, KubectlError, UsageError."""
-    agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
-    _check_clusters(agents, known)
-    of_node: dict[str, list[AgentSeries]] = {}
-    for agent in agents:
-        if agent.node in known:
-            of_node.setdefault(known[agent.node], []).append(agent)
-    return [_status(target, of_node.get(target.node, ())) for target in found]
 
 
 def _samples(answer: str) -> list[Sample]:
@@ -214,12 +208,11 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
 
 
 def _findings(agent: AgentSeries) -> Iterator[dict[str, Any]]:
-    def sort_key(sample: Sample) -> tuple[int, str]:
-        return _ORDER.index(sample.labels["severity"]), sample.labels["detector"]
-
-    for sample in sorted(agent.of("finding"), key=sort_key):
-        severity, detector = sample.labels["severity"], sample.labels["detector"]
-        yield {"severity": severity, "detector": detector, "count": int(sample.value), "oldest": None}
+    found = [
+        (sample.labels["severity"], sample.labels["detector"], int(sample.value)) for sample in agent.of("finding")
+    ]
+    for severity, detector, count in sorted(found, key=lambda each: (_ORDER.index(each[0]), each[1])):
+        yield {"severity": severity, "detector": detector, "count": count, "oldest": None}
 
 
 def _unavailable(agent: AgentSeries) -> Iterator[dict[str, str]]:

@@ -15,7 +15,7 @@ def show_status(arguments: argparse.Namespace) -> int:
     asks_agents = not (arguments.prometheus or arguments.prometheus_service)
     statuses = worst_first(_asked(arguments, session) if asks_agents else from_prometheus(arguments, session))
     if arguments.output == "json":
-        write_json(merged("status", [dict(status.entry) for status in statuses]))
+        write_json(merged("status", (status.entry for status in statuses)))
     else:
         write(status_table(statuses, wide=arguments.output == "wide"))
     if not all(status.complete for status in statuses):

@@ -82,15 +82,9 @@ def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, A
     """Interpret a document that has a report."""
     complete = document["state"] in {NodeState.OK, NodeState.FINDINGS} and not document["unavailable"]
     version, ready = truncate(document["version"], _LONGEST), target.agent is None or target.agent.ready
-    return NodeStatus(
-        target=target,
-        rank=_rank(document, complete=complete),
-        agent=version if ready else f"{version} not ready",
-        text="; ".join([*_problems(document), *map(_finding, document["findings"])]),
-        entry=entry,
-        document=document,
-        complete=complete,
-    )
+    rank, agent = _rank(document, complete=complete), version if ready else f"{version} not ready"
+    text = "; ".join([*_problems(document), *map(_finding, document["findings"])])
+    return NodeStatus(target, rank, agent, text, entry, document, complete)
 
 
 def _rank(document: Mapping[str, Any], *, complete: bool) -> Rank:
@@ -131,17 +125,13 @@ def _cleanup(cleanup: Mapping[str, Any]) -> str:
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
     """Sort by rank; then the fewest free addresses, then the most leaks, then by name."""
-    return sorted(
-        statuses, key=lambda status: (status.rank, _free(status), -_leaked(status), natural(status.target.node))
-    )
 
+    def sort_key(status: NodeStatus) -> tuple[object, ...]:
+        free = min((found["free"] for found in status.networks if found["free"] is not None), default=float("inf"))
+        leaked = sum(network["leaked"] or 0 for network in status.networks)
+        return status.rank, free, -leaked, natural(status.target.node)
 
-def _free(status: NodeStatus) -> float:
-    return min((network["free"] for network in status.networks if network["free"] is not None), default=float("inf"))
-
-
-def _leaked(status: NodeStatus) -> int:
-    return sum(network["leaked"] or 0 for network in status.networks)
+    return sorted(statuses, key=sort_key)
 
 
 def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> str:

@@ -5,18 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from agent.checks.devices.state import resource_states
+from agent.exporters import summary
 from agent.exporters.advice import advice
 from agent.exporters.json.scan import scan_document
-from agent.exporters.summary import (
-    LONGEST_LIST,
-    FindingLine,
-    Status,
-    count_by_severity,
-    finding_lines,
-    headline,
-    incomplete,
-    status_of,
-)
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.assessment import State
@@ -51,8 +42,8 @@ def scan_names(report: Report, view: TableView) -> str:
 def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
-    yield from layout.fill(headline(report), columns, rest="  ")
-    if status_of(report) is not Status.INCOMPLETE and (missing := incomplete(report)):
+    yield from layout.fill(summary.headline(report), columns, rest="  ")
+    if summary.status_of(report) is not summary.Status.INCOMPLETE and (missing := summary.incomplete(report)):
         yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
 
 
@@ -114,7 +105,7 @@ def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
         seen[alike] += 1
         if seen[alike] <= _SAME_REASON:
             shown.append(row)
-    return shown[:LONGEST_LIST]
+    return shown[: summary.LONGEST_LIST]
 
 
 def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[str]:
@@ -123,7 +114,7 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
     except InsufficientData:
         return
     if rows:
-        shown = rows if verbose else rows[:LONGEST_LIST]
+        shown = rows if verbose else rows[: summary.LONGEST_LIST]
         yield from ("", "Devices:", *layout.grid([[head.upper() for head in HEADS], *shown], columns))
         yield from _more(len(rows) - len(shown))
 
@@ -132,24 +123,20 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     if not report.findings:
         return
     yield ""
-    yield from layout.fill(count_by_severity(report), view.columns, rest="  ")
-    groups: dict[str, list[FindingLine]] = {}
-    for line in finding_lines(report, verbose=verbose):
-        groups.setdefault(line.detector, []).append(line)
+    yield from layout.fill(summary.count_by_severity(report), view.columns, rest="  ")
+    groups = summary.finding_lines(report, verbose=verbose)
     for detector, lines in groups.items():
-        shown = lines if verbose else lines[:LONGEST_LIST]
+        shown = lines if verbose else lines[: summary.LONGEST_LIST]
         for line in shown:
-            yield from layout.fill(_finding(line), view.columns, first="  ", rest="    ")
+            yield from layout.fill(f"{detector}: {_severity(line)}{line.text}", view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
         if detector not in _SAY_WHAT_TO_DO:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
     yield from layout.commands(layout.explain(groups), "For more:", "  ")
 
 
-def _finding(line: FindingLine) -> str:
-    # Most are warnings.
-    severity = "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
-    return f"{line.detector}: {severity}{line.text}"
+def _severity(line: summary.FindingLine) -> str:
+    return "" if line.severity is Severity.WARNING else f"({line.severity.value}) "  # most are warnings
 
 
 def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent.exporters.advice import advice, description, release_commands, runbook
 from agent.exporters.json.scan import scan_document
 from agent.exporters.range_map import LOOKS, Mark, Row, by_weight, network_maps
-from agent.exporters.summary import LONGEST_LIST, FindingLine, Status, finding_lines, headline, incomplete, status_of
+from agent.exporters.summary import LONGEST_LIST, Status, finding_lines, headline, incomplete, status_of
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.exporters.text.scan import HEADS, device_rows
 from agent.exporters.text.timeline import time_of
@@ -115,9 +115,6 @@ def _free_addresses(network: NetworkSummary) -> str:
 
 def _findings(report: Report) -> list[dict[str, Any]]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
-    groups: dict[str, list[FindingLine]] = {}
-    for line in finding_lines(report):
-        groups.setdefault(line.detector, []).append(line)
     return [
         {
             "detector": detector,
@@ -128,7 +125,7 @@ def _findings(report: Report) -> list[dict[str, Any]]:
             "do": advice(detector, report, release_commands(os.environ)),
             "runbook": runbook(detector, lines[0].severity),
         }
-        for detector, lines in groups.items()
+        for detector, lines in finding_lines(report).items()
     ]
 
 
