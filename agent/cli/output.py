@@ -39,8 +39,8 @@ def write(text: str) -> None:
         discard_output()
 
 
-def write_json(document: object) -> None:
-    write(f"{json.dumps(document, indent=1)}\n")
+def as_json(document: object) -> str:
+    return f"{json.dumps(document, indent=1)}\n"
 
 
 def warn(*lines: str, hint: str = "", prefix: str = "nodeleak: ") -> None:

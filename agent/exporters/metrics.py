@@ -33,10 +33,7 @@ from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, Unava
 if TYPE_CHECKING:
     from agent.sources.kube.list_watch import Reflector
 
-WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
 _PHASES: Final = ("candidate", "confirmed")
-STAGES: Final = ("read", "check")
 CLEAN: Final = "clean"
 """The mode in which the daemon releases addresses. Only then are there metrics of releases."""
 _PROCESS: Final = frozenset(
@@ -83,10 +80,10 @@ class MetricsExporter(Collector):
         of_releases = registry if mode == CLEAN else None
         self._released = _counter(of_releases, "releases_total", "network")
         self._failed = _counter(of_releases, "release_failures_total", "network", "reason")
-        self._waited = _histogram(of_releases, "lock_wait_seconds", WAIT_BUCKETS)
-        self._held = _histogram(of_releases, "lock_held_seconds", HELD_BUCKETS)
+        self._waited = _histogram(of_releases, "lock_wait_seconds", (0.001, 0.005, 0.02, 0.1, 0.5, 2, 10))
+        self._held = _histogram(of_releases, "lock_held_seconds", (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1))
         self._begin(networks)
-        for stage in STAGES:
+        for stage in ("read", "check"):
             self._failures.labels(stage)
         self._process = ProcessCollector(registry=None)
         registry.register(self)

@@ -12,7 +12,7 @@ from math import ceil
 from threading import Event
 from typing import Any, Final, NamedTuple
 
-from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write, write_json
+from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, as_json, warn, write
 from agent.config import UsageError
 from agent.fleet.nodes import Agent, Answer, merged, natural
 from agent.fleet.session import Session, agents_of, cluster_options
@@ -113,7 +113,7 @@ def _write_document(results: Mapping[str, Result], without_result: Mapping[str, 
     """`without_result`: why each of the other nodes has none."""
     entries = [result.entry for result in results.values()]
     entries += [Answer(node, None, error=why).entry() for node, why in without_result.items()]
-    write_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"]))))
+    write(as_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"])))))
 
 
 def _conclude(

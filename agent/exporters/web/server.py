@@ -45,12 +45,11 @@ class HttpExporter:
         alive: Callable[[], bool],
         page: Page | None = None,
         status: Document | None = None,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         """Listen at once, so that a port in use fails before anything else starts; raises OSError."""
         self._last: tuple[Report, float] | None = None
-        """With the time of the clock at which it was begun."""
-        self._alive, self._page, self._status, self._clock = alive, page, status, clock
+        """With the time of the monotonic clock at which it was begun."""
+        self._alive, self._page, self._status = alive, page, status
         self._metrics = make_wsgi_app(registry)
         self._rendering = Lock()
         """One at a time: many clients may not use many times the memory. The probes do not wait for it."""
@@ -59,7 +58,7 @@ class HttpExporter:
         self.start, self.close = self._server.start, self._server.close
 
     def export(self, report: Report, seconds: float) -> None:
-        self._last = report, self._clock() - seconds
+        self._last = report, monotonic() - seconds
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> list[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
@@ -118,7 +117,7 @@ class HttpExporter:
         if self._last is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
         report, begun = self._last
-        return Response(HTTPStatus.OK, _JSON, json.dumps(document(report, self._clock() - begun)).encode())
+        return Response(HTTPStatus.OK, _JSON, json.dumps(document(report, monotonic() - begun)).encode())
 
 
 def _text(status: HTTPStatus, text: str) -> Response:
