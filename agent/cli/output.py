@@ -31,6 +31,10 @@ OUTPUT: Final = 74
 """The output or the journal could not be written, such as on a full disk (EX_IOERR of sysexits.h)."""
 
 
+class NoAnswer(Exception):
+    """What a command asks did not answer, so that it ends with UNAVAILABLE."""
+
+
 def write(text: str) -> None:
     """Write to standard output. A closed pipe is no error here: the exit code still says what was done."""
     try:

@@ -288,8 +288,6 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
 def _kubelet_start(snapshot: Snapshot) -> Iterator[Metric]:
     """By the process table, or else by when the kubelet bound its plugin socket, a moment later."""
     processes, plugins = known_or(snapshot.processes, None), known_or(snapshot.device_plugins, None)
-    first = processes.kubelet if processes else None
-    if first is None and plugins:
-        first = plugins.kubelet_socket
+    first = (processes.kubelet if processes else None) or (plugins.kubelet_socket if plugins else None)
     if first is not None:
         yield _single("kubelet_start_timestamp_seconds", first.timestamp())

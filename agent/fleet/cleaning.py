@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, as_json, warn, write
 from agent.config import UsageError
 from agent.fleet.nodes import Agent, Answer, merged, natural
+from agent.fleet.reading import run_on_nodes
 from agent.fleet.session import Session, agents_of, cluster_options
 from agent.model.text import count_of, escape, format_number, truncate
 
@@ -32,7 +33,11 @@ class Result(NamedTuple):
     """Anything but released, refused, and nothing to release."""
 
 
-def apply_on_nodes(arguments: argparse.Namespace) -> int:
+def clean_nodes(arguments: argparse.Namespace) -> int:
+    return _apply(arguments) if arguments.apply else run_on_nodes(arguments)
+
+
+def _apply(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     found = sorted(session.targets(arguments.nodes), key=lambda target: natural(target.node))
     skipped = {target.node: target.unreachable for target in found if target.unreachable}

@@ -8,6 +8,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Final
 
+from agent.cli.output import NoAnswer
 from agent.fleet.nodes import Agent, Answer, answer_of
 
 LOGIN_SECONDS: Final = 900
@@ -16,7 +17,7 @@ _LISTS: Final = 3
 """A list may take so many times as long as one node: kubectl reads 500 objects at a time."""
 
 
-class KubectlError(Exception):
+class KubectlError(NoAnswer):
     """kubectl could not be run, or failed after it has printed why; or Prometheus did not answer."""
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from agent.exporters.text.layout import grid, lines_as_text
+from agent.exporters.text.layout import as_text, grid
 from agent.fleet.nodes import Answer, Target, natural
 from agent.model.status import SCHEMA, Malformed, NodeState, checked
 from agent.model.text import count_of, format_age, format_number, truncate
@@ -134,14 +134,15 @@ def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
     return sorted(statuses, key=sort_key)
 
 
-def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> str:
+@as_text
+def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> list[str]:
     """Write the nodes in the given order, one row for each of their networks. `wide`: with more columns."""
     lines = summary(statuses)
     if statuses:
         rows = [_row(status, network) for status in statuses for network in (status.networks or (None,))]
         heads = [head for head in rows[0] if wide or head not in _WIDE]
         lines += ["", *grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)])]
-    return lines_as_text(lines)
+    return lines
 
 
 def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str]:

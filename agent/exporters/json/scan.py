@@ -122,12 +122,7 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
     }
 
 
-_STATES: Final = {
-    Status.HEALTHY: NodeState.OK,
-    Status.UNCONFIRMED: NodeState.OK,
-    Status.PROBLEM: NodeState.FINDINGS,
-    Status.INCOMPLETE: NodeState.INCOMPLETE,
-}
+_STATES: Final = {Status.PROBLEM: NodeState.FINDINGS, Status.INCOMPLETE: NodeState.INCOMPLETE}
 
 
 def status_document(
@@ -138,7 +133,7 @@ def status_document(
         "schema": SCHEMA,
         "version": version,
         "node": report.assessment.snapshot.node_name,
-        "state": (_STATES[status_of(report)] if alive else NodeState.STALLED).value,
+        "state": (_STATES.get(status_of(report), NodeState.OK) if alive else NodeState.STALLED).value,
         "headline": headline(report, alive=alive),
         "cleanup": {**cleanup, "halted": report.cleaning.halted if report.cleaning else ""},
         "networks": [_status_of_network(network) for network in report.networks if not network.not_in_use],
