@@ -66,6 +66,9 @@ class EventKind(StrEnum):
     RESTORED = "restored"
 
 
+_STARTS: Final = {"kubelet": EventKind.KUBELET_STARTED, DOCKER: EventKind.DOCKER_STARTED}
+
+
 class _Event(NamedTuple):
     at: datetime
     exact: bool
@@ -130,12 +133,10 @@ def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
     if (processes := known_or(snapshot.processes, None)) is None:
         return
     yield _Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
-    starts = [(processes.kubelet, "kubelet", EventKind.KUBELET_STARTED)]
-    for name in runtimes.names(snapshot):
-        kind = EventKind.DOCKER_STARTED if name == DOCKER else EventKind.RUNTIME_STARTED
-        starts.append((processes.start_of(name), name, kind))
-    for started, name, kind in starts:
+    starts = {"kubelet": processes.kubelet} | {name: processes.start_of(name) for name in runtimes.names(snapshot)}
+    for name, started in starts.items():
         if started is not None:
+            kind = _STARTS.get(name, EventKind.RUNTIME_STARTED)
             yield _Event(started, True, kind, name, f"{name} started", "processes")
 
 

@@ -16,8 +16,6 @@ from agent.sources.kube.client import ApiError
 from agent.sources.source_error import SourceError
 
 _CAPACITY: Final = 64
-_RETRY_AFTER: Final = 10.0
-"""Seconds until the second attempt after 429: API servers ask for 1 to 8."""
 SENT: Final = "sent"
 
 
@@ -56,8 +54,9 @@ class DeliveryMetrics:
         counter = partial(Counter, namespace="nodeleak", registry=registry)
         sent = "Kubernetes Events created or patched since the agent started."
         self._sent = counter("events_sent_total", sent, ["reason"])
-        dropped = "Kubernetes Events that were due but not sent, by cause."
-        self._dropped = counter("events_dropped_total", dropped, ["cause"])
+        self._dropped = counter(
+            "events_dropped_total", "Kubernetes Events that were due but not sent, by cause.", ["cause"]
+        )
         patches = "Patches of the node's condition, by result."
         self._conditions = counter("node_condition_patches_total", patches, ["result"])
 
@@ -74,13 +73,9 @@ class DeliveryQueue:
     """`put` and `stop` return at once and may be called from any thread; `run` belongs to one."""
 
     def __init__(
-        self,
-        writer: Writer,
-        metrics: DeliveryMetrics,
-        warn: Callable[[str, str, str], None],
-        retry_after: float = _RETRY_AFTER,
+        self, writer: Writer, metrics: DeliveryMetrics, warn: Callable[[str, str, str], None], retry_after: float = 10
     ) -> None:
-        """`warn`: called once for each kind of failure; all are counted."""
+        """`warn`: called once for each kind of failure. `retry_after`: seconds, after 429: servers ask for 1 to 8."""
         self.metrics = metrics
         self._writer, self._warn, self._retry_after = writer, warn, retry_after
         self._waiting: Queue[Message | None] = Queue(_CAPACITY)

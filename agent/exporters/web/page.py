@@ -5,7 +5,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from functools import cache, cached_property
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from os.path import commonprefix
@@ -37,6 +37,14 @@ _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
 _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {Mark.IN_USE: "", Mark.UNAVAILABLE: ""}
 """On the squares; these two are a plain and a hatched one."""
+_STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
+_STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
+_HEADERS: Final = {
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+"""Load nothing, and run nothing."""
 
 Releases = Callable[[], "tuple[Iterable[Entry] | Unavailable, Iterable[str]]"]
 """Reads the journal: its entries, and its damage."""
@@ -49,21 +57,12 @@ class Page:
         """`mode`: that of cleanup."""
         self._releases, self._about = releases, {"links": links, "version": version, "mode": mode}
 
-    def headers(self, report: Report | None, *, refreshing: bool) -> tuple[tuple[str, str], ...]:
-        """Return the headers: load nothing, run nothing, and refresh unless paused."""
-        style = b64encode(sha256(self._style.encode()).digest()).decode()
-        policy = (
-            f"default-src 'none'; style-src 'sha256-{style}'; img-src data:; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-        refresh = (("Refresh", str(_interval(report))),) if refreshing else ()
-        return ("Content-Security-Policy", policy), ("Referrer-Policy", "no-referrer"), *refresh
-
-    def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
-        """Render a report, None before the first. `alive`: whether the daemon still takes snapshots."""
+    def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> tuple[bytes, dict[str, str]]:
+        """Render a report, None before the first, with headers. `alive`: whether the daemon still takes snapshots."""
         view = None if report is None else self._view(report, alive=alive)
-        refresh = _interval(report) if refreshing else 0
-        return _template().render(view=view, style=self._style, refresh=refresh, **self._about).encode()
+        refresh = 0 if not refreshing else _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
+        body = _template().render(view=view, style=_STYLE, refresh=refresh, **self._about)
+        return body.encode(), _HEADERS | ({"Refresh": str(refresh)} if refreshing else {})
 
     def _view(self, report: Report, *, alive: bool) -> dict[str, Any]:
         document, pods = scan_document(report), report.assessment.snapshot.pods
@@ -82,14 +81,6 @@ class Page:
             "most": max(1, MAX_LISTED // max(1, len(report.networks))),
             "devices": _devices(report.assessment.snapshot),
         }
-
-    @cached_property
-    def _style(self) -> str:
-        return files("agent.exporters.web").joinpath("templates/page.css").read_text()
-
-
-def _interval(report: Report | None) -> int:
-    return _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
 
 
 def _details(report: Report, *, alive: bool) -> Iterator[str]:

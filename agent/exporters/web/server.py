@@ -1,7 +1,7 @@
 """HTTP: metrics and two probes; for this machine only, the report as a page and as JSON, and the status."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -31,7 +31,7 @@ class Response(NamedTuple):
     status: HTTPStatus
     content_type: str
     body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = {}
     """In addition to those of every answer."""
 
 
@@ -69,7 +69,7 @@ class HttpExporter:
         else:
             response = _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
         length = ("Content-Length", str(len(response.body)))
-        headers = [("Content-Type", response.content_type), length, *_ALWAYS, *response.headers]
+        headers = [("Content-Type", response.content_type), length, *_ALWAYS, *response.headers.items()]
         start(f"{response.status.value} {response.status.phrase}", headers)
         return [] if method == "HEAD" else [response.body]
 
@@ -110,8 +110,8 @@ class HttpExporter:
 
     def _view(self, page: Page, query: str) -> Response:
         report, refreshing = self._last[0] if self._last else None, "refresh=off" not in query.split("&")
-        body = page.render(report, alive=self._alive(), refreshing=refreshing)
-        return Response(HTTPStatus.OK, _HTML, body, page.headers(report, refreshing=refreshing))
+        body, headers = page.render(report, alive=self._alive(), refreshing=refreshing)
+        return Response(HTTPStatus.OK, _HTML, body, headers)
 
     def _json(self, document: Document) -> Response:
         if self._last is None:
