@@ -37,17 +37,15 @@ _NAMED: Final = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
-def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False) -> str:
-    """Write a cleanup. `verbose`: every address, and every reason with all its addresses."""
-    return layout.lines_as_text(_lines(clean_document(cleaning), view, verbose=verbose))
-
-
 def clean_names(cleaning: Cleaning, view: TableView) -> str:
     """Write the names of the addresses that were released, or would be."""
     return layout.name_lines(row for row in _rows(clean_document(cleaning), view) if row["verdict"] in _RELEASED)
 
 
-def _lines(document: dict[str, Any], view: TableView, *, verbose: bool) -> Iterator[str]:
+@layout.as_text
+def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False) -> Iterator[str]:
+    """Write a cleanup. `verbose`: every address, and every reason with all its addresses."""
+    document = clean_document(cleaning)
     yield f"Node {document['node']}, {document['taken_at']}"
     if not document["applied"]:
         yield from _possible(document, view)
@@ -178,12 +176,9 @@ def _by_reason(document: dict[str, Any]) -> str:
     return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.most_common())})"
 
 
-def restoration_text(done: Restoration, journal: Journal, *, applied: bool) -> str:
+@layout.as_text
+def restoration_text(done: Restoration, journal: Journal, *, applied: bool) -> Iterator[str]:
     """Write the result of `restore`, with damage of the journal: the entry in question may be among it."""
-    return layout.lines_as_text(_restoration_lines(done, journal, applied=applied))
-
-
-def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) -> Iterator[str]:
     entry = done.entry
     pod = f" of pod {entry.pod}" if entry.pod else ""
     what = f"{', '.join(entry.ips)} for container {entry.container_id[:12] or '(empty file)'}{pod}, entry {entry.name}"
@@ -198,12 +193,9 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
-def journal_table(journal: Journal, missing_in: str = "") -> str:
+@layout.as_text
+def journal_table(journal: Journal, missing_in: str = "") -> Iterator[str]:
     """Write the journal, oldest entry first. `missing_in`: the state directory, if it has no journal."""
-    return layout.lines_as_text(_journal_lines(journal, missing_in))
-
-
-def _journal_lines(journal: Journal, missing_in: str) -> Iterator[str]:
     if journal.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
         yield from layout.table(heads, [_entry(entry) for entry in journal.entries])

@@ -2,15 +2,18 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, ParamSpec, TypeAlias
 
 from agent.exporters.advice import ON_NODE, Step
 from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
+
+_P = ParamSpec("_P")
 
 WIDTH: Final = 100
 """Longer lines of prose are hard to read. Tables are as wide as the terminal."""
@@ -23,8 +26,14 @@ _SHORTEST: Final = 8
 """Characters that are left of them."""
 
 
-def lines_as_text(lines: Iterable[str]) -> str:
-    return "".join(f"{escape(line)}\n" for line in lines)
+def as_text(lines: Callable[_P, Iterable[str]]) -> Callable[_P, str]:
+    """Let a function that yields lines return their text, with control characters escaped."""
+
+    @wraps(lines)
+    def text(*args: _P.args, **more: _P.kwargs) -> str:
+        return "".join(f"{escape(line)}\n" for line in lines(*args, **more))
+
+    return text
 
 
 def section(lines: Iterable[str], *head: str) -> Iterator[str]:
@@ -145,13 +154,9 @@ class TableView:
 
 def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
     """Sort rows that are in the order of addresses: the oldest first, and what is not known last."""
-    match sort_by:
-        case "ip":
-            return list(rows)
-        case "age":
-            return sorted(rows, key=lambda row: (row["age_seconds"] is None, -(row["age_seconds"] or 0)))
-        case _:
-            return sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
+    if sort_by == "age":
+        return sorted(rows, key=lambda row: (row["age_seconds"] is None, -(row["age_seconds"] or 0)))
+    return list(rows) if sort_by == "ip" else sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
 
 
 def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:

@@ -29,9 +29,18 @@ _SAME_REASON: Final = 5
 _DEFAULT: Final = TableView()
 
 
-def scan_table(report: Report, *, verbose: bool = False, view: TableView = _DEFAULT) -> str:
+@layout.as_text
+def scan_table(report: Report, *, verbose: bool = False, view: TableView = _DEFAULT) -> Iterator[str]:
     """Write a report. `verbose`: every entry and finding on a line of its own."""
-    return layout.lines_as_text(_lines(report, view, verbose=verbose))
+    document = scan_document(report)
+    yield from header(report, view.columns)
+    yield ""
+    heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
+    yield from layout.grid([heads, *map(_summary, document["networks"])], view.columns)
+    yield from _reservations(document, view, whole=verbose or view.wide)
+    yield from _devices(report, view.columns, verbose=verbose)
+    yield from _findings(report, view, verbose=verbose)
+    yield from _not_evaluated(report, document, view.columns)
 
 
 def scan_names(report: Report, view: TableView) -> str:
@@ -45,18 +54,6 @@ def header(report: Report, columns: int | None = None) -> Iterator[str]:
     yield from layout.fill(summary.headline(report), columns, rest="  ")
     if summary.status_of(report) is not summary.Status.INCOMPLETE and (missing := summary.incomplete(report)):
         yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
-
-
-def _lines(report: Report, view: TableView, *, verbose: bool) -> Iterator[str]:
-    document = scan_document(report)
-    yield from header(report, view.columns)
-    yield ""
-    heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
-    yield from layout.grid([heads, *map(_summary, document["networks"])], view.columns)
-    yield from _reservations(document, view, whole=verbose or view.wide)
-    yield from _devices(report, view.columns, verbose=verbose)
-    yield from _findings(report, view, verbose=verbose)
-    yield from _not_evaluated(report, document, view.columns)
 
 
 def _summary(network: dict[str, Any]) -> list[str]:
