@@ -28,7 +28,6 @@ class _StandardError(FileIO):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command of nodeleak and return its exit code."""
     return exit_code_of(_parse, arguments)
 
 

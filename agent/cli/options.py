@@ -65,7 +65,6 @@ def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) ->
 
 
 def view_of(arguments: argparse.Namespace) -> TableView:
-    """Return how the table of addresses shall look."""
     if arguments.sort_by and arguments.output == "json":
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"

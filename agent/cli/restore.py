@@ -52,7 +52,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _last(journal: Journal, state_dir: Path) -> Entry:
-    """Return the last release that was not restored."""
     released = [entry for entry in journal.entries if _restorable(entry)]
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)

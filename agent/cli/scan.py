@@ -74,7 +74,6 @@ def _reports(arguments: argparse.Namespace) -> Iterator[tuple[str, Report]]:
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
-    """Raise UsageError if an option of the table was given with --map."""
     others = {"-v": arguments.verbose, "--sort-by": arguments.sort_by}
     others[f"-o {arguments.output}"] = arguments.output != "table"
     for other in (name for name, given in others.items() if given):

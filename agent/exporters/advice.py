@@ -93,7 +93,6 @@ def _page(detector: str) -> str:
 
 
 def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[Step]:
-    """Say how urgent the leaks are, and how to release them."""
     networks = _leaking_networks(report)
     is_full = any(network.free == 0 for network in networks)
     if is_full:
@@ -112,7 +111,6 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
 
 
 def _urgency(networks: Sequence[NetworkSummary]) -> str:
-    """Say how many addresses are free in the fullest network."""
     free = [network.free for network in networks if network.free is not None]
     if len(free) < len(networks) or not free:
         return "The number of free addresses is unknown. "

@@ -70,8 +70,6 @@ def _event_first(_logger: object, _method: str, event: Any) -> Any:
 
 
 class LogExporter:
-    """Compares each report with the previous one."""
-
     def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
         self._log = logger
         self._lines, self._omitted = TokenBucket(MOST_LINES, _LINE_INTERVAL), 0
@@ -259,7 +257,6 @@ def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
 
 
 def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[Unavailable | NotRequested]:
-    """Return whether a source could not be read, or this node does not have it."""
     return isinstance(reading, Unavailable) or (isinstance(reading, NotRequested) and source.source in _MAY_BE_ABSENT)
 
 
@@ -272,5 +269,4 @@ def _changed(before: _Missing, now: _Missing, kind: type) -> list[_Source]:
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value}

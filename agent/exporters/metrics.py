@@ -179,7 +179,6 @@ _counter_family = partial(_family, CounterMetricFamily)
 
 
 def _single(name: str, value: float) -> Metric:
-    """Return a gauge without labels."""
     return _gauge(name, {(): value})
 
 
@@ -245,7 +244,6 @@ def _oldest(report: Report) -> Metric:
 
 
 def _devices(report: Report) -> Iterator[Metric]:
-    """Yield the gauges of device plugins, their resources, and the pods rejected for a device."""
     states: tuple[ResourceState, ...] = ()
     with suppress(InsufficientData):
         states = resource_states(report.assessment.snapshot)

@@ -74,8 +74,6 @@ def by_weight(counts: Mapping[Mark, int]) -> list[tuple[Mark, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One address, or a block of them."""
-
     first: IPAddress
     last: IPAddress
     counts: Counter[Mark]
@@ -118,7 +116,6 @@ class RangeMap:
 
     @property
     def rule(self) -> Iterator[str]:
-        """Say what a cell is, in sentences."""
         block = f"{format_number(self.block)} addresses, marked by the most severe"
         yield f"One cell per {'address' if self.block == 1 else block}."
         if self.rest is not None:
@@ -130,7 +127,6 @@ class RangeMap:
 class NetworkMap:
     network: NetworkSummary
     maps: tuple[RangeMap, ...]
-    """One for each range."""
     elsewhere: tuple[ClassifiedReservation, ...]
     """Entries outside the ranges, by name."""
 

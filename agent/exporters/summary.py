@@ -157,7 +157,6 @@ class Status(StrEnum):
 
 
 def status_of(report: Report, *, alive: bool = True) -> Status:
-    """`alive`: whether the daemon still takes snapshots."""
     if any(tracked.confirmed for tracked in report.problems) or (report.cleaning and report.cleaning.halted):
         return Status.PROBLEM
     if report.unavailable or not report.complete or not alive:

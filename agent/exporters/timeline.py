@@ -122,7 +122,6 @@ def _in_order(events: Iterable[_Event]) -> list[_Event]:
 
 
 def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
-    """Yield the sources of events that could not be read, and the checks that failed."""
     yield from (source for source in report.unavailable if source.source not in _UNDATED_SOURCES)
     yield from (Unavailable(gap.detector, gap.why) for gap in report.gaps if gap.broken)
     if isinstance(releases, Unavailable):

@@ -23,8 +23,6 @@ CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
 
 
 class Result(NamedTuple):
-    """What became of one node."""
-
     text: str
     entry: Mapping[str, Any]
     """Its part of a merged document."""

@@ -57,7 +57,6 @@ its exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
     return exit_code_of(parse_arguments, arguments)
 
 

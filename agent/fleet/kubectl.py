@@ -39,7 +39,6 @@ class Kubectl:
         return self.output(f"list {arguments[0]}", "get", *arguments)
 
     def raw(self, path: str) -> str:
-        """Return what the API server answers on a path."""
         return self.output("ask the API server", "get", "--raw", path, f"--request-timeout={self._timeout:g}s")
 
     def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:

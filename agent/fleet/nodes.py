@@ -42,8 +42,6 @@ class Agent(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A node, and its agent."""
-
     node: str
     status: str
     """As `kubectl get nodes` prints it, such as `Ready,SchedulingDisabled`."""
@@ -104,8 +102,6 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command on a node printed."""
-
     node: str
     exit_code: int | None
     """Of the command on the node. None: it is not known that the command ran to its end."""
@@ -135,7 +131,6 @@ class Answer:
         return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
 
     def entry(self) -> dict[str, Any]:
-        """Return its part of the merged document."""
         known: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
         if self.exit_code is None or self.document is None:
             return known | {"error": self.reason}

@@ -38,7 +38,6 @@ _OF_A_METRIC: Final = {
     *("__name__", "network", "state", "detector", "severity", "phase", "source", "stage"),
     *("mode", "version", "commit", "python_version"),
 }
-"""Labels that say nothing of the target."""
 _ORDER: Final = [severity.value for severity in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)]
 
 

@@ -20,8 +20,6 @@ _WIDE: Final = {"STATUS", "POD", "UNKNOWN", "CLEANUP"}
 
 
 class Rank(IntEnum):
-    """How bad a node is; the worst first."""
-
     CRITICAL = 0
     UNKNOWN = 1
     """No agent, no answer, or an incomplete or old report: this node may be as bad as any."""
@@ -31,12 +29,9 @@ class Rank(IntEnum):
 
 
 _RANKS: Final = {rank.name.lower(): rank for rank in (Rank.CRITICAL, Rank.WARNING, Rank.INFO)}
-"""By severity."""
 
 
 class NodeStatus(NamedTuple):
-    """One node, ready to be shown."""
-
     target: Target
     rank: Rank
     agent: str
@@ -44,7 +39,6 @@ class NodeStatus(NamedTuple):
     text: str
     """Findings, or why there are none."""
     entry: Mapping[str, Any]
-    """Its part of the merged document."""
     document: Mapping[str, Any] | None = None
     """What its agent reported; None: it gave no report."""
     complete: bool = False
@@ -79,7 +73,6 @@ def node_status(target: Target, answer: Answer | None) -> NodeStatus:
 
 
 def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, Any]) -> NodeStatus:
-    """Interpret a document that has a report."""
     complete = document["state"] in {NodeState.OK, NodeState.FINDINGS} and not document["unavailable"]
     version, ready = truncate(document["version"], _LONGEST), target.agent is None or target.agent.ready
     rank, agent = _rank(document, complete=complete), version if ready else f"{version} not ready"

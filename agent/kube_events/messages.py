@@ -151,7 +151,6 @@ def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
 
 
 def _message(subject: str, findings: Sequence[Finding]) -> str:
-    """Write one finding as it is, and several as a list."""
     if len(findings) == 1:
         return _shorten(findings[0].message, LONGEST)
     count = sum(finding.count for finding in findings)

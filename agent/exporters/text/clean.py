@@ -21,7 +21,6 @@ WHEN_HALTED: Final = (
     "the container runtime did not list it; only then `nodeleak resume` in the agent's pod "
     "(runbook NodeleakCleanupHalted)"
 )
-"""What to do when cleanup is halted."""
 
 _COLUMNS: Final = ("network", "ip", "age_seconds", "cause", "container_id", "pod", "verdict", "entry")
 _GROUPED: Final = ("network", "ip", "age_seconds", "cause", "verdict", "container_id", "pod")
@@ -38,7 +37,6 @@ _NAMED: Final = 3
 
 
 def clean_names(cleaning: Cleaning, view: TableView) -> str:
-    """Write the names of the addresses that were released, or would be."""
     return layout.name_lines(row for row in _rows(clean_document(cleaning), view) if row["verdict"] in _RELEASED)
 
 

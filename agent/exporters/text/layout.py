@@ -63,7 +63,6 @@ def fill_each(texts: Iterable[str], columns: int | None = None, *, indent: str =
 
 
 def explain(words: Iterable[str]) -> list[str]:
-    """Return the commands that explain words, each once."""
     return [f"nodeleak explain {word}" for word in dict.fromkeys(words)]
 
 
@@ -77,7 +76,6 @@ def numbered_steps(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
 
 
 def commands(lines: Iterable[str], head: str, indent: str = "") -> Iterator[str]:
-    """Write commands to copy, each on a line of its own."""
     yield f"{indent}{head}"
     yield from (f"{indent}  {line}" for line in lines)
 
@@ -91,7 +89,6 @@ def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
 
 
 def what_to_do(unavailable: Sequence[Mapping[str, str]], columns: int | None = None) -> Iterator[str]:
-    """List unavailable sources, and the commands that say what to do."""
     yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
         yield from commands(explain(source["source"] for source in unavailable), "Do:", "  ")
@@ -123,7 +120,6 @@ def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[
 
 
 def _shrink(widths: list[int], flexible: Sequence[int], columns: int) -> None:
-    """Shorten the widest of the flexible columns until the lines fit, as far as they can."""
     while sum(widths) + 2 * (len(widths) - 1) > columns and any(widths[n] > _SHORTEST for n in flexible):
         widths[max(flexible, key=widths.__getitem__)] -= 1
 
@@ -141,8 +137,6 @@ _HEADS: Final = {"ip": "ADDRESS", "age_seconds": "AGE", "container_id": "CONTAIN
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """How the user wants to see a table."""
-
     sort_by: str = "ip"
     wide: bool = False
     """Every row and column, and IDs in full."""
@@ -187,5 +181,4 @@ def _cell(key: str, value: Any) -> str:
 
 
 def name_lines(rows: Iterable[AddressRow]) -> str:
-    """Write the name of each address, for scripts."""
     return "".join(f"{escape(row['network'])}/{escape(row['ip'])}\n" for row in rows)

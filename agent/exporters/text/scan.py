@@ -44,7 +44,6 @@ def scan_table(report: Report, *, verbose: bool = False, view: TableView = _DEFA
 
 
 def scan_names(report: Report, view: TableView) -> str:
-    """Write the names of the addresses that the table lists."""
     return layout.name_lines(_rows(scan_document(report), view, whole=True))
 
 
@@ -137,7 +136,6 @@ def _severity(line: summary.FindingLine) -> str:
 
 
 def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None) -> Iterator[str]:
-    """List disabled and unavailable sources, and the checks that could not run."""
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
         yield from ("", f"Checked without the API server ({pods.why}): only this node was read.")

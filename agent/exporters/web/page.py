@@ -47,14 +47,10 @@ _HEADERS: Final = {
 """Load nothing, and run nothing."""
 
 Releases = Callable[[], "tuple[Iterable[Entry] | Unavailable, Iterable[str]]"]
-"""Reads the journal: its entries, and its damage."""
 
 
 class Page:
-    """The page of a report."""
-
     def __init__(self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
-        """`mode`: that of cleanup."""
         self._releases, self._about = releases, {"links": links, "version": version, "mode": mode}
 
     def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> tuple[bytes, dict[str, str]]:

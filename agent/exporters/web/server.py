@@ -17,7 +17,6 @@ from agent.exporters.web.wsgi import Server, is_loopback
 from agent.model.report import Report
 
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
-"""The paths beside the page."""
 _JSON, _HTML, _PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
 _ALWAYS: Final = (("Server", "nodeleak"), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 _NO_SYNC: Final = "no sync yet"
@@ -32,7 +31,6 @@ class Response(NamedTuple):
     content_type: str
     body: bytes
     headers: Mapping[str, str] = {}
-    """In addition to those of every answer."""
 
 
 class HttpExporter:

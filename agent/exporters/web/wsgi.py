@@ -29,8 +29,6 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], list[bytes]]
 
 
 class Server(ThreadingWSGIServer):
-    """Serves an application from `start` to `close`."""
-
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, application: Application) -> None:
