@@ -26,6 +26,13 @@ LONGEST: Final = 1024
 _LONGEST_EXAMPLE: Final = 180
 _LONGEST_NAME: Final = 200
 """Characters of the object's name in the Event's own name, which may have 253."""
+REPEAT_AFTER: Final = timedelta(minutes=5)
+BURST: Final = 25
+"""As in client-go, but for the whole agent, not for each object: 200 rejected pods are 200 objects."""
+TOKEN_INTERVAL: Final = timedelta(seconds=12)
+"""Until the bucket gets one token back: five a minute for the whole agent."""
+_FORGET_AFTER: Final = timedelta(hours=1)
+"""When the server has expired the Event too."""
 
 
 def reason(detector: str) -> str:
@@ -169,15 +176,6 @@ def _shorten(text: str, limit: int) -> str:
     """Escape a text and cut it to so many bytes."""
     raw = escape(text).encode()
     return raw.decode() if len(raw) <= limit else f"{raw[: limit - 3].decode(errors='ignore')}..."
-
-
-REPEAT_AFTER: Final = timedelta(minutes=5)
-BURST: Final = 25
-"""As in client-go, but for the whole agent, not for each object: 200 rejected pods are 200 objects."""
-TOKEN_INTERVAL: Final = timedelta(seconds=12)
-"""Until the bucket gets one token back: five a minute for the whole agent."""
-_FORGET_AFTER: Final = timedelta(hours=1)
-"""When the server has expired the Event too."""
 
 
 class RateLimiter:

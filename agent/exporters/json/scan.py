@@ -16,6 +16,7 @@ from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"
+_STATES: Final = {Status.PROBLEM: NodeState.FINDINGS, Status.INCOMPLETE: NodeState.INCOMPLETE}
 
 
 def scan_document(report: Report) -> dict[str, Any]:
@@ -120,9 +121,6 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "host_ports": [{"port": port.host_port, "protocol": port.protocol} for port in finding.port_mappings],
         "strength": finding.confidence.value if finding.confidence else None,
     }
-
-
-_STATES: Final = {Status.PROBLEM: NodeState.FINDINGS, Status.INCOMPLETE: NodeState.INCOMPLETE}
 
 
 def status_document(

@@ -24,6 +24,10 @@ _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
 _SHORTEST: Final = 8
 """Characters that are left of them."""
+AddressRow: TypeAlias = dict[str, Any]
+"""One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
+_HEADS: Final = {"ip": "ADDRESS", "age_seconds": "AGE", "container_id": "CONTAINER", "entry": "JOURNAL ENTRY"}
+"""Of the other columns, the key is the head."""
 
 
 def as_text(lines: Callable[_P, Iterable[str]]) -> Callable[_P, str]:
@@ -126,13 +130,6 @@ def _shrink(widths: list[int], flexible: Sequence[int], columns: int) -> None:
 
 def _cut(text: str, width: int | None) -> str:
     return text if width is None or len(text) <= width else f"{text[: width - 1]}…"
-
-
-AddressRow: TypeAlias = dict[str, Any]
-"""One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
-
-_HEADS: Final = {"ip": "ADDRESS", "age_seconds": "AGE", "container_id": "CONTAINER", "entry": "JOURNAL ENTRY"}
-"""Of the other columns, the key is the head."""
 
 
 @dataclass(frozen=True, slots=True)

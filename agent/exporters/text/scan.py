@@ -27,6 +27,7 @@ _SAY_WHAT_TO_DO: Final = {"unregistered_node", "detached_volume", "rejected_pod"
 _SAME_REASON: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
+HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Registered after", "Socket")
 
 
 @layout.as_text
@@ -149,9 +150,6 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
 
 def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -> Iterator[str]:
     return layout.section(layout.what_to_do(sources, columns), "Unavailable (nothing is concluded from these sources):")
-
-
-HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Registered after", "Socket")
 
 
 def device_rows(snapshot: Snapshot) -> list[list[str]]:
