@@ -3,11 +3,10 @@
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from itertools import groupby
-from typing import Any, Final, ParamSpec, TypeAlias
+from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
 
 from agent.exporters.advice import ON_NODE, Step
 from agent.model.ranges import numbered
@@ -132,8 +131,7 @@ def _cut(text: str, width: int | None) -> str:
     return text if width is None or len(text) <= width else f"{text[: width - 1]}…"
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
+class TableView(NamedTuple):
     sort_by: str = "ip"
     wide: bool = False
     """Every row and column, and IDs in full."""
@@ -153,10 +151,11 @@ def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
 def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
     """Make one row, with the age of the oldest, of consecutive addresses that have the same cause and verdict."""
 
-    def run(index: int, row: AddressRow) -> tuple[object, ...]:
+    def run(item: tuple[int, AddressRow]) -> tuple[object, ...]:
+        index, row = item
         return numbered(row["ip"])[1] - index, row["network"], row["cause"], row["verdict"]
 
-    return [_as_one([row for _, row in group]) for _, group in groupby(enumerate(rows), lambda item: run(*item))]
+    return [_as_one([row for _, row in group]) for _, group in groupby(enumerate(rows), run)]
 
 
 def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
