@@ -180,18 +180,15 @@ class LogExporter:
         finding = tracked.finding
         if not self._has_room(finding.severity):
             return
+        since = tracked.began and tracked.began.isoformat(timespec="seconds")
+        count = finding.count if finding.count > 1 else None
         self._log.warning(
             "finding.opened",
             detector=finding.detector,
             subject=finding.subject,
             severity=finding.severity.value,
             text=finding.message,
-            **_given(
-                since=tracked.began and tracked.began.isoformat(timespec="seconds"),
-                count=finding.count if finding.count > 1 else None,
-                cause=finding.cause and finding.cause.value,
-                pod=finding.pod,
-            ),
+            **_given(since=since, count=count, cause=finding.cause and finding.cause.value, pod=finding.pod),
         )
 
     def _log_cleanup(self, cleaning: Cleaning) -> None:

@@ -64,6 +64,7 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
         raise UsageError(f"the DaemonSet has no {error}") from error
     spec |= {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
     spec.pop("priorityClassName", None)  # it evicts no other pod
+    limits = {"backoffLimit": 0, "activeDeadlineSeconds": _DEADLINE, "ttlSecondsAfterFinished": _KEPT}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -72,12 +73,7 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
             "namespace": daemon_set["metadata"]["namespace"],
             "labels": dict(_LABELS),  # not the same object twice, which YAML would write as an anchor
         },
-        "spec": {
-            "backoffLimit": 0,
-            "activeDeadlineSeconds": _DEADLINE,
-            "ttlSecondsAfterFinished": _KEPT,
-            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec},
-        },
+        "spec": {**limits, "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec}},
     }
 
 

@@ -180,6 +180,8 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
     last = agent.of("last_sync_timestamp_seconds")[-1]
     findings, unavailable = list(_findings(agent)), list(_unavailable(agent))
     halted = any(sample.value for sample in agent.of("cleanup_halted"))
+    taken_at, age = datetime.fromtimestamp(last.value, UTC), max(0.0, last.at - last.value)
+    mode, why = agent.label("mode_info", "mode"), "kubectl nodeleak scan says why" if halted else ""
     severe = halted or any(finding["severity"] != Severity.INFO.value for finding in findings)
     state = NodeState.FINDINGS if severe else NodeState.INCOMPLETE if unavailable else NodeState.OK
     return {
@@ -188,18 +190,8 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
         "node": node,
         "state": (NodeState.STALLED if agent.of("stalled") else state).value,
         "headline": "Critical: cleanup halted" if halted else "",
-        "report": {
-            "taken_at": rfc3339(datetime.fromtimestamp(last.value, UTC)),
-            "age_seconds": round(max(0.0, last.at - last.value), 1),
-            "interval_seconds": None,
-        },
-        "cleanup": {
-            "mode": agent.label("mode_info", "mode"),
-            "networks": [],
-            "release_possible": None,
-            "why_not": [],
-            "halted": "kubectl nodeleak scan says why" if halted else "",
-        },
+        "report": {"taken_at": rfc3339(taken_at), "age_seconds": round(age, 1), "interval_seconds": None},
+        "cleanup": {"mode": mode, "networks": [], "release_possible": None, "why_not": [], "halted": why},
         "networks": list(_networks(agent)),
         "findings": findings,
         "unavailable": unavailable,

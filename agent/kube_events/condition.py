@@ -29,15 +29,10 @@ class Condition(NamedTuple):
 
     def patch(self, at: datetime, *, changed: bool) -> dict[str, Any]:
         """Return the patch of the node's status. `changed`: the condition had another status until now."""
-        condition = {
-            "type": ADDRESS_PRESSURE,
-            "status": self.status,
-            "reason": self.reason,
-            "message": self.message,
-            "lastHeartbeatTime": rfc3339(at),
-        }
+        content = {"type": ADDRESS_PRESSURE, "status": self.status, "reason": self.reason, "message": self.message}
         # A strategic merge patch keeps the fields that it leaves out.
-        return {"status": {"conditions": [condition | ({"lastTransitionTime": rfc3339(at)} if changed else {})]}}
+        times = {"lastHeartbeatTime": rfc3339(at)} | ({"lastTransitionTime": rfc3339(at)} if changed else {})
+        return {"status": {"conditions": [content | times]}}
 
 
 def condition(report: Report) -> Condition | None:

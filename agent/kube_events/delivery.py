@@ -54,9 +54,8 @@ class DeliveryMetrics:
         counter = partial(Counter, namespace="nodeleak", registry=registry)
         sent = "Kubernetes Events created or patched since the agent started."
         self._sent = counter("events_sent_total", sent, ["reason"])
-        self._dropped = counter(
-            "events_dropped_total", "Kubernetes Events that were due but not sent, by cause.", ["cause"]
-        )
+        dropped = "Kubernetes Events that were due but not sent, by cause."
+        self._dropped = counter("events_dropped_total", dropped, ["cause"])
         patches = "Patches of the node's condition, by result."
         self._conditions = counter("node_condition_patches_total", patches, ["result"])
 

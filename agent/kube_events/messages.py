@@ -134,15 +134,8 @@ def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
 
 def _event_spec(node: str, about: About, detector: str, subject: str, findings: Sequence[Finding]) -> EventSpec:
     severities = {finding.severity for finding in findings}
-    return EventSpec(
-        node=node,
-        about=about,
-        reason=reason(detector),
-        type="Normal" if severities == {Severity.INFO} else "Warning",
-        message=_message(subject, findings),
-        subject=subject,
-        critical=Severity.CRITICAL in severities,
-    )
+    kind, critical = "Normal" if severities == {Severity.INFO} else "Warning", Severity.CRITICAL in severities
+    return EventSpec(node, about, reason(detector), kind, _message(subject, findings), subject, critical=critical)
 
 
 def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:

@@ -78,11 +78,8 @@ def _setting(outcome: Outcome) -> str | None:
 
 
 def journal_document(image: Journal) -> dict[str, Any]:
-    return {
-        "schema": JOURNAL_SCHEMA,
-        "entries": [_entry(entry) for entry in image.entries],
-        "damage": list(image.damage),
-    }
+    entries = [_entry(entry) for entry in image.entries]
+    return {"schema": JOURNAL_SCHEMA, "entries": entries, "damage": list(image.damage)}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

@@ -127,6 +127,7 @@ def status_document(
     report: Report, cleanup: Mapping[str, object], version: str, *, age: float, interval: float, alive: bool
 ) -> dict[str, Any]:
     """`age`: seconds since the snapshot was begun; `interval`: between two syncs; `alive`: whether they go on."""
+    taken_at = rfc3339(report.assessment.snapshot.taken_at)
     return {
         "schema": SCHEMA,
         "version": version,
@@ -137,23 +138,14 @@ def status_document(
         "networks": [_status_of_network(network) for network in report.networks if not network.not_in_use],
         "findings": list(_counted_findings(report.sorted_findings)),
         "unavailable": unavailable_sources(report.unavailable),
-        "report": {
-            "taken_at": rfc3339(report.assessment.snapshot.taken_at),
-            "age_seconds": round(age, 1),
-            "interval_seconds": interval,
-        },
+        "report": {"taken_at": taken_at, "age_seconds": round(age, 1), "interval_seconds": interval},
     }
 
 
 def _status_of_network(network: NetworkSummary) -> dict[str, Any]:
     states = network.states or {}
-    return {
-        "name": network.name,
-        "usable": network.usable,
-        "free": network.free,
-        "leaked": states.get(State.LEAKED),
-        "unknown": states.get(State.UNKNOWN),
-    }
+    counts = {"leaked": states.get(State.LEAKED), "unknown": states.get(State.UNKNOWN)}
+    return {"name": network.name, "usable": network.usable, "free": network.free, **counts}
 
 
 def _counted_findings(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:

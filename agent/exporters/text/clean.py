@@ -207,16 +207,8 @@ def journal_table(journal: Journal, missing_in: str = "") -> Iterator[str]:
 
 
 def _entry(entry: Entry) -> list[str]:
-    return [
-        rfc3339(entry.at),
-        entry.actor,
-        ", ".join(entry.ips),
-        entry.container_id[:12] or "(empty file)",
-        entry.pod or "-",
-        _outcome(entry),
-        entry.name,
-        entry.why,
-    ]
+    at, ips, container = rfc3339(entry.at), ", ".join(entry.ips), entry.container_id[:12] or "(empty file)"
+    return [at, entry.actor, ips, container, entry.pod or "-", _outcome(entry), entry.name, entry.why]
 
 
 def _outcome(entry: Entry) -> str:

@@ -145,16 +145,10 @@ def _template() -> "Template":
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters |= _FILTERS
-    environment.globals |= {
-        "looks": LOOKS,
-        "letters": _LETTERS,
-        "device_heads": HEADS,
-        "longest_list": LONGEST_LIST,
-        "most_rows": MAX_LISTED,
-        "most_events": _EVENTS,
-        "when_halted": WHEN_HALTED,
-    }
+    environment.filters |= {"number": format_number, "age": _age, "time": time_of, "labels": _row_labels}
+    environment.filters |= {"summary": _summary, "by_weight": by_weight}
+    environment.globals |= {"looks": LOOKS, "letters": _LETTERS, "device_heads": HEADS, "when_halted": WHEN_HALTED}
+    environment.globals |= {"longest_list": LONGEST_LIST, "most_rows": MAX_LISTED, "most_events": _EVENTS}
     return environment.get_template("page.html")
 
 
@@ -180,13 +174,3 @@ def _row_labels(rows: Sequence[Row]) -> list[str]:
     common = commonprefix(names)  # noqa: RUF071 (not paths)
     keep = max(common.rfind("."), common.rfind(":"))
     return names if keep < 0 else [f"{name[keep:]}{'' if name[keep + 1 :] else '0'}" for name in names]
-
-
-_FILTERS: Final = {
-    "number": format_number,
-    "age": _age,
-    "time": time_of,
-    "summary": _summary,
-    "by_weight": by_weight,
-    "labels": _row_labels,
-}
