@@ -16,7 +16,7 @@ from agent.app.sources import NodeSources, displayed_name, node_sources, without
 from agent.cleanup.journal import JournalStore
 from agent.cleanup.run import Budget, DryRun
 from agent.config import BUG, Config, UsageError, option, variable
-from agent.exporters.json.status import status_document
+from agent.exporters.json.scan import status_document
 from agent.exporters.log import LogExporter, configure
 from agent.exporters.metrics import MetricsExporter
 from agent.exporters.web.page import Page

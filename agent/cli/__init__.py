@@ -1,5 +1,6 @@
 """Commands. Each is a module whose docstring is its help; only that of the given command is imported."""
 
+import argparse
 import errno
 import os
 import signal
@@ -9,8 +10,7 @@ from collections.abc import Callable, Sequence
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any
 
-from agent.cli.exit_codes import DONE, OUTPUT, USAGE
-from agent.cli.output import discard_output, warn
+from agent.cli.output import DONE, OUTPUT, UNAVAILABLE, USAGE, NoAnswer, discard_output, warn
 from agent.config import BUG, UsageError
 from agent.sources.source_error import describe_os_error
 
@@ -28,23 +28,21 @@ class _StandardError(FileIO):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
-    return exit_code_of(lambda: _execute(sys.argv[1:] if arguments is None else arguments))
+    return exit_code_of(_parse, arguments)
 
 
-def _execute(arguments: Sequence[str]) -> int:
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     from agent.cli.parser import parse_arguments
 
-    parsed = parse_arguments(arguments)
-    code: int = parsed.execute(parsed)
-    return code
+    return parse_arguments(arguments)
 
 
-def exit_code_of(execute: Callable[[], int]) -> int:
+def exit_code_of(parse: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence[str] | None) -> int:
     """Execute a command, report what went wrong, and return the exit code."""
     _prepare_output()
     try:
-        code = execute()
+        parsed = parse(sys.argv[1:] if arguments is None else arguments)
+        code: int = parsed.execute(parsed)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -53,6 +51,9 @@ def exit_code_of(execute: Callable[[], int]) -> int:
     except UsageError as error:
         warn(*str(error).splitlines(), hint=error.hint)
         return USAGE
+    except NoAnswer as error:
+        warn(str(error))
+        return UNAVAILABLE
     except BrokenPipeError:
         discard_output()
         return DONE

@@ -21,22 +21,17 @@ exit codes:
 import argparse
 from contextlib import ExitStack
 from ipaddress import ip_address
-from typing import Final
 
 from agent.app.cleaning import clean_once
 from agent.app.sources import for_command
-from agent.cli.exit_codes import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE
 from agent.cli.node import remembered_pods
 from agent.cli.options import add_address_table, add_apply, config_of, value, view_of
-from agent.cli.output import progress, warn, write, write_json
+from agent.cli.output import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE, as_json, progress, warn, write
 from agent.config import positive
 from agent.exporters.json.clean import clean_document
-from agent.exporters.text.addresses import TableView
 from agent.exporters.text.clean import clean_names, clean_table
-from agent.exporters.text.table import by_reason
+from agent.exporters.text.layout import TableView, by_reason
 from agent.model.release import Cleaning
-
-CLEAN_ORDERS: Final = ("ip", "age", "verdict", "cause", "pod")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ip", type=value(_addresses), action="extend", metavar="ADDRESS", help=text)
     text = "release at most N addresses, oldest first (default: all)"
     parser.add_argument("--max", type=value(positive), metavar="N", help=text)
-    add_address_table(parser, CLEAN_ORDERS)
+    add_address_table(parser, ("ip", "age", "verdict", "cause", "pod"))
     text = "list each address, and every reason with its addresses ('nodeleak explain REASON')"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
@@ -74,7 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -> None:
     if arguments.output == "json":
-        write_json(clean_document(cleaning))
+        write(as_json(clean_document(cleaning)))
     elif arguments.output == "name":
         write(clean_names(cleaning, view))
         warn(*[blocker.why for blocker in cleaning.blockers], *by_reason(clean_document(cleaning)["unavailable"]))

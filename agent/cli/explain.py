@@ -19,9 +19,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from agent.cli.exit_codes import DONE
 from agent.cli.glossary import FINDING, MESSAGES, SETTING, Term, entries
-from agent.cli.output import reflow, write
+from agent.cli.output import DONE, reflow, write
 from agent.config import UsageError, did_you_mean, quote
 
 
@@ -44,10 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _find(word: str, known: Sequence[Term]) -> list[Term]:
-    """Find a word however it is written: a setting as option or variable, a metric by one of its samples.
-
-    Or a message of another program, in which one that is known here stands.
-    """
+    """Find a word however it is written, a metric by one of its samples, or a known message of another program."""
     message = " ".join(word.lower().split())
     plain = _plain(next((known_as for part, known_as in MESSAGES.items() if part in message), word))
     for spelling in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):

@@ -14,9 +14,8 @@ exit codes:
 import argparse
 
 from agent.app.cleaning import read_journal
-from agent.cli.exit_codes import DONE
 from agent.cli.options import add_output, config_of
-from agent.cli.output import write, write_json
+from agent.cli.output import DONE, as_json, write
 from agent.exporters.json.clean import journal_document
 from agent.exporters.text.clean import journal_table
 
@@ -26,8 +25,7 @@ add_arguments = add_output
 def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     journal = read_journal(config)
-    if arguments.output == "json":
-        write_json(journal_document(journal))
-    else:
-        write(journal_table(journal, "" if (config.state_dir / "journal").is_dir() else str(config.state_dir)))
+    missing_in = "" if (config.state_dir / "journal").is_dir() else str(config.state_dir)
+    as_table = arguments.output == "table"
+    write(journal_table(journal, missing_in) if as_table else as_json(journal_document(journal)))
     return DONE

@@ -9,7 +9,7 @@ from typing import Any
 from agent.cli.output import terminal_columns
 from agent.config import Config, Setting, UsageError, load, option, quote, settings_of, variable
 from agent.exporters.advice import release_commands
-from agent.exporters.text.addresses import TableView
+from agent.exporters.text.layout import TableView
 
 
 def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -> None:
@@ -65,7 +65,6 @@ def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) ->
 
 
 def view_of(arguments: argparse.Namespace) -> TableView:
-    """Return how the table of addresses shall look."""
     if arguments.sort_by and arguments.output == "json":
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"

@@ -1,4 +1,4 @@
-"""Output shared by the commands."""
+"""Output and exit codes (explained by `nodeleak --help`), shared by the commands. That of a bug is `config.BUG`."""
 
 import json
 import os
@@ -8,8 +8,23 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from shutil import get_terminal_size
+from typing import Final
 
 from agent.model.text import escape
+
+DONE: Final = 0
+FOUND: Final = 1
+USAGE: Final = 2
+UNAVAILABLE: Final = 3
+FAILED: Final = 4
+INTERRUPTED: Final = 5
+BLOCKED: Final = 6
+NO_DAEMON: Final = 69  # EX_UNAVAILABLE of sysexits.h
+OUTPUT: Final = 74  # EX_IOERR of sysexits.h
+
+
+class NoAnswer(Exception):
+    """What a command asks did not answer, so that it ends with UNAVAILABLE."""
 
 
 def write(text: str) -> None:
@@ -20,8 +35,8 @@ def write(text: str) -> None:
         discard_output()
 
 
-def write_json(document: object) -> None:
-    write(f"{json.dumps(document, indent=1)}\n")
+def as_json(document: object) -> str:
+    return f"{json.dumps(document, indent=1)}\n"
 
 
 def warn(*lines: str, hint: str = "", prefix: str = "nodeleak: ") -> None:

@@ -16,10 +16,9 @@ exit codes:
 
 import argparse
 
-from agent.cli.exit_codes import DONE
 from agent.cli.node import record_node
 from agent.cli.options import config_of
-from agent.cli.output import write
+from agent.cli.output import DONE, write
 from agent.model import documents
 from agent.model.anonymize import anonymous
 

@@ -21,9 +21,8 @@ from typing import Final
 
 from agent.app import cleaning
 from agent.cleanup.journal import Entry, Journal
-from agent.cli.exit_codes import DONE, FAILED
 from agent.cli.options import add_apply, config_of
-from agent.cli.output import write
+from agent.cli.output import DONE, FAILED, write
 from agent.config import UsageError, quote
 from agent.exporters.text.clean import restoration_text
 from agent.model.release import Verdict
@@ -53,7 +52,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _last(journal: Journal, state_dir: Path) -> Entry:
-    """Return the last release that was not restored."""
     released = [entry for entry in journal.entries if _restorable(entry)]
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)

@@ -14,9 +14,8 @@ exit codes:
 import argparse
 
 from agent.app.cleaning import resume
-from agent.cli.exit_codes import DONE
 from agent.cli.options import config_of
-from agent.cli.output import write
+from agent.cli.output import DONE, write
 from agent.config import UsageError
 
 

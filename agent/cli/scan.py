@@ -22,16 +22,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
-from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
 from agent.cli.node import assess, record_node
 from agent.cli.options import add_address_table, config_of, view_of
-from agent.cli.output import has_color, has_unicode, warn, write, write_json
+from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_unicode, warn, write
 from agent.config import UsageError, duration, invalid, option, quote, settings_of
-from agent.exporters.headline import incomplete
 from agent.exporters.json.scan import scan_document
-from agent.exporters.text.addresses import TableView
+from agent.exporters.summary import incomplete
+from agent.exporters.text.layout import TableView
 from agent.exporters.text.map import map_table
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.model.documents import Damaged, Recording, loads
@@ -39,11 +37,9 @@ from agent.model.report import Report
 from agent.model.text import escape
 from agent.sources.source_error import describe_os_error
 
-SCAN_ORDERS: Final = ("ip", "age", "state", "cause", "pod")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_address_table(parser, SCAN_ORDERS)
+    add_address_table(parser, ("ip", "age", "state", "cause", "pod"))
     parser.add_argument("--map", action="store_true", help="draw every address of the range instead of the table")
     parser.add_argument("-v", "--verbose", action="store_true", help="list every finding and address on its own line")
     recordings = "scan recordings instead of this node; -: standard input"
@@ -78,7 +74,6 @@ def _reports(arguments: argparse.Namespace) -> Iterator[tuple[str, Report]]:
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
-    """Raise UsageError if an option of the table was given with --map."""
     others = {"-v": arguments.verbose, "--sort-by": arguments.sort_by}
     others[f"-o {arguments.output}"] = arguments.output != "table"
     for other in (name for name, given in others.items() if given):
@@ -87,7 +82,7 @@ def _require_alone(arguments: argparse.Namespace) -> None:
 
 def _print(report: Report, view: TableView, arguments: argparse.Namespace) -> None:
     if arguments.output == "json":
-        write_json(scan_document(report))
+        write(as_json(scan_document(report)))
     elif arguments.map:
         write(map_table(report, color=has_color(), unicode=has_unicode()))
     elif arguments.output == "name":

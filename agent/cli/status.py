@@ -23,9 +23,8 @@ import sys
 from threading import Event
 from typing import Any, Final, NoReturn
 
-from agent.cli.exit_codes import DONE, FOUND, NO_DAEMON, UNAVAILABLE
 from agent.cli.options import add_output, config_of
-from agent.cli.output import write, write_json
+from agent.cli.output import DONE, FOUND, NO_DAEMON, UNAVAILABLE, as_json, write
 from agent.exporters.text.status import status_line, status_table
 from agent.model.status import NodeState, no_report
 from agent.sources.daemon import DaemonClient
@@ -48,10 +47,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.watch:
         _watch(daemon, arguments.output)
     document = _status(daemon)
-    if arguments.output == "json":
-        write_json(document)
-    else:
-        write(status_table(document))
+    write(as_json(document) if arguments.output == "json" else status_table(document))
     return _exit_code(document, arguments)
 
 

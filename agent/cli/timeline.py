@@ -19,10 +19,9 @@ exit codes:
 import argparse
 
 from agent.app import cleaning
-from agent.cli.exit_codes import DONE, UNAVAILABLE
 from agent.cli.node import assess, record_node
 from agent.cli.options import add_output, config_of, value
-from agent.cli.output import terminal_columns, write, write_json
+from agent.cli.output import DONE, UNAVAILABLE, as_json, terminal_columns, write
 from agent.config import duration
 from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
@@ -40,9 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     report = assess(record_node(config), config)
     timeline = timeline_document(report, *cleaning.releases(config), since=arguments.since)
-    if arguments.output == "json":
-        write_json(timeline)
-    else:
-        period = "" if arguments.since is None else format_age(arguments.since)
-        write(timeline_table(timeline, period, verbose=arguments.verbose, columns=terminal_columns()))
+    period = "" if arguments.since is None else format_age(arguments.since)
+    table = timeline_table(timeline, period, verbose=arguments.verbose, columns=terminal_columns())
+    write(as_json(timeline) if arguments.output == "json" else table)
     return UNAVAILABLE if timeline["unavailable"] else DONE

@@ -4,8 +4,7 @@ import argparse
 from importlib.metadata import version
 
 from agent.app import commit
-from agent.cli.exit_codes import DONE
-from agent.cli.output import write
+from agent.cli.output import DONE, write
 
 
 def execute(_: argparse.Namespace) -> int:

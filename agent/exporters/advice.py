@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from agent.checks.addresses import exhausted_range, failing_plugin, leaked_reservation
 from agent.checks.registry import DETECTORS
-from agent.exporters.wording import WORDING
 from agent.model.finding import Severity
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
@@ -24,6 +23,25 @@ ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=au
 _IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
 _AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
 BY_JOB: Final = " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
+
+_RUNBOOKS: Final = {
+    "unregistered_node": "NodeUnregistered.md#nodeleaknodeunregistered",
+    "exhausted_range": "Ranges.md#nodeleakrangetoosmall",
+    "shared_ip": "AddressesInUse.md#nodeleaksharedaddress",
+    "unreserved_pod_ip": "AddressesInUse.md#nodeleakunreservedaddress",
+    "detached_volume": "VolumeLost.md#nodeleakvolumelost",
+    "rejected_pod": "Devices.md#nodeleakrejectedpods",
+    "started_without_device": "Devices.md#nodeleakstartedwithoutdevice",
+    "late_device_plugin": "Devices.md#nodeleaklatedeviceplugin",
+    "leaked_reservation": "LeakedAddresses.md#nodeleakleakedaddresses",
+    "unmanaged_address": "AddressesInUse.md#nodeleakunmanagedaddress",
+    "stuck_teardown": "StuckTeardown.md#nodeleakstuckteardown",
+    "overlapping_ranges": "Networks.md#nodeleakoverlappingranges",
+    "failing_plugin": "FailingPlugin.md#nodeleakfailingplugin",
+    "unexplained_exhaustion": "Networks.md#nodeleakunexplainedexhaustion",
+    "replayed_watch": "WatchReplayed.md#nodeleakwatchreplayed",
+}
+"""Page and section. No alert is about the other detectors."""
 
 
 class Step(NamedTuple):
@@ -40,10 +58,7 @@ def release_commands(environment: Mapping[str, str], options: str = "") -> tuple
 
 
 def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> list[Step]:
-    """Return what to do, in order; nothing for an exhausted range with leaks, whose steps are those of the leaks.
-
-    `release`: what `release_commands` returned.
-    """
+    """Return what to do, in order, with `release` commands. An exhausted range with leaks has the steps of these."""
     if detector not in {leaked_reservation.NAME, exhausted_range.NAME}:
         return list(_documented(detector, report))
     found = {tracked.finding.detector for tracked in report.findings}
@@ -78,7 +93,6 @@ def _page(detector: str) -> str:
 
 
 def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[Step]:
-    """Say how urgent the leaks are, and how to release them."""
     networks = _leaking_networks(report)
     is_full = any(network.free == 0 for network in networks)
     if is_full:
@@ -97,7 +111,6 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
 
 
 def _urgency(networks: Sequence[NetworkSummary]) -> str:
-    """Say how many addresses are free in the fullest network."""
     free = [network.free for network in networks if network.free is not None]
     if len(free) < len(networks) or not free:
         return "The number of free addresses is unknown. "
@@ -123,7 +136,7 @@ def _leaking_networks(report: Report) -> list[NetworkSummary]:
 def runbook(detector: str, severity: Severity) -> str:
     """Return the URL of a runbook; empty if there is none, or if the package does not say where its documents are."""
     critical = (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL)
-    section = "Ranges.md#nodeleakrangeexhausted" if critical else WORDING[detector].runbook
+    section = "Ranges.md#nodeleakrangeexhausted" if critical else _RUNBOOKS.get(detector)
     return f"{_repository()}/blob/v{version('nodeleak')}/docs/runbooks/{section}" if section and _repository() else ""
 
 

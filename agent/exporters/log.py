@@ -27,9 +27,17 @@ MOST_LINES: Final = 1000
 _LINE_INTERVAL: Final = timedelta(seconds=3.6)
 """Until there may be another one: 1,000 an hour."""
 
+_TRANSITIONS: Final = {
+    TransitionKind.KUBELET_STARTED: "kubelet.started",
+    TransitionKind.SOCKET_APPEARED: "device_plugin.socket_appeared",
+    TransitionKind.REGISTERED: "device_plugin.registered",
+    TransitionKind.LOST: "device_plugin.lost",
+}
+"""The others follow from these; if one lasts, it is a finding."""
+
 
 class _Source(NamedTuple):
-    name: str
+    source: str
     network: str = ""
     """Each network's reservations are read, and fail, on their own."""
 
@@ -45,13 +53,9 @@ def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer()
     )
+    times = structlog.processors.TimeStamper(fmt="iso", utc=True)
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _event_first,
-            renderer,
-        ],
+        processors=[structlog.processors.add_log_level, times, _event_first, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -66,8 +70,6 @@ def _event_first(_logger: object, _method: str, event: Any) -> Any:
 
 
 class LogExporter:
-    """Compares each report with the previous one."""
-
     def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
         self._log = logger
         self._lines, self._omitted = TokenBucket(MOST_LINES, _LINE_INTERVAL), 0
@@ -99,9 +101,9 @@ class LogExporter:
             text = f"more than {MOST_LINES:,} lines in an hour: 'nodeleak scan' shows all findings"
             self._log.warning("log.limited", omitted=self._omitted, text=text)
 
-    def _has_room(self) -> bool:
+    def _has_room(self, severity: Severity = Severity.INFO) -> bool:
         """Return whether one more of those lines that a node can have thousands of may be written."""
-        if self._lines.take():
+        if severity is Severity.CRITICAL or self._lines.take():
             return True
         self._omitted += 1
         return False
@@ -114,12 +116,12 @@ class LogExporter:
             # Of networks that may be there nothing has changed.
             missing |= {source: reading for source, reading in before.items() if source not in readings}
         for source in _changed(before, missing, Unavailable):
-            self._log.error("source.unavailable", **_named(source), why=missing[source].why)
+            self._log.error("source.unavailable", **_given(**source._asdict()), why=missing[source].why)
         for source in sorted(before.keys() - missing.keys()):
             if isinstance(before[source], Unavailable):
-                self._log.info("source.recovered", **_named(source))
+                self._log.info("source.recovered", **_given(**source._asdict()))
         for source in _changed(before, missing, NotRequested):
-            self._log.info("source.not_requested", **_named(source), why=missing[source].why)
+            self._log.info("source.not_requested", **_given(**source._asdict()), why=missing[source].why)
         self._missing = missing
 
     def _log_detectors(self, report: Report) -> None:
@@ -135,25 +137,15 @@ class LogExporter:
         for transition in plugins.history:
             # At first by time; later not, because the clock may be set back.
             is_new = transition.at > self._started if self._history is None else transition not in self._history
-            if is_new:
+            if is_new and transition.what in _TRANSITIONS:
                 self._log_transition(transition)
         self._history = frozenset(plugins.history)
 
     def _log_transition(self, transition: DeviceTransition) -> None:
-        subject = {"resource": transition.resource, "socket": transition.socket}
-        fields: dict[str, Any] = {name: value for name, value in subject.items() if value}
+        fields: dict[str, Any] = _given(resource=transition.resource, socket=transition.socket)
         fields |= {"at": transition.at.isoformat(timespec="milliseconds"), "exact": transition.exact}
-        match transition.what:
-            case TransitionKind.KUBELET_STARTED:
-                self._log.info("kubelet.started", **fields)
-            case TransitionKind.SOCKET_APPEARED:
-                self._log.info("device_plugin.socket_appeared", **fields)
-            case TransitionKind.REGISTERED:
-                self._log.info("device_plugin.registered", **fields)
-            case TransitionKind.LOST:
-                self._log.warning("device_plugin.lost", **fields)
-            case _:
-                pass  # follows from these; if it lasts, it is a finding
+        log = self._log.warning if transition.what is TransitionKind.LOST else self._log.info
+        log(_TRANSITIONS[transition.what], **fields)
 
     def _log_watches(self, snapshot: Snapshot) -> None:
         """Log old versions that are no API server's fault, once for as long as they go on: the others are findings."""
@@ -181,23 +173,22 @@ class LogExporter:
         self._open = still_open
 
     def _log_closed(self, finding: Finding) -> None:
-        if finding.severity is Severity.CRITICAL or self._has_room():
+        if self._has_room(finding.severity):
             self._log.info("finding.closed", detector=finding.detector, subject=finding.subject)
 
     def _log_opened(self, tracked: TrackedFinding) -> None:
         finding = tracked.finding
-        if finding.severity is not Severity.CRITICAL and not self._has_room():
+        if not self._has_room(finding.severity):
             return
+        since = tracked.began and tracked.began.isoformat(timespec="seconds")
+        count = finding.count if finding.count > 1 else None
         self._log.warning(
             "finding.opened",
             detector=finding.detector,
             subject=finding.subject,
             severity=finding.severity.value,
             text=finding.message,
-            **({"since": tracked.began.isoformat(timespec="seconds")} if tracked.began else {}),
-            **({"count": finding.count} if finding.count > 1 else {}),
-            **({"cause": finding.cause.value} if finding.cause else {}),
-            **({"pod": finding.pod} if finding.pod else {}),
+            **_given(since=since, count=count, cause=finding.cause and finding.cause.value, pod=finding.pod),
         )
 
     def _log_cleanup(self, cleaning: Cleaning) -> None:
@@ -225,20 +216,19 @@ class LogExporter:
         self._outcomes = before | {reservation: _compared(outcome) for reservation, outcome in outcomes.items()}
 
     def _log_release(self, reservation: Reservation, outcome: Outcome) -> None:
-        ids = {"network": reservation.network, "ip": reservation.ip, "container": reservation.container_id}
-        ids = {name: value for name, value in {**ids, "pod": outcome.request.pod}.items() if value}
+        names = {"network": reservation.network, "ip": reservation.ip, "container": reservation.container_id}
+        ids = _given(**names, pod=outcome.request.pod)
+        if (outcome.refusals or outcome.verdict is Verdict.WOULD_RELEASE) and not self._has_room():
+            return
         if outcome.refusals:
-            if self._has_room():
-                first = outcome.refusals[0]
-                self._log.info("release.refused", **ids, reason=first.reason.value, why=first.why)
+            first = outcome.refusals[0]
+            self._log.info("release.refused", **ids, reason=first.reason.value, why=first.why)
         elif outcome.verdict is Verdict.WOULD_RELEASE:
-            if self._has_room():
-                self._log.info("release.dry_run", **ids)
+            self._log.info("release.dry_run", **ids)
         elif outcome.verdict in MISSED:
             self._log.warning("release.failed", **ids, verdict=outcome.verdict.value, why=outcome.why)
         else:
-            why = {"why": outcome.why} if outcome.why else {}
-            self._log.info("address.released", **ids, entry=outcome.entry, **why)
+            self._log.info("address.released", **ids, entry=outcome.entry, **_given(why=outcome.why))
 
 
 def _not_gone(gone: Mapping[Key, TrackedFinding], report: Report) -> dict[Key, TrackedFinding]:
@@ -264,8 +254,7 @@ def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
 
 
 def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[Unavailable | NotRequested]:
-    """Return whether a source could not be read, or this node does not have it."""
-    return isinstance(reading, Unavailable) or (isinstance(reading, NotRequested) and source.name in _MAY_BE_ABSENT)
+    return isinstance(reading, Unavailable) or (isinstance(reading, NotRequested) and source.source in _MAY_BE_ABSENT)
 
 
 def _changed(before: _Missing, now: _Missing, kind: type) -> list[_Source]:
@@ -276,5 +265,5 @@ def _changed(before: _Missing, now: _Missing, kind: type) -> list[_Source]:
     )
 
 
-def _named(source: _Source) -> dict[str, str]:
-    return {"source": source.name} | ({"network": source.network} if source.network else {})
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}

@@ -3,9 +3,6 @@
 Gauges are computed from the last report when the metrics are rendered; a value that is not known is absent, never 0.
 Labels come from closed lists, from the configured networks, and from device resources (32 names at most, and `other`);
 never from a pod, an address or an id.
-
-A large fleet pays for every series on every node. So there are zeros only where an alert compares them or where a rate
-starts from them, and how times are distributed is left to the comparison of nodes.
 """
 
 import platform
@@ -13,9 +10,9 @@ import re
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, Summary, disable_created_metrics
@@ -28,7 +25,6 @@ from agent.checks.registry import DETECTORS
 from agent.exporters.metric_help import HELP, PREFIX
 from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, Severity
-from agent.model.rejections import RejectedPod
 from agent.model.release import MISSED, Outcome, Reason, Verdict
 from agent.model.report import Report
 from agent.model.runtime import AUTO
@@ -37,9 +33,7 @@ from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, Unava
 if TYPE_CHECKING:
     from agent.sources.kube.list_watch import Reflector
 
-WAIT_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-HELD_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
-STAGES: Final = ("read", "check")
+_PHASES: Final = ("candidate", "confirmed")
 CLEAN: Final = "clean"
 """The mode in which the daemon releases addresses. Only then are there metrics of releases."""
 _PROCESS: Final = frozenset(
@@ -86,10 +80,10 @@ class MetricsExporter(Collector):
         of_releases = registry if mode == CLEAN else None
         self._released = _counter(of_releases, "releases_total", "network")
         self._failed = _counter(of_releases, "release_failures_total", "network", "reason")
-        self._waited = _histogram(of_releases, "lock_wait_seconds", WAIT_BUCKETS)
-        self._held = _histogram(of_releases, "lock_held_seconds", HELD_BUCKETS)
+        self._waited = _histogram(of_releases, "lock_wait_seconds", (0.001, 0.005, 0.02, 0.1, 0.5, 2, 10))
+        self._held = _histogram(of_releases, "lock_held_seconds", (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1))
         self._begin(networks)
-        for stage in STAGES:
+        for stage in ("read", "check"):
             self._failures.labels(stage)
         self._process = ProcessCollector(registry=None)
         registry.register(self)
@@ -125,24 +119,22 @@ class MetricsExporter(Collector):
 
     def _count_releases(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
-            for reservation in outcome.request.reservations:
-                self._count(outcome, reservation.network)
+            for network in (reservation.network for reservation in outcome.request.reservations):
+                if outcome.refusals:
+                    self._refused.labels(network, outcome.refusals[0].reason.value).inc()
+                if outcome.verdict is Verdict.RELEASED:
+                    self._released.labels(network).inc()
+                elif outcome.verdict in MISSED:
+                    self._failed.labels(network, outcome.verdict.value).inc()
             if outcome.waited is not None:
                 self._waited.observe(outcome.waited)
             if outcome.held is not None:
                 self._held.observe(outcome.held)
 
-    def _count(self, outcome: Outcome, network: str) -> None:
-        if outcome.refusals:
-            self._refused.labels(network, outcome.refusals[0].reason.value).inc()
-        if outcome.verdict is Verdict.RELEASED:
-            self._released.labels(network).inc()
-        elif outcome.verdict in MISSED:
-            self._failed.labels(network, outcome.verdict.value).inc()
-
     def collect(self) -> Iterator[Metric]:
         build = {"version": version("nodeleak"), "commit": self._commit, "python_version": platform.python_version()}
-        yield from (_info("build_info", **build), _info("mode_info", mode=self._mode))
+        yield _gauge("build_info", {tuple(build.values()): 1}, *build)
+        yield _gauge("mode_info", {self._mode: 1}, "mode")
         yield from _watch_counters(self._watches)
         yield from (family for family in self._process.collect() if family.name in _PROCESS)
         if self._journal_bytes is not None:
@@ -156,12 +148,11 @@ class MetricsExporter(Collector):
                 yield _single("cleanup_halted", bool(report.cleaning.halted))
 
     def _sources(self, snapshot: Snapshot) -> Iterator[Metric]:
-        up, read_at = _gauge("source_up", "source"), _gauge("source_last_read_timestamp_seconds", "source")
-        for source, is_up in _sources_up(snapshot).items():
-            up.add_metric([source], is_up)
-            if not is_up and source in self._read_at:
-                read_at.add_metric([source], self._read_at[source])
-        yield from (up, read_at, _single("last_sync_timestamp_seconds", snapshot.taken_at.timestamp()))
+        up = _sources_up(snapshot)
+        read_at = {source: self._read_at.get(source) for source, is_up in up.items() if not is_up}
+        yield _gauge("source_up", up, "source")
+        yield _gauge("source_last_read_timestamp_seconds", read_at, "source")
+        yield _single("last_sync_timestamp_seconds", snapshot.taken_at.timestamp())
 
 
 def _counter(registry: CollectorRegistry | None, name: str, *labels: str) -> Counter:
@@ -172,34 +163,31 @@ def _histogram(registry: CollectorRegistry | None, name: str, buckets: Sequence[
     return Histogram(f"{PREFIX}{name}", HELP[name], buckets=buckets, registry=registry)
 
 
-def _gauge(name: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}{name}", HELP[name], labels=labels)
-
-
-def _single(name: str, value: float) -> GaugeMetricFamily:
-    """Return a gauge without labels."""
-    return GaugeMetricFamily(f"{PREFIX}{name}", HELP[name], value=value)
-
-
-def _info(name: str, **labels: str) -> Metric:
-    family = _gauge(name, *labels)
-    family.add_metric(list(labels.values()), 1)
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, samples: Mapping[Any, float | None], *labels: str
+) -> Metric:
+    """Make a metric of its values by label, or by a tuple of labels; without those that are not known."""
+    family = kind(f"{PREFIX}{name}", HELP[name], labels=labels)
+    for values, value in samples.items():
+        if value is not None:
+            family.add_metric([values] if isinstance(values, str) else values, value)
     return family
 
 
+_gauge = partial(_family, GaugeMetricFamily)
+_counter_family = partial(_family, CounterMetricFamily)
+
+
+def _single(name: str, value: float) -> Metric:
+    return _gauge(name, {(): value})
+
+
 def _watch_counters(watches: "Sequence[Reflector[Any]]") -> Iterator[Metric]:
-    restarts = _counter_family("watch_restarts_total", "resource", "cause")
-    regressions = _counter_family("watch_regressions_total", "resource")
-    for watch in watches:
-        for cause, times in sorted(watch.restarts.items()):
-            if times:
-                restarts.add_metric([watch.source, cause], times)
-        regressions.add_metric([watch.source], watch.regressions)
-    yield from (restarts, regressions)
-
-
-def _counter_family(name: str, *labels: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"{PREFIX}{name}", HELP[name], labels=labels)
+    restarts = {
+        (watch.source, cause): times for watch in watches for cause, times in sorted(watch.restarts.items()) if times
+    }
+    yield _counter_family("watch_restarts_total", restarts, "resource", "cause")
+    yield _counter_family("watch_regressions_total", {watch.source: watch.regressions for watch in watches}, "resource")
 
 
 def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
@@ -217,50 +205,45 @@ def _in_use(report: Report) -> Iterator[str]:
 
 
 def _networks(report: Report) -> Iterator[Metric]:
-    reservations = _gauge("reservations", "network", "state")
-    usable, free = _gauge("range_addresses", "network"), _gauge("range_free_addresses", "network")
-    for network in report.networks:
-        for state, count in (network.states or {}).items():
-            reservations.add_metric([network.name, state.value], count)
-        if network.usable is not None:
-            usable.add_metric([network.name], network.usable)
-        if network.free is not None:
-            free.add_metric([network.name], network.free)
-    yield from (reservations, usable, free)
+    networks = report.networks
+    states = {
+        (network.name, state.value): count for network in networks for state, count in (network.states or {}).items()
+    }
+    yield _gauge("reservations", states, "network", "state")
+    yield _gauge("range_addresses", {network.name: network.usable for network in networks}, "network")
+    yield _gauge("range_free_addresses", {network.name: network.free for network in networks}, "network")
 
 
 def _findings(report: Report) -> Metric:
     """Of what alerts compare, zeros too; of a detector that was not evaluated, nothing: unknown is not 0."""
-    family = _gauge("findings", "detector", "severity", "phase")
     not_evaluated = {gap.detector for gap in report.gaps}
-    found = Counts[tuple[str, Severity, bool]]()
+    found = Counts[tuple[str, Severity, str]]()
     for tracked in report.findings:
-        found[tracked.finding.detector, tracked.finding.severity, tracked.confirmed] += tracked.finding.count
-    for detector in DETECTORS:
-        if detector.NAME in not_evaluated:
-            continue
-        for severity in detector.SEVERITIES:
-            for confirmed, phase in ((False, "candidate"), (True, "confirmed")):
-                count = found[detector.NAME, severity, confirmed]
-                if count or (confirmed and severity is not Severity.INFO):
-                    family.add_metric([detector.NAME, severity, phase], count)
-    return family
+        found[tracked.finding.detector, tracked.finding.severity, _PHASES[tracked.confirmed]] += tracked.finding.count
+    samples = {
+        (detector.NAME, severity, phase): found[detector.NAME, severity, phase]
+        for detector in DETECTORS
+        if detector.NAME not in not_evaluated
+        for severity, phase in product(detector.SEVERITIES, _PHASES)
+    }
+    shown = {key: count for key, count in samples.items() if count or _is_compared(*key)}
+    return _gauge("findings", shown, "detector", "severity", "phase")
+
+
+def _is_compared(_: str, severity: Severity, phase: str) -> bool:
+    return phase == "confirmed" and severity is not Severity.INFO
 
 
 def _oldest(report: Report) -> Metric:
-    family = _gauge("oldest_finding_timestamp_seconds", "detector")
-    oldest: dict[str, datetime] = {}
+    oldest: dict[str, float] = {}
     for tracked in report.findings:
         if tracked.confirmed:
-            detector = tracked.finding.detector
-            oldest[detector] = min(tracked.since, oldest.get(detector, tracked.since))
-    for detector, since in sorted(oldest.items()):
-        family.add_metric([detector], since.timestamp())
-    return family
+            detector, since = tracked.finding.detector, tracked.since.timestamp()
+            oldest[detector] = min(since, oldest.get(detector, since))
+    return _gauge("oldest_finding_timestamp_seconds", dict(sorted(oldest.items())), "detector")
 
 
 def _devices(report: Report) -> Iterator[Metric]:
-    """Yield the gauges of device plugins, their resources, and the pods rejected for a device."""
     states: tuple[ResourceState, ...] = ()
     with suppress(InsufficientData):
         states = resource_states(report.assessment.snapshot)
@@ -273,25 +256,19 @@ def _devices(report: Report) -> Iterator[Metric]:
     for state in states:
         grouped.setdefault(labels[state.resource], []).append(state)
     yield from _resource_gauges(grouped)
-    yield _rejected_pods(rejected_pods, labels)
+    rejected = Counts((labels[pod.resource], pod.cause.value, pod.pod_outcome.value) for pod in rejected_pods)
+    yield _gauge("rejected_pods", dict(sorted(rejected.items())), "resource", "cause", "pod_outcome")
     yield from _kubelet_start(report.assessment.snapshot)
 
 
 def _resource_gauges(grouped: Mapping[str, Sequence[ResourceState]]) -> Iterator[Metric]:
-    registered = _gauge("device_plugin_registered", "resource")
-    present = _gauge("device_plugin_socket_present", "resource")
-    delay = _gauge("device_plugin_registration_delay_seconds", "resource")
-    for label, group in grouped.items():
-        delays = [state.delay.total_seconds() for state in group if state.delay is not None]
-        _add_known(registered, label, _all(state.registered for state in group))
-        _add_known(present, label, _all(state.socket_present for state in group))
-        _add_known(delay, label, max(delays, default=None))
-    yield from (registered, present, delay)
-
-
-def _add_known(family: GaugeMetricFamily, label: str, value: float | None) -> None:
-    if value is not None:
-        family.add_metric([label], value)
+    registered = {label: _all(state.registered for state in group) for label, group in grouped.items()}
+    present = {label: _all(state.socket_present for state in group) for label, group in grouped.items()}
+    delays = {label: [state.delay for state in group if state.delay is not None] for label, group in grouped.items()}
+    longest = {label: max(delays).total_seconds() for label, delays in delays.items() if delays}
+    yield _gauge("device_plugin_registered", registered, "resource")
+    yield _gauge("device_plugin_socket_present", present, "resource")
+    yield _gauge("device_plugin_registration_delay_seconds", longest, "resource")
 
 
 def _resource_labels(resources: Iterable[str]) -> Mapping[str, str]:
@@ -306,19 +283,9 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
     return False if False in known else None if None in known else True
 
 
-def _rejected_pods(pods: Iterable[RejectedPod], labels: Mapping[str, str]) -> Metric:
-    family = _gauge("rejected_pods", "resource", "cause", "pod_outcome")
-    counted = Counts((labels[pod.resource], pod.cause.value, pod.pod_outcome.value) for pod in pods)
-    for label, count in sorted(counted.items()):
-        family.add_metric(label, count)
-    return family
-
-
 def _kubelet_start(snapshot: Snapshot) -> Iterator[Metric]:
     """By the process table, or else by when the kubelet bound its plugin socket, a moment later."""
     processes, plugins = known_or(snapshot.processes, None), known_or(snapshot.device_plugins, None)
-    first = processes.kubelet if processes else None
-    if first is None and plugins:
-        first = plugins.kubelet_socket
+    first = (processes.kubelet if processes else None) or (plugins.kubelet_socket if plugins else None)
     if first is not None:
         yield _single("kubelet_start_timestamp_seconds", first.timestamp())

@@ -8,7 +8,6 @@ of its most severe address.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
 from itertools import chain
@@ -72,10 +71,7 @@ def by_weight(counts: Mapping[Mark, int]) -> list[tuple[Mark, int]]:
     return sorted(counts.items(), key=lambda item: WEIGHT[item[0]], reverse=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One address, or a block of them."""
-
+class Cell(NamedTuple):
     first: IPAddress
     last: IPAddress
     counts: Counter[Mark]
@@ -97,8 +93,7 @@ class Row(NamedTuple):
     """None: outside the range."""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeMap:
+class RangeMap(NamedTuple):
     range: Range
     block: int
     """Addresses in a cell."""
@@ -118,7 +113,6 @@ class RangeMap:
 
     @property
     def rule(self) -> Iterator[str]:
-        """Say what a cell is, in sentences."""
         block = f"{format_number(self.block)} addresses, marked by the most severe"
         yield f"One cell per {'address' if self.block == 1 else block}."
         if self.rest is not None:
@@ -126,11 +120,9 @@ class RangeMap:
             yield f"The last cell is the rest: {format_number(self.rest.counts.total())} addresses, {what}."
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkMap:
+class NetworkMap(NamedTuple):
     network: NetworkSummary
     maps: tuple[RangeMap, ...]
-    """One for each range."""
     elsewhere: tuple[ClassifiedReservation, ...]
     """Entries outside the ranges, by name."""
 

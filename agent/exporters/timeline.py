@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.json.scan import unavailable_sources
-from agent.model.devices import DeviceTransition, TransitionKind
+from agent.model.devices import TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
@@ -27,6 +27,24 @@ _SCHEMA: Final = "nodeleak.timeline/v1"
 _NONE, _SECOND = timedelta(0), timedelta(seconds=1)
 _UNDATED_SOURCES: Final = {"cni_results", "node", "watches"}
 """Sources without times: a timeline lacks nothing without them."""
+
+_TRANSITIONS: Final = {
+    TransitionKind.KUBELET_STARTED: "the kubelet's device manager started: it has no plugin until each registers again",
+    TransitionKind.SOCKET_APPEARED: "plugin socket {socket} appeared",
+    TransitionKind.SOCKET_GONE: "plugin socket {socket} was removed",
+    TransitionKind.REGISTERED: "{resource} registered: the kubelet has healthy devices of it",
+    TransitionKind.LOST: "the kubelet lost {resource}: it has no healthy device of it",
+    TransitionKind.DROPPED: "the kubelet dropped {resource}: the node has none until it registers again",
+}
+_OF_SOCKETS: Final = {TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE}
+_REJECTIONS: Final = {
+    RejectionKind.UNREGISTERED: "{resource} was not registered with the kubelet",
+    RejectionKind.NO_HEALTHY: "the kubelet had no healthy device of {resource}",
+    RejectionKind.INSUFFICIENT: "too few devices of {resource}{amounts}",
+    RejectionKind.PLUGIN_GONE: "the plugin of {resource} was gone",
+    RejectionKind.NO_CAPACITY: "the node had no {resource}",
+    RejectionKind.OTHER: "{message}",
+}
 
 
 class EventKind(StrEnum):
@@ -48,6 +66,9 @@ class EventKind(StrEnum):
     RESTORED = "restored"
 
 
+_STARTS: Final = {"kubelet": EventKind.KUBELET_STARTED, DOCKER: EventKind.DOCKER_STARTED}
+
+
 class _Event(NamedTuple):
     at: datetime
     exact: bool
@@ -65,10 +86,7 @@ def timeline_document(
     *,
     since: timedelta | None = None,
 ) -> dict[str, Any]:
-    """Merge the events, the oldest first.
-
-    `releases`: the journal's entries; `damage`: what cannot be read in it; `since`: only so long before the snapshot.
-    """
+    """Merge the events, the oldest first. `damage`: of the journal; `since`: only so long before the snapshot."""
     snapshot = report.assessment.snapshot
     events = [*_process_starts(snapshot), *_transitions(snapshot), *_rejections(report), *_leaks(report)]
     if not isinstance(releases, Unavailable):
@@ -104,7 +122,6 @@ def _in_order(events: Iterable[_Event]) -> list[_Event]:
 
 
 def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
-    """Yield the sources of events that could not be read, and the checks that failed."""
     yield from (source for source in report.unavailable if source.source not in _UNDATED_SOURCES)
     yield from (Unavailable(gap.detector, gap.why) for gap in report.gaps if gap.broken)
     if isinstance(releases, Unavailable):
@@ -115,40 +132,22 @@ def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
     if (processes := known_or(snapshot.processes, None)) is None:
         return
     yield _Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
-    starts = [(processes.kubelet, "kubelet", EventKind.KUBELET_STARTED)]
-    for name in runtimes.names(snapshot):
-        kind = EventKind.DOCKER_STARTED if name == DOCKER else EventKind.RUNTIME_STARTED
-        starts.append((processes.start_of(name), name, kind))
-    for started, name, kind in starts:
+    starts = {"kubelet": processes.kubelet} | {name: processes.start_of(name) for name in runtimes.names(snapshot)}
+    for name, started in starts.items():
         if started is not None:
+            kind = _STARTS.get(name, EventKind.RUNTIME_STARTED)
             yield _Event(started, True, kind, name, f"{name} started", "processes")
 
 
 def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
     plugins = known_or(snapshot.device_plugins, None)
     for transition in plugins.history if plugins else ():
-        kind, subject, text = _describe_transition(transition)
+        resource, name, what = transition.resource, transition.socket, transition.what
+        kind, subject = EventKind.DEVICE_MANAGER_STARTED, "kubelet"
+        if what is not TransitionKind.KUBELET_STARTED:
+            kind, subject = EventKind(what.value), name if what in _OF_SOCKETS else resource
+        text = _TRANSITIONS[what].format(resource=resource, socket=f"{name} ({resource})" if resource else name)
         yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
-
-
-def _describe_transition(transition: DeviceTransition) -> tuple[EventKind, str, str]:
-    resource, name = transition.resource, transition.socket
-    socket = f"{name} ({resource})" if resource else name
-    match transition.what:
-        case TransitionKind.KUBELET_STARTED:
-            text = "the kubelet's device manager started: it has no plugin until each registers again"
-            return EventKind.DEVICE_MANAGER_STARTED, "kubelet", text
-        case TransitionKind.SOCKET_APPEARED:
-            return EventKind.SOCKET_APPEARED, name, f"plugin socket {socket} appeared"
-        case TransitionKind.SOCKET_GONE:
-            return EventKind.SOCKET_GONE, name, f"plugin socket {socket} was removed"
-        case TransitionKind.REGISTERED:
-            return EventKind.REGISTERED, resource, f"{resource} registered: the kubelet has healthy devices of it"
-        case TransitionKind.LOST:
-            return EventKind.LOST, resource, f"the kubelet lost {resource}: it has no healthy device of it"
-        case TransitionKind.DROPPED:
-            text = f"the kubelet dropped {resource}: the node has none until it registers again"
-            return EventKind.DROPPED, resource, text
 
 
 def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
@@ -183,22 +182,10 @@ def _node_time(at: datetime, skew: timedelta | None) -> datetime:
 
 
 def _why(rejection: Rejection) -> str:
-    resource = rejection.resource or "a device"
-    match rejection.refused:
-        case RejectionKind.UNREGISTERED:
-            return f"{resource} was not registered with the kubelet"
-        case RejectionKind.NO_HEALTHY:
-            return f"the kubelet had no healthy device of {resource}"
-        case RejectionKind.INSUFFICIENT:
-            known = rejection.requested is not None and rejection.available is not None
-            amounts = f" (requested {rejection.requested}, available {rejection.available})" if known else ""
-            return f"too few devices of {resource}{amounts}"
-        case RejectionKind.PLUGIN_GONE:
-            return f"the plugin of {resource} was gone"
-        case RejectionKind.NO_CAPACITY:
-            return f"the node had no {resource}"
-        case RejectionKind.OTHER:
-            return truncate(rejection.message)
+    known = rejection.requested is not None and rejection.available is not None
+    amounts = f" (requested {rejection.requested}, available {rejection.available})" if known else ""
+    resource, message = rejection.resource or "a device", truncate(rejection.message)
+    return _REJECTIONS[rejection.refused].format(resource=resource, amounts=amounts, message=message)
 
 
 def _leaks(report: Report) -> Iterator[_Event]:

@@ -1,7 +1,4 @@
-"""`kubectl nodeleak clean-job`: a Job that cleans one node, made from the DaemonSet in the cluster.
-
-The image, the mounts, the account and the settings are the cluster's own. Only what a release needs is different.
-"""
+"""`kubectl nodeleak clean-job`: a Job that cleans one node: as the DaemonSet, except for what a release needs."""
 
 import argparse
 import json
@@ -15,8 +12,7 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
-from agent.cli.exit_codes import DONE
-from agent.cli.output import warn, write
+from agent.cli.output import DONE, warn, write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.kubectl import Kubectl, KubectlError
 from agent.fleet.nodes import LABELS
@@ -68,6 +64,7 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
         raise UsageError(f"the DaemonSet has no {error}") from error
     spec |= {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
     spec.pop("priorityClassName", None)  # it evicts no other pod
+    limits = {"backoffLimit": 0, "activeDeadlineSeconds": _DEADLINE, "ttlSecondsAfterFinished": _KEPT}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -76,12 +73,7 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
             "namespace": daemon_set["metadata"]["namespace"],
             "labels": dict(_LABELS),  # not the same object twice, which YAML would write as an anchor
         },
-        "spec": {
-            "backoffLimit": 0,
-            "activeDeadlineSeconds": _DEADLINE,
-            "ttlSecondsAfterFinished": _KEPT,
-            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec},
-        },
+        "spec": {**limits, "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec}},
     }
 
 
@@ -105,10 +97,7 @@ def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]
 
 
 def _networks(container: Mapping[str, Any]) -> list[str]:
-    """Without the overlay cleanup-exec, the DaemonSet does not say which networks may be cleaned.
-
-    What `envFrom` names cannot be seen here, and may say it: then an option would allow more than the cluster does.
-    """
+    """Name the networks if the cluster does not; `envFrom` may, and an option could allow more than that."""
     variables = {variable["name"] for variable in container.get("env") or ()}
     named = any(argument.startswith("--cleanup-network") for argument in container["args"])
     given = named or "NODELEAK_CLEANUP_NETWORK" in variables or container.get("envFrom")

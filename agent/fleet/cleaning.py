@@ -12,10 +12,10 @@ from math import ceil
 from threading import Event
 from typing import Any, Final, NamedTuple
 
-from agent.cli.exit_codes import DONE, FAILED, INTERRUPTED, UNAVAILABLE
-from agent.cli.output import warn, write, write_json
+from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, as_json, warn, write
 from agent.config import UsageError
 from agent.fleet.nodes import Agent, Answer, merged, natural
+from agent.fleet.reading import run_on_nodes
 from agent.fleet.session import Session, agents_of, cluster_options
 from agent.model.text import count_of, escape, format_number, truncate
 
@@ -23,8 +23,6 @@ CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
 
 
 class Result(NamedTuple):
-    """What became of one node."""
-
     text: str
     entry: Mapping[str, Any]
     """Its part of a merged document."""
@@ -33,7 +31,11 @@ class Result(NamedTuple):
     """Anything but released, refused, and nothing to release."""
 
 
-def apply_on_nodes(arguments: argparse.Namespace) -> int:
+def clean_nodes(arguments: argparse.Namespace) -> int:
+    return _apply(arguments) if arguments.apply else run_on_nodes(arguments)
+
+
+def _apply(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     found = sorted(session.targets(arguments.nodes), key=lambda target: natural(target.node))
     skipped = {target.node: target.unreachable for target in found if target.unreachable}
@@ -91,11 +93,7 @@ def _stopping() -> Iterator[Event]:
 
 
 def _clean(
-    arguments: argparse.Namespace,
-    session: Session,
-    results: dict[str, Result],
-    agents: Sequence[Agent],
-    stop: Event,
+    arguments: argparse.Namespace, session: Session, results: dict[str, Result], agents: Sequence[Agent], stop: Event
 ) -> None:
     """Clean wave by wave until all are done, one had an unexpected result, or the operator interrupts."""
 
@@ -116,9 +114,9 @@ def _clean(
 
 def _write_document(results: Mapping[str, Result], without_result: Mapping[str, str]) -> None:
     """`without_result`: why each of the other nodes has none."""
-    entries = [dict(result.entry) for result in results.values()]
+    entries = [result.entry for result in results.values()]
     entries += [Answer(node, None, error=why).entry() for node, why in without_result.items()]
-    write_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"]))))
+    write(as_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"])))))
 
 
 def _conclude(

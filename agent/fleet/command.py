@@ -1,20 +1,17 @@
 """The console script `kubectl-nodeleak`, which kubectl runs as `kubectl nodeleak`: its commands and their options."""
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from agent.cli import exit_code_of, version
-from agent.cli.exit_codes import UNAVAILABLE
 from agent.cli.options import value
-from agent.cli.output import reflow, warn
+from agent.cli.output import reflow
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP, Parser, options_of, see_help, with_command
 from agent.config import UsageError, did_you_mean, duration_between, matching, positive, quote
 from agent.fleet.clean_job import print_or_run_job
-from agent.fleet.cleaning import apply_on_nodes
-from agent.fleet.kubectl import KubectlError
+from agent.fleet.cleaning import clean_nodes
 from agent.fleet.reading import run_on_nodes, show_status
 
 _url = matching(r"https?://[^\s/?#]+[^\s?#]*", "a URL such as http://localhost:9090", str)
@@ -60,18 +57,7 @@ its exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
-    return exit_code_of(lambda: _execute(sys.argv[1:] if arguments is None else arguments))
-
-
-def _execute(arguments: Sequence[str]) -> int:
-    parsed = parse_arguments(arguments)
-    try:
-        code: int = parsed.execute(parsed)
-    except KubectlError as error:
-        warn(str(error))
-        return UNAVAILABLE
-    return code
+    return exit_code_of(parse_arguments, arguments)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -141,7 +127,7 @@ def _make_parser() -> argparse.ArgumentParser:
         ("journal", "List past releases of nodes"),
     ):
         _add_nodes(add(name, run_on_nodes, "1m", summary))
-    _add_clean(add("clean", _clean, "5m", "Run nodeleak clean on nodes; --apply releases", _CLEAN))
+    _add_clean(add("clean", clean_nodes, "5m", "Run nodeleak clean on nodes; --apply releases", _CLEAN))
     restore = add("restore", run_on_nodes, "5m", "Run nodeleak restore on named nodes", _RESTORE)
     restore.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node")
     text = "Print or run a Job that cleans one node, made from the DaemonSet"
@@ -150,10 +136,6 @@ def _make_parser() -> argparse.ArgumentParser:
     clean_job.add_argument("--apply", action="store_true", help="a Job that releases; without it, a dry run")
     clean_job.add_argument("--run", action="store_true", help="create the Job, wait for it and print its log")
     return root
-
-
-def _clean(arguments: argparse.Namespace) -> int:
-    return apply_on_nodes(arguments) if arguments.apply else run_on_nodes(arguments)
 
 
 def _add_common(parser: argparse.ArgumentParser, timeout: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Final
 
+from agent.cli.output import NoAnswer
 from agent.fleet.nodes import Agent, Answer, answer_of
 
 LOGIN_SECONDS: Final = 900
@@ -16,7 +17,7 @@ _LISTS: Final = 3
 """A list may take so many times as long as one node: kubectl reads 500 objects at a time."""
 
 
-class KubectlError(Exception):
+class KubectlError(NoAnswer):
     """kubectl could not be run, or failed after it has printed why; or Prometheus did not answer."""
 
 
@@ -38,14 +39,10 @@ class Kubectl:
         return self.output(f"list {arguments[0]}", "get", *arguments)
 
     def raw(self, path: str) -> str:
-        """Return what the API server answers on a path."""
         return self.output("ask the API server", "get", "--raw", path, f"--request-timeout={self._timeout:g}s")
 
     def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:
-        """Return what a command prints. Its errors, and prompts of a credential plugin, go to the terminal.
-
-        `what` it does, for the error. `text`: its standard input.
-        """
+        """Return what a command prints; errors and prompts go to the terminal. `what` it does, for errors."""
         may_log_in = not text and (os.isatty(0) or os.isatty(2))
         code, output = self._print(what, [verb, *self._options, *arguments], may_log_in=may_log_in, text=text)
         if code:
@@ -55,10 +52,7 @@ class Kubectl:
     def _print(
         self, what: str, arguments: Sequence[str], *, may_log_in: bool = False, text: str = ""
     ) -> tuple[int, str]:
-        """Return the exit code and what was printed; raises KubectlError if kubectl does not run or end.
-
-        `may_log_in`: a credential plugin can ask on the terminal, and somebody needs time to answer.
-        """
+        """Return exit code and output; raises KubectlError. `may_log_in`: a plugin can ask on the terminal."""
         seconds = max(_LISTS * self._timeout, LOGIN_SECONDS if may_log_in else 0)
         try:
             return self._run(arguments, seconds, terminal=may_log_in, text=text)[:2]

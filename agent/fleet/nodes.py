@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from agent.model.documents import MAX_LEVELS, is_deeper
@@ -32,8 +33,8 @@ class Agent(NamedTuple):
     ready: bool = True
     not_running: str = ""
     """Why no command can be run in it; empty: one can."""
-    terminating: bool = False
-    created: str = ""
+    order: tuple[bool, bool, bool, str] = (False, False, False, "")
+    """The greatest is asked: during an update a node has two agents, and an evicted pod stays in the list."""
 
     @property
     def name(self) -> str:
@@ -41,8 +42,6 @@ class Agent(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A node, and its agent."""
-
     node: str
     status: str
     """As `kubectl get nodes` prints it, such as `Ready,SchedulingDisabled`."""
@@ -66,16 +65,10 @@ def _agent(pod: Mapping[str, Any]) -> Agent:
     names = [container["name"] for container in spec["containers"]]
     container = "nodeleak" if "nodeleak" in names else names[0]
     conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
-    return Agent(
-        node=spec.get("nodeName", ""),
-        namespace=metadata["namespace"],
-        pod=metadata["name"],
-        container=container,
-        ready=conditions.get("Ready") == "True",
-        not_running=_not_running(status, container),
-        terminating="deletionTimestamp" in metadata,
-        created=metadata["creationTimestamp"],
-    )
+    ready, not_running = conditions.get("Ready") == "True", _not_running(status, container)
+    order = not not_running, "deletionTimestamp" not in metadata, ready, metadata["creationTimestamp"]
+    node = spec.get("nodeName", "")
+    return Agent(node, metadata["namespace"], metadata["name"], container, ready, not_running, order)
 
 
 def _not_running(status: Mapping[str, Any], container: str) -> str:
@@ -89,14 +82,9 @@ def _not_running(status: Mapping[str, Any], container: str) -> str:
 
 def targets(node_lines: str, found: Iterable[Agent]) -> list[Target]:
     """Combine `kubectl get nodes --no-headers` with the agents' pods."""
-    agents = {agent.node: agent for agent in sorted(found, key=_usefulness)}
+    agents = {agent.node: agent for agent in sorted(found, key=attrgetter("order"))}
     nodes = (line.split() for line in node_lines.splitlines())
     return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
-
-
-def _usefulness(agent: Agent) -> tuple[bool, bool, bool, str]:
-    """During an update a node has two agents, and an evicted pod stays in the list."""
-    return (not agent.not_running, not agent.terminating, agent.ready, agent.created)
 
 
 def addresses(node_lines: str) -> dict[str, str]:
@@ -114,8 +102,6 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command on a node printed."""
-
     node: str
     exit_code: int | None
     """Of the command on the node. None: it is not known that the command ran to its end."""
@@ -145,7 +131,6 @@ class Answer:
         return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
 
     def entry(self) -> dict[str, Any]:
-        """Return its part of the merged document."""
         known: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
         if self.exit_code is None or self.document is None:
             return known | {"error": self.reason}
@@ -172,5 +157,5 @@ def _is_whole(answer: Answer) -> bool:
     return answer.document is not None if answer.output.startswith("{") else bool(answer.output.strip())
 
 
-def merged(command: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"schema": FLEET_SCHEMA, "command": command, "nodes": entries}
+def merged(command: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"schema": FLEET_SCHEMA, "command": command, "nodes": list(entries)}

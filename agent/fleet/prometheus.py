@@ -1,7 +1,4 @@
-"""`kubectl nodeleak status --prometheus`: six queries to a Prometheus instead of an exec in every agent's pod.
-
-What it knows of an agent becomes the document that the agent itself would give.
-"""
+"""`kubectl nodeleak status --prometheus`: six queries instead of an exec in every pod."""
 
 import argparse
 import json
@@ -41,7 +38,6 @@ _OF_A_METRIC: Final = {
     *("__name__", "network", "state", "detector", "severity", "phase", "source", "stage"),
     *("mode", "version", "commit", "python_version"),
 }
-"""Labels that say nothing of the target."""
 _ORDER: Final = [severity.value for severity in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)]
 
 
@@ -73,16 +69,21 @@ class AgentSeries:
 
 
 def statuses(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
-    """Return the status of each chosen node; raises KubectlError if Prometheus does not answer."""
+    """Return the status of each chosen node; raises KubectlError if Prometheus does not answer, and UsageError."""
     found, known = session.nodes(arguments.nodes)
-    ask = _asker(arguments, session)
-    cluster = arguments.prometheus_cluster
+    ask, cluster = _asker(arguments, session), arguments.prometheus_cluster
     chosen = f"cluster={json.dumps(cluster)}" if cluster else ""
-    answers = ((name, ask(query.replace("CLUSTER", chosen))) for name, query in QUERIES.items())
     try:
-        return read(found, known, answers)
+        answers = ((name, ask(query.replace("CLUSTER", chosen))) for name, query in QUERIES.items())
+        agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
     except ValueError as error:
         raise KubectlError(f"{arguments.prometheus or arguments.prometheus_service}: {error}") from error
+    _check_clusters(agents, known)
+    of_node: dict[str, list[AgentSeries]] = {}
+    for agent in agents:
+        if agent.node in known:
+            of_node.setdefault(known[agent.node], []).append(agent)
+    return [_status(target, of_node.get(target.node, ())) for target in found]
 
 
 def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], str]:
@@ -102,20 +103,6 @@ def _fetch(url: str, query: str, timeout: float) -> str:
         inner = error.args[0] if error.args else error
         why = truncate(str(getattr(inner, "reason", inner)))
         raise KubectlError(f"no answer from {url.removesuffix(_PATH)}: {why}") from error
-
-
-def read(found: Iterable[Target], known: Mapping[str, str], answers: Iterable[tuple[str, str]]) -> list[NodeStatus]:
-    """Return the status of each node. `known`: every node by name and address. `answers`: each with its query's name.
-
-    Raises ValueError for what is no answer, and KubectlError or UsageError for agents of other clusters.
-    """
-    agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
-    _check_clusters(agents, known)
-    of_node: dict[str, list[AgentSeries]] = {}
-    for agent in agents:
-        if agent.node in known:
-            of_node.setdefault(known[agent.node], []).append(agent)
-    return [_status(target, of_node.get(target.node, ())) for target in found]
 
 
 def _samples(answer: str) -> list[Sample]:
@@ -187,15 +174,14 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
 
 
 def document(agent: AgentSeries, node: str) -> dict[str, Any]:
-    """Return `nodeleak.status/v1`. What no metric says is null, or refers to the agent.
-
-    Raises ValueError, LookupError, OverflowError or OSError for what no agent exports.
-    """
+    """Return `nodeleak.status/v1`; raises ValueError, LookupError, OverflowError, OSError for what no agent exports."""
     if not agent.of("sources"):
         raise LookupError("Prometheus stores no nodeleak_source_up of it")
     last = agent.of("last_sync_timestamp_seconds")[-1]
     findings, unavailable = list(_findings(agent)), list(_unavailable(agent))
     halted = any(sample.value for sample in agent.of("cleanup_halted"))
+    taken_at, age = datetime.fromtimestamp(last.value, UTC), max(0.0, last.at - last.value)
+    mode, why = agent.label("mode_info", "mode"), "kubectl nodeleak scan says why" if halted else ""
     severe = halted or any(finding["severity"] != Severity.INFO.value for finding in findings)
     state = NodeState.FINDINGS if severe else NodeState.INCOMPLETE if unavailable else NodeState.OK
     return {
@@ -204,18 +190,8 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
         "node": node,
         "state": (NodeState.STALLED if agent.of("stalled") else state).value,
         "headline": "Critical: cleanup halted" if halted else "",
-        "report": {
-            "taken_at": rfc3339(datetime.fromtimestamp(last.value, UTC)),
-            "age_seconds": round(max(0.0, last.at - last.value), 1),
-            "interval_seconds": None,
-        },
-        "cleanup": {
-            "mode": agent.label("mode_info", "mode"),
-            "networks": [],
-            "release_possible": None,
-            "why_not": [],
-            "halted": "kubectl nodeleak scan says why" if halted else "",
-        },
+        "report": {"taken_at": rfc3339(taken_at), "age_seconds": round(age, 1), "interval_seconds": None},
+        "cleanup": {"mode": mode, "networks": [], "release_possible": None, "why_not": [], "halted": why},
         "networks": list(_networks(agent)),
         "findings": findings,
         "unavailable": unavailable,
@@ -223,12 +199,11 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
 
 
 def _findings(agent: AgentSeries) -> Iterator[dict[str, Any]]:
-    def sort_key(sample: Sample) -> tuple[int, str]:
-        return _ORDER.index(sample.labels["severity"]), sample.labels["detector"]
-
-    for sample in sorted(agent.of("finding"), key=sort_key):
-        severity, detector = sample.labels["severity"], sample.labels["detector"]
-        yield {"severity": severity, "detector": detector, "count": int(sample.value), "oldest": None}
+    found = [
+        (sample.labels["severity"], sample.labels["detector"], int(sample.value)) for sample in agent.of("finding")
+    ]
+    for severity, detector, count in sorted(found, key=lambda each: (_ORDER.index(each[0]), each[1])):
+        yield {"severity": severity, "detector": detector, "count": count, "oldest": None}
 
 
 def _unavailable(agent: AgentSeries) -> Iterator[dict[str, str]]:

@@ -2,8 +2,7 @@
 
 import argparse
 
-from agent.cli.exit_codes import DONE, FOUND, UNAVAILABLE
-from agent.cli.output import warn, write, write_json
+from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, warn, write
 from agent.fleet.nodes import Answer, merged, natural
 from agent.fleet.prometheus import statuses as from_prometheus
 from agent.fleet.session import Session, agents_of
@@ -13,12 +12,10 @@ from agent.model.text import escape
 
 def show_status(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
-    asks_agents = not (arguments.prometheus or arguments.prometheus_service)
-    statuses = worst_first(_asked(arguments, session) if asks_agents else from_prometheus(arguments, session))
-    if arguments.output == "json":
-        write_json(merged("status", [dict(status.entry) for status in statuses]))
-    else:
-        write(status_table(statuses, wide=arguments.output == "wide"))
+    asks_prometheus = arguments.prometheus or arguments.prometheus_service
+    statuses = worst_first(from_prometheus(arguments, session) if asks_prometheus else _asked(arguments, session))
+    entries, wide = (status.entry for status in statuses), arguments.output == "wide"
+    write(as_json(merged("status", entries)) if arguments.output == "json" else status_table(statuses, wide=wide))
     if not all(status.complete for status in statuses):
         return UNAVAILABLE
     found_some = any(status.rank in {Rank.CRITICAL, Rank.WARNING} for status in statuses)
@@ -35,20 +32,20 @@ def run_on_nodes(arguments: argparse.Namespace) -> int:
     """Run the command of the same name on each node. Text is printed as it arrives, JSON as one document."""
     session = Session(arguments)
     found = sorted(session.targets(arguments.nodes), key=lambda target: natural(target.node))
-    as_json = arguments.output == "json"
-    command = (arguments.command, *arguments.rest, *(("-o", "json") if as_json else ()))
+    wants_json = arguments.output == "json"
+    command = (arguments.command, *arguments.rest, *(("-o", "json") if wants_json else ()))
 
     def arrived(answer: Answer) -> None:
-        if not as_json:
+        if not wants_json:
             _print(answer, several=len(found) > 1)
 
     missed = [Answer(target.node, None, "", target.unreachable) for target in found if target.unreachable]
     for answer in missed:
         arrived(answer)
     answers = [*missed, *session.ask(agents_of(found), command, arrived)]
-    if as_json:
+    if wants_json:
         entries = sorted((answer.entry() for answer in answers), key=lambda entry: natural(entry["node"]))
-        write_json(merged(arguments.command, entries))
+        write(as_json(merged(arguments.command, entries)))
     codes = {UNAVAILABLE if answer.exit_code is None else answer.exit_code for answer in answers}
     # Whatever else happened, it must not hide that a node was not read.
     return UNAVAILABLE if UNAVAILABLE in codes else max(codes, default=DONE)

@@ -26,7 +26,6 @@ class Session:
         return self._arguments.context or self.kubectl.context()
 
     def targets(self, names: Sequence[str]) -> list[Target]:
-        """Find nodes and their agents; without names, all that are selected."""
         few = names[:_FEW] if len(names) <= _FEW else ()
         nodes = self._nodes(few)
         agents = [agent for node in few or ("",) for agent in agents_in(self._pods(node))]
@@ -59,10 +58,7 @@ class Session:
     def ask(
         self, agents: Sequence[Agent], command: Sequence[str], finished: Callable[[Answer], None] = lambda _: None
     ) -> list[Answer]:
-        """Run a command of the agent in each pod, at most `--parallel` at once; what was answered before Ctrl-C counts.
-
-        `finished`: called with each answer, as it arrives.
-        """
+        """Run a command in each pod, and call `finished` with each answer. What was answered before Ctrl-C counts."""
 
         def execute(agent: Agent) -> Answer:
             answer = self.kubectl.execute(agent, command)
@@ -107,5 +103,4 @@ def _chosen(found: Sequence[Target], names: Sequence[str]) -> list[Target]:
 
 
 def agents_of(found: Iterable[Target]) -> list[Agent]:
-    """Return the agents that can be asked."""
     return [target.agent for target in found if target.agent and not target.unreachable]

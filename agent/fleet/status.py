@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from agent.exporters.text.table import grid, lines_as_text
+from agent.exporters.text.layout import as_text, grid
 from agent.fleet.nodes import Answer, Target, natural
 from agent.model.status import SCHEMA, Malformed, NodeState, checked
 from agent.model.text import count_of, format_age, format_number, truncate
@@ -20,8 +20,6 @@ _WIDE: Final = {"STATUS", "POD", "UNKNOWN", "CLEANUP"}
 
 
 class Rank(IntEnum):
-    """How bad a node is; the worst first."""
-
     CRITICAL = 0
     UNKNOWN = 1
     """No agent, no answer, or an incomplete or old report: this node may be as bad as any."""
@@ -31,12 +29,9 @@ class Rank(IntEnum):
 
 
 _RANKS: Final = {rank.name.lower(): rank for rank in (Rank.CRITICAL, Rank.WARNING, Rank.INFO)}
-"""By severity."""
 
 
 class NodeStatus(NamedTuple):
-    """One node, ready to be shown."""
-
     target: Target
     rank: Rank
     agent: str
@@ -44,7 +39,6 @@ class NodeStatus(NamedTuple):
     text: str
     """Findings, or why there are none."""
     entry: Mapping[str, Any]
-    """Its part of the merged document."""
     document: Mapping[str, Any] | None = None
     """What its agent reported; None: it gave no report."""
     complete: bool = False
@@ -79,18 +73,11 @@ def node_status(target: Target, answer: Answer | None) -> NodeStatus:
 
 
 def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, Any]) -> NodeStatus:
-    """Interpret a document that has a report."""
     complete = document["state"] in {NodeState.OK, NodeState.FINDINGS} and not document["unavailable"]
     version, ready = truncate(document["version"], _LONGEST), target.agent is None or target.agent.ready
-    return NodeStatus(
-        target=target,
-        rank=_rank(document, complete=complete),
-        agent=version if ready else f"{version} not ready",
-        text="; ".join([*_problems(document), *map(_finding, document["findings"])]),
-        entry=entry,
-        document=document,
-        complete=complete,
-    )
+    rank, agent = _rank(document, complete=complete), version if ready else f"{version} not ready"
+    text = "; ".join([*_problems(document), *map(_finding, document["findings"])])
+    return NodeStatus(target, rank, agent, text, entry, document, complete)
 
 
 def _rank(document: Mapping[str, Any], *, complete: bool) -> Rank:
@@ -131,27 +118,24 @@ def _cleanup(cleanup: Mapping[str, Any]) -> str:
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
     """Sort by rank; then the fewest free addresses, then the most leaks, then by name."""
-    return sorted(
-        statuses, key=lambda status: (status.rank, _free(status), -_leaked(status), natural(status.target.node))
-    )
+
+    def sort_key(status: NodeStatus) -> tuple[object, ...]:
+        free = min((found["free"] for found in status.networks if found["free"] is not None), default=float("inf"))
+        leaked = sum(network["leaked"] or 0 for network in status.networks)
+        return status.rank, free, -leaked, natural(status.target.node)
+
+    return sorted(statuses, key=sort_key)
 
 
-def _free(status: NodeStatus) -> float:
-    return min((network["free"] for network in status.networks if network["free"] is not None), default=float("inf"))
-
-
-def _leaked(status: NodeStatus) -> int:
-    return sum(network["leaked"] or 0 for network in status.networks)
-
-
-def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> str:
+@as_text
+def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> list[str]:
     """Write the nodes in the given order, one row for each of their networks. `wide`: with more columns."""
     lines = summary(statuses)
     if statuses:
         rows = [_row(status, network) for status in statuses for network in (status.networks or (None,))]
         heads = [head for head in rows[0] if wide or head not in _WIDE]
         lines += ["", *grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)])]
-    return lines_as_text(lines)
+    return lines
 
 
 def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str]:

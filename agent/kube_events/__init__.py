@@ -1,5 +1,1 @@
-"""Kubernetes Events and a condition of the node, written best effort: nothing waits for the API server.
-
-`messages`, `rate_limit` and `condition` decide what is due after a sync; `delivery` sends it in a thread of its own,
-through `writer`, the only module that writes to the API server.
-"""
+"""Kubernetes Events and a condition of the node: decided after a sync, and sent best effort by a thread of its own."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from agent.checks.addresses import exhausted_range
 from agent.kube_events.delivery import DeliveryQueue, Kind, Message
-from agent.kube_events.rate_limit import REPEAT_AFTER
+from agent.kube_events.messages import REPEAT_AFTER
 from agent.model.finding import Severity, urgency
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import ADDRESS_PRESSURE, Known
@@ -29,15 +29,10 @@ class Condition(NamedTuple):
 
     def patch(self, at: datetime, *, changed: bool) -> dict[str, Any]:
         """Return the patch of the node's status. `changed`: the condition had another status until now."""
-        condition = {
-            "type": ADDRESS_PRESSURE,
-            "status": self.status,
-            "reason": self.reason,
-            "message": self.message,
-            "lastHeartbeatTime": rfc3339(at),
-        }
+        content = {"type": ADDRESS_PRESSURE, "status": self.status, "reason": self.reason, "message": self.message}
         # A strategic merge patch keeps the fields that it leaves out.
-        return {"status": {"conditions": [condition | ({"lastTransitionTime": rfc3339(at)} if changed else {})]}}
+        times = {"lastHeartbeatTime": rfc3339(at)} | ({"lastTransitionTime": rfc3339(at)} if changed else {})
+        return {"status": {"conditions": [content | times]}}
 
 
 def condition(report: Report) -> Condition | None:

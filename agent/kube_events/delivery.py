@@ -1,7 +1,4 @@
-"""Messages that wait for delivery to the API server, their counters, and the thread that delivers them.
-
-Best effort: a message that cannot be delivered is counted and dropped. A sync never waits for it.
-"""
+"""Messages for the API server, their counters, and the thread that delivers them, best effort: no sync waits for it."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,8 +16,6 @@ from agent.sources.kube.client import ApiError
 from agent.sources.source_error import SourceError
 
 _CAPACITY: Final = 64
-_RETRY_AFTER: Final = 10.0
-"""Seconds until the second attempt after 429: API servers ask for 1 to 8."""
 SENT: Final = "sent"
 
 
@@ -77,13 +72,9 @@ class DeliveryQueue:
     """`put` and `stop` return at once and may be called from any thread; `run` belongs to one."""
 
     def __init__(
-        self,
-        writer: Writer,
-        metrics: DeliveryMetrics,
-        warn: Callable[[str, str, str], None],
-        retry_after: float = _RETRY_AFTER,
+        self, writer: Writer, metrics: DeliveryMetrics, warn: Callable[[str, str, str], None], retry_after: float = 10
     ) -> None:
-        """`warn`: called once for each kind of failure; all are counted."""
+        """`warn`: called once for each kind of failure. `retry_after`: seconds, after 429: servers ask for 1 to 8."""
         self.metrics = metrics
         self._writer, self._warn, self._retry_after = writer, warn, retry_after
         self._waiting: Queue[Message | None] = Queue(_CAPACITY)

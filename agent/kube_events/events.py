@@ -6,8 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 from agent.kube_events.delivery import DeliveryQueue, Failure, Kind, Message
-from agent.kube_events.messages import EventSpec, event_specs
-from agent.kube_events.rate_limit import RateLimiter
+from agent.kube_events.messages import EventSpec, RateLimiter, event_specs
 from agent.kube_events.writer import Writer
 from agent.model.report import Report
 from agent.sources.kube.client import ApiError
@@ -32,10 +31,7 @@ class EventExporter:
             self._queue.metrics.failed(Kind.EVENT, Failure.RATE_LIMITED, over_limit)
 
     def _send(self, spec: EventSpec, at: datetime, writer: Writer) -> None:
-        """Create the Event, or patch the existing one; raises SourceError.
-
-        The agent has no right to read Events, so the answers to writes say which exist.
-        """
+        """Create or patch the Event; raises SourceError. Refusals say which exist: the agent may not read Events."""
         event, path = spec.event(at), f"{spec.path}/{spec.name}"
         count = self._counts.get(spec.name)
         try:

@@ -1,4 +1,4 @@
-"""The Kubernetes Events of a report. Pure.
+"""The Kubernetes Events of a report, and how often they are sent. Pure.
 
 They are core/v1: Kubernetes up to 1.20 rejects an events.k8s.io Event about a Node outside of `kube-system`. An Event
 about a Node is in `default` and has the node's name as its uid, like the kubelet's: `kubectl describe node` up to 1.20
@@ -7,8 +7,8 @@ finds only these, later versions find both.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from agent.checks.registry import DETECTORS
@@ -17,6 +17,7 @@ from agent.model.release import Cleaning, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Known, Pod, Snapshot
 from agent.model.text import escape, rfc3339
+from agent.model.token_bucket import TokenBucket
 
 COMPONENT: Final = "nodeleak"
 EXAMPLES: Final = 5
@@ -25,6 +26,13 @@ LONGEST: Final = 1024
 _LONGEST_EXAMPLE: Final = 180
 _LONGEST_NAME: Final = 200
 """Characters of the object's name in the Event's own name, which may have 253."""
+REPEAT_AFTER: Final = timedelta(minutes=5)
+BURST: Final = 25
+"""As in client-go, but for the whole agent, not for each object: 200 rejected pods are 200 objects."""
+TOKEN_INTERVAL: Final = timedelta(seconds=12)
+"""Until the bucket gets one token back: five a minute for the whole agent."""
+_FORGET_AFTER: Final = timedelta(hours=1)
+"""When the server has expired the Event too."""
 
 
 def reason(detector: str) -> str:
@@ -98,10 +106,7 @@ class EventSpec(NamedTuple):
 
 
 def event_specs(report: Report) -> Iterator[EventSpec]:
-    """Yield the Events of releases and of confirmed findings, those about the node first.
-
-    One for each detector and network or resource, and one for each detector and pod.
-    """
+    """Yield the Events of releases; of confirmed findings by detector and network or resource, and by pod."""
     snapshot = report.assessment.snapshot
     node = snapshot.node_name
     about_node = About("Node", "", node, node)
@@ -129,15 +134,8 @@ def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
 
 def _event_spec(node: str, about: About, detector: str, subject: str, findings: Sequence[Finding]) -> EventSpec:
     severities = {finding.severity for finding in findings}
-    return EventSpec(
-        node=node,
-        about=about,
-        reason=reason(detector),
-        type="Normal" if severities == {Severity.INFO} else "Warning",
-        message=_message(subject, findings),
-        subject=subject,
-        critical=Severity.CRITICAL in severities,
-    )
+    kind, critical = "Normal" if severities == {Severity.INFO} else "Warning", Severity.CRITICAL in severities
+    return EventSpec(node, about, reason(detector), kind, _message(subject, findings), subject, critical=critical)
 
 
 def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
@@ -153,7 +151,6 @@ def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
 
 
 def _message(subject: str, findings: Sequence[Finding]) -> str:
-    """Write one finding as it is, and several as a list."""
     if len(findings) == 1:
         return _shorten(findings[0].message, LONGEST)
     count = sum(finding.count for finding in findings)
@@ -172,3 +169,38 @@ def _shorten(text: str, limit: int) -> str:
     """Escape a text and cut it to so many bytes."""
     raw = escape(text).encode()
     return raw.decode() if len(raw) <= limit else f"{raw[: limit - 3].decode(errors='ignore')}..."
+
+
+class RateLimiter:
+    """Sends new Events at once, lasting ones every five minutes, and never many at a time, by the boot clock."""
+
+    def __init__(self) -> None:
+        self._bucket = TokenBucket(BURST, TOKEN_INTERVAL)
+        self._sent: dict[str, tuple[timedelta, tuple[bool, str]]] = {}
+        """When, and how severe: whether critical, and the type (`Normal` sorts before `Warning`)."""
+        self._waiting: frozenset[str] = frozenset()
+
+    def due(self, specs: Iterable[EventSpec], now: timedelta) -> tuple[list[EventSpec], int]:
+        """Return what to send now, and how many others are newly over the limit: they are sent later if still true."""
+        self._bucket.fill(now)
+        self._sent = {name: sent for name, sent in self._sent.items() if now - sent[0] < _FORGET_AFTER}
+        wanted = sorted((spec for spec in specs if self._is_due(spec, now)), key=self._priority)
+        tokens = self._bucket.take(len(wanted))
+        due, rest = wanted[:tokens], wanted[tokens:]
+        self._sent |= {spec.name: (now, (spec.critical, spec.type)) for spec in due}
+        over_limit = sum(not spec.lasting or spec.name not in self._waiting for spec in rest)
+        self._waiting = frozenset(spec.name for spec in rest if spec.lasting)
+        return due, over_limit
+
+    def _is_due(self, spec: EventSpec, now: timedelta) -> bool:
+        sent = self._last_sent(spec)
+        return not spec.lasting or sent is None or now - sent >= REPEAT_AFTER
+
+    def _priority(self, spec: EventSpec) -> tuple[bool, timedelta]:
+        # What is critical, and what can be sent only now; of each, what was never sent, then what was sent longest ago.
+        return spec.lasting and not spec.critical, self._last_sent(spec) or timedelta.min
+
+    def _last_sent(self, spec: EventSpec) -> timedelta | None:
+        """Return when it was sent; None if never, or if it is more severe now."""
+        at, severity = self._sent.get(spec.name, (None, (False, "")))
+        return at if severity >= (spec.critical, spec.type) else None

@@ -1,7 +1,4 @@
-"""The only module that writes to the API server. It creates and patches; it reads, lists and deletes nothing.
-
-It uses the credentials of `sources/kube/client.py` and a connection of its own.
-"""
+"""The only module that writes to the API server. It creates and patches; it reads, lists and deletes nothing."""
 
 import json
 from collections.abc import Mapping

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from agent.app.daemon import http_exporter
 from agent.app.loop import Heartbeat
 from agent.config import load
-from agent.exporters.json.status import status_document
+from agent.exporters.json.scan import status_document
 from agent.model.report import Report
 
 CLEANUP = {"mode": "auto", "networks": ["kubenet"], "release_possible": None, "why_not": ["it is not known"]}

@@ -15,7 +15,6 @@ _SCHEMA: Final = "nodeleak.clean/v1"
 
 
 def clean_document(cleaning: Cleaning) -> dict[str, Any]:
-    """Return the document. What is not known is null, never 0."""
     tally, causes = cleaning.tally(), cleaning.causes
     return {
         "schema": _SCHEMA,
@@ -79,12 +78,8 @@ def _setting(outcome: Outcome) -> str | None:
 
 
 def journal_document(image: Journal) -> dict[str, Any]:
-    """Return the journal, oldest entry first."""
-    return {
-        "schema": JOURNAL_SCHEMA,
-        "entries": [_entry(entry) for entry in image.entries],
-        "damage": list(image.damage),
-    }
+    entries = [_entry(entry) for entry in image.entries]
+    return {"schema": JOURNAL_SCHEMA, "entries": entries, "damage": list(image.damage)}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

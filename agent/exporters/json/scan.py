@@ -1,19 +1,22 @@
-"""A report as the JSON document `nodeleak.scan/v1`: for programs, and the view of which text and page are made."""
+"""A report as JSON: `nodeleak.scan/v1`, of which text and page are made too, and in short `nodeleak.status/v1`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from agent.checks.devices.state import resource_states
-from agent.model.assessment import ClassifiedReservation
+from agent.exporters.summary import Status, headline, status_of
+from agent.model.assessment import ClassifiedReservation, State
 from agent.model.devices import ResourceState
-from agent.model.finding import LeakCause, TrackedFinding
+from agent.model.finding import LeakCause, TrackedFinding, total
 from agent.model.ranges import numbered
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, Reservation, ReservationKey, Snapshot, Unavailable
+from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"
+_STATES: Final = {Status.PROBLEM: NodeState.FINDINGS, Status.INCOMPLETE: NodeState.INCOMPLETE}
 
 
 def scan_document(report: Report) -> dict[str, Any]:
@@ -118,3 +121,39 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "host_ports": [{"port": port.host_port, "protocol": port.protocol} for port in finding.port_mappings],
         "strength": finding.confidence.value if finding.confidence else None,
     }
+
+
+def status_document(
+    report: Report, cleanup: Mapping[str, object], version: str, *, age: float, interval: float, alive: bool
+) -> dict[str, Any]:
+    """`age`: seconds since the snapshot was begun; `interval`: between two syncs; `alive`: whether they go on."""
+    taken_at = rfc3339(report.assessment.snapshot.taken_at)
+    return {
+        "schema": SCHEMA,
+        "version": version,
+        "node": report.assessment.snapshot.node_name,
+        "state": (_STATES.get(status_of(report), NodeState.OK) if alive else NodeState.STALLED).value,
+        "headline": headline(report, alive=alive),
+        "cleanup": {**cleanup, "halted": report.cleaning.halted if report.cleaning else ""},
+        "networks": [_status_of_network(network) for network in report.networks if not network.not_in_use],
+        "findings": list(_counted_findings(report.sorted_findings)),
+        "unavailable": unavailable_sources(report.unavailable),
+        "report": {"taken_at": taken_at, "age_seconds": round(age, 1), "interval_seconds": interval},
+    }
+
+
+def _status_of_network(network: NetworkSummary) -> dict[str, Any]:
+    states = network.states or {}
+    counts = {"leaked": states.get(State.LEAKED), "unknown": states.get(State.UNKNOWN)}
+    return {"name": network.name, "usable": network.usable, "free": network.free, **counts}
+
+
+def _counted_findings(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
+    """Count the confirmed findings of each detector and severity, the worst first."""
+    groups: dict[tuple[str, str], list[TrackedFinding]] = {}
+    for tracked in findings:
+        if tracked.confirmed:
+            groups.setdefault((tracked.finding.severity.value, tracked.finding.detector), []).append(tracked)
+    for (severity, detector), group in groups.items():
+        oldest = min(tracked.since for tracked in group)
+        yield {"severity": severity, "detector": detector, "count": total(group), "oldest": rfc3339(oldest)}

@@ -11,8 +11,8 @@ from agent.cleanup.restore import Restoration
 from agent.exporters.advice import BY_JOB, Step
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
-from agent.exporters.text.addresses import AddressRow, TableView, address_table, grouped, name_lines, sorted_rows
-from agent.exporters.text.table import fill, fill_each, lines_as_text, numbered, refer, section, table, what_to_do
+from agent.exporters.text import layout
+from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
 from agent.model.text import count_of, format_number, rfc3339
 
@@ -21,7 +21,6 @@ WHEN_HALTED: Final = (
     "the container runtime did not list it; only then `nodeleak resume` in the agent's pod "
     "(runbook NodeleakCleanupHalted)"
 )
-"""What to do when cleanup is halted."""
 
 _COLUMNS: Final = ("network", "ip", "age_seconds", "cause", "container_id", "pod", "verdict", "entry")
 _GROUPED: Final = ("network", "ip", "age_seconds", "cause", "verdict", "container_id", "pod")
@@ -37,33 +36,30 @@ _NAMED: Final = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
-def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False) -> str:
-    """Write a cleanup. `verbose`: every address, and every reason with all its addresses."""
-    return lines_as_text(_lines(clean_document(cleaning), view, verbose=verbose))
-
-
 def clean_names(cleaning: Cleaning, view: TableView) -> str:
-    """Write the names of the addresses that were released, or would be."""
-    return name_lines(row for row in _rows(clean_document(cleaning), view) if row["verdict"] in _RELEASED)
+    return layout.name_lines(row for row in _rows(clean_document(cleaning), view) if row["verdict"] in _RELEASED)
 
 
-def _lines(document: dict[str, Any], view: TableView, *, verbose: bool) -> Iterator[str]:
+@layout.as_text
+def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False) -> Iterator[str]:
+    """Write a cleanup. `verbose`: every address, and every reason with all its addresses."""
+    document = clean_document(cleaning)
     yield f"Node {document['node']}, {document['taken_at']}"
     if not document["applied"]:
         yield from _possible(document, view)
     if document["halted"]:
-        halted = fill(f"Cleanup halted: {document['halted']}", view.columns, rest="  ")
-        yield from ("", *halted, *numbered(map(Step, WHEN_HALTED.split("; ")), view.columns))
+        halted = layout.fill(f"Cleanup halted: {document['halted']}", view.columns, rest="  ")
+        yield from ("", *halted, *layout.numbered_steps(map(Step, WHEN_HALTED.split("; ")), view.columns))
     if document["addresses"]:
-        yield from section(_table(document, view, whole=verbose or view.wide))
+        yield from layout.section(_table(document, view, whole=verbose or view.wide))
     reasons = _reasons(document, verbose=verbose)
-    yield from section(fill_each(reasons, view.columns), "Why:")
+    yield from layout.section(layout.fill_each(reasons, view.columns), "Why:")
     passed_over = (f"{row['ip']}: nothing to release: {row['why']}" for row in document["passed_over"])
-    yield from section(fill_each(passed_over, view.columns, indent=""))
+    yield from layout.section(layout.fill_each(passed_over, view.columns, indent=""))
     head = "Nothing can be released, because these sources are unavailable:"
-    yield from section(what_to_do(document["unavailable"], view.columns), head)
+    yield from layout.section(layout.what_to_do(document["unavailable"], view.columns), head)
     warnings = (f"warning: {warning}" for warning in document["warnings"])
-    yield from section(fill_each(warnings, view.columns, indent=""))
+    yield from layout.section(layout.fill_each(warnings, view.columns, indent=""))
     yield ""
     yield from _totals(document)
 
@@ -71,10 +67,10 @@ def _lines(document: dict[str, Any], view: TableView, *, verbose: bool) -> Itera
 def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
     rows = _rows(document, view)
     if whole or len(rows) <= _SCREENFUL:
-        yield from address_table(_COLUMNS, rows, view.columns)
+        yield from layout.address_table(_COLUMNS, rows, view.columns)
         return
-    shown = grouped(sorted(rows, key=lambda row: bool(document["applied"] and row["verdict"] == "released")))
-    yield from address_table(_GROUPED, shown[:_SCREENFUL], view.columns)
+    shown = layout.grouped(sorted(rows, key=lambda row: bool(document["applied"] and row["verdict"] == "released")))
+    yield from layout.address_table(_GROUPED, shown[:_SCREENFUL], view.columns)
     more = f"… and {count_of(len(shown) - _SCREENFUL, 'more row', 'more rows')}. " if len(shown) > _SCREENFUL else ""
     yield f"{more}AGE is that of the oldest. All: -v, or after a release 'nodeleak journal'."
 
@@ -86,9 +82,9 @@ def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
         yield f"No release is possible {_scope(blockers)}:"
     by_job = "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}
     whys = ("cleanup halted: see below" if each["by"] == BlockedBy.HALTED else each["why"] for each in blockers)
-    yield from fill_each((_REMEDY.sub("", why) if by_job else why for why in whys), view.columns)
+    yield from layout.fill_each((_REMEDY.sub("", why) if by_job else why for why in whys), view.columns)
     if by_job:
-        yield from fill(f"To release{BY_JOB}:", view.columns, rest="  ")
+        yield from layout.fill(f"To release{BY_JOB}:", view.columns, rest="  ")
         yield f"  {view.release[-1].replace('{node}', quote(document['node']))}"
     use_apply = "" if _everywhere(blockers) else "; use --apply to release"
     yield f"DRY RUN: nothing is changed{use_apply}."
@@ -105,7 +101,7 @@ def _scope(blockers: Sequence[dict[str, Any]]) -> str:
 
 def _rows(document: dict[str, Any], view: TableView) -> list[AddressRow]:
     addresses = sorted(document["addresses"], key=lambda row: address_order(row["network"], row["ip"]))
-    return sorted_rows(({**row, **_cells(row, wide=view.wide)} for row in addresses), view.sort_by)
+    return layout.sorted_rows(({**row, **_cells(row, wide=view.wide)} for row in addresses), view.sort_by)
 
 
 def _cells(row: AddressRow, *, wide: bool) -> AddressRow:
@@ -139,7 +135,7 @@ def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
 def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Iterator[tuple[str, str, str]]:
     for refusal in row["refusals"]:
         if not (unavailable and refusal["reason"] == Reason.SOURCE_UNAVAILABLE):
-            yield refusal["reason"], refer(refusal["why"], unavailable), refusal["setting"] or ""
+            yield refusal["reason"], layout.refer(refusal["why"], unavailable), refusal["setting"] or ""
     if row["why"] and not row["refusals"]:
         yield _spaced(row["verdict"]), row["why"], ""
 
@@ -178,12 +174,9 @@ def _by_reason(document: dict[str, Any]) -> str:
     return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.most_common())})"
 
 
-def restoration_text(done: Restoration, journal: Journal, *, applied: bool) -> str:
+@layout.as_text
+def restoration_text(done: Restoration, journal: Journal, *, applied: bool) -> Iterator[str]:
     """Write the result of `restore`, with damage of the journal: the entry in question may be among it."""
-    return lines_as_text(_restoration_lines(done, journal, applied=applied))
-
-
-def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) -> Iterator[str]:
     entry = done.entry
     pod = f" of pod {entry.pod}" if entry.pod else ""
     what = f"{', '.join(entry.ips)} for container {entry.container_id[:12] or '(empty file)'}{pod}, entry {entry.name}"
@@ -198,15 +191,12 @@ def _restoration_lines(done: Restoration, journal: Journal, *, applied: bool) ->
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
-def journal_table(journal: Journal, missing_in: str = "") -> str:
+@layout.as_text
+def journal_table(journal: Journal, missing_in: str = "") -> Iterator[str]:
     """Write the journal, oldest entry first. `missing_in`: the state directory, if it has no journal."""
-    return lines_as_text(_journal_lines(journal, missing_in))
-
-
-def _journal_lines(journal: Journal, missing_in: str) -> Iterator[str]:
     if journal.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
-        yield from table(heads, [_entry(entry) for entry in journal.entries])
+        yield from layout.table(heads, [_entry(entry) for entry in journal.entries])
     elif missing_in:
         yield f"No journal in {missing_in}: nothing was released from here, or --state-dir is wrong"
     else:
@@ -217,16 +207,8 @@ def _journal_lines(journal: Journal, missing_in: str) -> Iterator[str]:
 
 
 def _entry(entry: Entry) -> list[str]:
-    return [
-        rfc3339(entry.at),
-        entry.actor,
-        ", ".join(entry.ips),
-        entry.container_id[:12] or "(empty file)",
-        entry.pod or "-",
-        _outcome(entry),
-        entry.name,
-        entry.why,
-    ]
+    at, ips, container = rfc3339(entry.at), ", ".join(entry.ips), entry.container_id[:12] or "(empty file)"
+    return [at, entry.actor, ips, container, entry.pod or "-", _outcome(entry), entry.name, entry.why]
 
 
 def _outcome(entry: Entry) -> str:

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from agent.exporters.finding_lines import LONGEST_LIST, count_by_severity
 from agent.exporters.json.scan import scan_document
 from agent.exporters.range_map import LOOKS, Mark, NetworkMap, RangeMap, Row, by_weight, mark_of, network_maps
+from agent.exporters.summary import LONGEST_LIST, count_by_severity
+from agent.exporters.text.layout import fill
 from agent.exporters.text.scan import header, unavailable
-from agent.exporters.text.table import fill
 from agent.model.report import Report
 from agent.model.text import escape, format_number
 

@@ -4,30 +4,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from agent.checks.devices.state import resource_states
+from agent.exporters import summary
 from agent.exporters.advice import advice
-from agent.exporters.devices import HEADS, device_rows
-from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, count_by_severity, finding_lines
-from agent.exporters.headline import Status, headline, incomplete, status_of
 from agent.exporters.json.scan import scan_document
-from agent.exporters.text.addresses import AddressRow, TableView, address_table, name_lines, sorted_rows
-from agent.exporters.text.table import (
-    by_reason,
-    commands,
-    explain,
-    fill,
-    fill_each,
-    grid,
-    lines_as_text,
-    numbered,
-    refer,
-    section,
-    what_to_do,
-)
-from agent.exporters.wording import WORDING
+from agent.exporters.text import layout
+from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.assessment import State
+from agent.model.devices import ResourceState
 from agent.model.finding import Severity
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, NotRequested
+from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
 from agent.model.text import format_number, rfc3339
 
 _LISTED: Final = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
@@ -35,39 +22,38 @@ _LISTED: Final = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, Stat
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
 _WIDE_COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "container_id", "pod", "why")
+_SAY_WHAT_TO_DO: Final = {"unregistered_node", "detached_volume", "rejected_pod", "started_without_device"}
+"""Detectors whose messages end with what to do."""
 _SAME_REASON: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
+HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Registered after", "Socket")
 
 
-def scan_table(report: Report, *, verbose: bool = False, view: TableView = _DEFAULT) -> str:
+@layout.as_text
+def scan_table(report: Report, *, verbose: bool = False, view: TableView = _DEFAULT) -> Iterator[str]:
     """Write a report. `verbose`: every entry and finding on a line of its own."""
-    return lines_as_text(_lines(report, view, verbose=verbose))
+    document = scan_document(report)
+    yield from header(report, view.columns)
+    yield ""
+    heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
+    yield from layout.grid([heads, *map(_summary, document["networks"])], view.columns)
+    yield from _reservations(document, view, whole=verbose or view.wide)
+    yield from _devices(report, view.columns, verbose=verbose)
+    yield from _findings(report, view, verbose=verbose)
+    yield from _not_evaluated(report, document, view.columns)
 
 
 def scan_names(report: Report, view: TableView) -> str:
-    """Write the names of the addresses that the table lists."""
-    return name_lines(_rows(scan_document(report), view, whole=True))
+    return layout.name_lines(_rows(scan_document(report), view, whole=True))
 
 
 def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
-    yield from fill(headline(report), columns, rest="  ")
-    if status_of(report) is not Status.INCOMPLETE and (missing := incomplete(report)):
-        yield from fill(f"Incomplete: {missing}", columns, rest="  ")
-
-
-def _lines(report: Report, view: TableView, *, verbose: bool) -> Iterator[str]:
-    document = scan_document(report)
-    yield from header(report, view.columns)
-    yield ""
-    heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
-    yield from grid([heads, *map(_summary, document["networks"])], view.columns)
-    yield from _reservations(document, view, whole=verbose or view.wide)
-    yield from _devices(report, view.columns, verbose=verbose)
-    yield from _findings(report, view, verbose=verbose)
-    yield from _not_evaluated(report, document, view.columns)
+    yield from layout.fill(summary.headline(report), columns, rest="  ")
+    if summary.status_of(report) is not summary.Status.INCOMPLETE and (missing := summary.incomplete(report)):
+        yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
 
 
 def _summary(network: dict[str, Any]) -> list[str]:
@@ -86,7 +72,7 @@ def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> 
     if listed:
         yield ""
         shown = listed if whole else _without_repetition(listed)
-        yield from address_table(_WIDE_COLUMNS if view.wide else _COLUMNS, shown, view.columns)
+        yield from layout.address_table(_WIDE_COLUMNS if view.wide else _COLUMNS, shown, view.columns)
         yield from _more(len(listed) - len(shown))
 
 
@@ -100,11 +86,11 @@ def _rows(document: dict[str, Any], view: TableView, *, whole: bool) -> list[Add
     states, unavailable = _LISTED | {State.LEAKED} if whole else _LISTED, document["unavailable"]
     named = set() if whole else {finding["subject"] for finding in document["findings"]}
     listed = (
-        {**row, "why": refer(row["why"], unavailable)}
+        {**row, "why": layout.refer(row["why"], unavailable)}
         for row in document["reservations"]
         if row["state"] in states and f"{row['network']}/{row['ip']}" not in named
     )
-    return sorted_rows(listed, view.sort_by)
+    return layout.sorted_rows(listed, view.sort_by)
 
 
 def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
@@ -116,7 +102,7 @@ def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
         seen[alike] += 1
         if seen[alike] <= _SAME_REASON:
             shown.append(row)
-    return shown[:LONGEST_LIST]
+    return shown[: summary.LONGEST_LIST]
 
 
 def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[str]:
@@ -125,8 +111,8 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
     except InsufficientData:
         return
     if rows:
-        shown = rows if verbose else rows[:LONGEST_LIST]
-        yield from ("", "Devices:", *grid([[head.upper() for head in HEADS], *shown], columns))
+        shown = rows if verbose else rows[: summary.LONGEST_LIST]
+        yield from ("", "Devices:", *layout.grid([[head.upper() for head in HEADS], *shown], columns))
         yield from _more(len(rows) - len(shown))
 
 
@@ -134,38 +120,54 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     if not report.findings:
         return
     yield ""
-    yield from fill(count_by_severity(report), view.columns, rest="  ")
-    groups: dict[str, list[FindingLine]] = {}
-    for line in finding_lines(report, verbose=verbose):
-        groups.setdefault(line.detector, []).append(line)
+    yield from layout.fill(summary.count_by_severity(report), view.columns, rest="  ")
+    groups = summary.finding_lines(report, verbose=verbose)
     for detector, lines in groups.items():
-        shown = lines if verbose else lines[:LONGEST_LIST]
+        shown = lines if verbose else lines[: summary.LONGEST_LIST]
         for line in shown:
-            yield from fill(_finding(line), view.columns, first="  ", rest="    ")
+            yield from layout.fill(f"{detector}: {_severity(line)}{line.text}", view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
-        if not WORDING[detector].says_what_to_do:
-            yield from numbered(advice(detector, report, view.release), view.columns)
-    yield from commands(explain(groups), "For more:", "  ")
+        if detector not in _SAY_WHAT_TO_DO:
+            yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
+    yield from layout.commands(layout.explain(groups), "For more:", "  ")
 
 
-def _finding(line: FindingLine) -> str:
-    # Most are warnings.
-    severity = "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
-    return f"{line.detector}: {severity}{line.text}"
+def _severity(line: summary.FindingLine) -> str:
+    return "" if line.severity is Severity.WARNING else f"({line.severity.value}) "  # most are warnings
 
 
 def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None) -> Iterator[str]:
-    """List disabled and unavailable sources, and the checks that could not run."""
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
         yield from ("", f"Checked without the API server ({pods.why}): only this node was read.")
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
-            yield from fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
+            yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
     sources = document["unavailable"]
     yield from unavailable(sources, columns)
-    failed = [{"source": gap.detector, "why": refer(gap.why, sources)} for gap in report.gaps if not gap.chosen]
-    yield from section(fill_each(by_reason(failed), columns), "Checks that could not run:")
+    failed = [{"source": gap.detector, "why": layout.refer(gap.why, sources)} for gap in report.gaps if not gap.chosen]
+    yield from layout.section(layout.fill_each(layout.by_reason(failed), columns), "Checks that could not run:")
 
 
 def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -> Iterator[str]:
-    return section(what_to_do(sources, columns), "Unavailable (nothing is concluded from these sources):")
+    return layout.section(layout.what_to_do(sources, columns), "Unavailable (nothing is concluded from these sources):")
+
+
+def device_rows(snapshot: Snapshot) -> list[list[str]]:
+    """Return a row for each resource, and for each socket of no known resource; raises InsufficientData."""
+    states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
+    claimed = {state.socket for state in states}
+    unclaimed = sorted(socket.name for socket in plugins.sockets if socket.name not in claimed)
+    return [*map(_row, states), *(["?", "?", "?", "?", "?", "?", name] for name in unclaimed)]
+
+
+def _row(state: ResourceState) -> list[str]:
+    gone = " (gone)" if state.socket_present is False else " (not connected)" if state.connected is False else ""
+    return [
+        state.resource,
+        format_number(state.devices),
+        format_number(state.allocated),
+        "?" if state.registered is None else "yes" if state.registered else "no",
+        "?" if state.registered_since is None else rfc3339(state.registered_since),
+        "?" if state.delay is None else f"{state.delay.total_seconds():.1f} s",
+        f"{state.socket}{gone}" if state.socket else "?",
+    ]

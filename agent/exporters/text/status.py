@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
-from agent.exporters.text.table import commands, explain, fill_each, grid, lines_as_text, section
+from agent.exporters.text.layout import as_text, commands, explain, fill_each, grid, section
 from agent.model.status import NodeState
 from agent.model.text import format_age, format_number
 
 _YEAR: Final = 365 * 86400
 """Seconds. What calls itself a daemon may answer any age."""
+_NO_STATUS: Final = "No status: {why}; 'nodeleak scan' checks this node without a daemon"
 _POSSIBLE: Final = {
     True: "Releases are possible here. Each address is checked before its release.",
     False: "No release is possible here now:",
@@ -17,22 +18,21 @@ _POSSIBLE: Final = {
 }
 
 
-def status_table(document: dict[str, Any]) -> str:
-    return lines_as_text(_lines(document))
-
-
-def status_line(document: dict[str, Any]) -> str:
+@as_text
+def status_line(document: dict[str, Any]) -> Iterator[str]:
     if document["state"] == NodeState.NO_REPORT:
-        return status_table(document)
+        yield _NO_STATUS.format(why=document["why"])
+        return
     unavailable = dict.fromkeys(source["source"] for source in document["unavailable"])
     missing = f" (unavailable: {', '.join(unavailable)})" if unavailable else ""
     node = f"{document['report']['taken_at']} {document['node']} {document['state']}"
-    return lines_as_text([f"{node}: {document['headline']}{missing}"])
+    yield f"{node}: {document['headline']}{missing}"
 
 
-def _lines(document: dict[str, Any]) -> Iterator[str]:
+@as_text
+def status_table(document: dict[str, Any]) -> Iterator[str]:
     if document["state"] == NodeState.NO_REPORT:
-        yield f"No status: {document['why']}; 'nodeleak scan' checks this node without a daemon"
+        yield _NO_STATUS.format(why=document["why"])
         return
     yield from _head(document)
     if document["networks"]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from agent.exporters.text.table import by_reason, fill, fill_each, lines_as_text, section
+from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
 
 _LONGEST_RUN: Final = 12
 """How many consecutive events of one kind are printed: hundreds of pods can be rejected at once."""
@@ -13,15 +13,11 @@ _SMALL_SKEW: Final = 2
 _APPROXIMATE: Final = "~ approximate: when it was first seen, by the API server's clock, or a bound, as the event says."
 
 
-def timeline_table(timeline: dict[str, Any], since: str, *, verbose: bool = False, columns: int | None = None) -> str:
-    """Write the document of a timeline. `since`: the requested duration as the user wrote it; empty: everything.
-
-    `verbose`: list every event; `columns`: of the terminal.
-    """
-    return lines_as_text(_lines(timeline, since, columns, verbose=verbose))
-
-
-def _lines(timeline: dict[str, Any], since: str, columns: int | None, *, verbose: bool) -> Iterator[str]:
+@as_text
+def timeline_table(
+    timeline: dict[str, Any], since: str, *, verbose: bool = False, columns: int | None = None
+) -> Iterator[str]:
+    """Write the document. `since`: the requested duration; empty: everything. `columns`: of the terminal."""
     events = timeline["events"]
     yield from (f"Node {timeline['node']}, {timeline['taken_at']}", "")
     if events:

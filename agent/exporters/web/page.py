@@ -5,19 +5,18 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from functools import cache, cached_property
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
 from agent.exporters.advice import advice, description, release_commands, runbook
-from agent.exporters.devices import HEADS, device_rows
-from agent.exporters.finding_lines import LONGEST_LIST, FindingLine, finding_lines
-from agent.exporters.headline import Status, headline, incomplete, status_of
 from agent.exporters.json.scan import scan_document
 from agent.exporters.range_map import LOOKS, Mark, Row, by_weight, network_maps
+from agent.exporters.summary import LONGEST_LIST, Status, finding_lines, headline, incomplete, status_of
 from agent.exporters.text.clean import WHEN_HALTED
+from agent.exporters.text.scan import HEADS, device_rows
 from agent.exporters.text.timeline import time_of
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
@@ -38,33 +37,28 @@ _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
 _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {Mark.IN_USE: "", Mark.UNAVAILABLE: ""}
 """On the squares; these two are a plain and a hatched one."""
+_STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
+_STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
+_HEADERS: Final = {
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+"""Load nothing, and run nothing."""
 
 Releases = Callable[[], "tuple[Iterable[Entry] | Unavailable, Iterable[str]]"]
-"""Reads the journal: its entries, and its damage."""
 
 
 class Page:
-    """The page of a report."""
-
     def __init__(self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
-        """`mode`: that of cleanup."""
         self._releases, self._about = releases, {"links": links, "version": version, "mode": mode}
 
-    def headers(self, report: Report | None, *, refreshing: bool) -> tuple[tuple[str, str], ...]:
-        """Return the headers: load nothing, run nothing, and refresh unless paused."""
-        style = b64encode(sha256(self._style.encode()).digest()).decode()
-        policy = (
-            f"default-src 'none'; style-src 'sha256-{style}'; img-src data:; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-        refresh = (("Refresh", str(_interval(report))),) if refreshing else ()
-        return ("Content-Security-Policy", policy), ("Referrer-Policy", "no-referrer"), *refresh
-
-    def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> bytes:
-        """Render a report, None before the first. `alive`: whether the daemon still takes snapshots."""
+    def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> tuple[bytes, dict[str, str]]:
+        """Render a report, None before the first, with headers. `alive`: whether the daemon still takes snapshots."""
         view = None if report is None else self._view(report, alive=alive)
-        refresh = _interval(report) if refreshing else 0
-        return _template().render(view=view, style=self._style, refresh=refresh, **self._about).encode()
+        refresh = 0 if not refreshing else _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
+        body = _template().render(view=view, style=_STYLE, refresh=refresh, **self._about)
+        return body.encode(), _HEADERS | ({"Refresh": str(refresh)} if refreshing else {})
 
     def _view(self, report: Report, *, alive: bool) -> dict[str, Any]:
         document, pods = scan_document(report), report.assessment.snapshot.pods
@@ -83,14 +77,6 @@ class Page:
             "most": max(1, MAX_LISTED // max(1, len(report.networks))),
             "devices": _devices(report.assessment.snapshot),
         }
-
-    @cached_property
-    def _style(self) -> str:
-        return files("agent.exporters.web").joinpath("templates/page.css").read_text()
-
-
-def _interval(report: Report | None) -> int:
-    return _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
 
 
 def _details(report: Report, *, alive: bool) -> Iterator[str]:
@@ -116,9 +102,6 @@ def _free_addresses(network: NetworkSummary) -> str:
 
 def _findings(report: Report) -> list[dict[str, Any]]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
-    groups: dict[str, list[FindingLine]] = {}
-    for line in finding_lines(report):
-        groups.setdefault(line.detector, []).append(line)
     return [
         {
             "detector": detector,
@@ -129,7 +112,7 @@ def _findings(report: Report) -> list[dict[str, Any]]:
             "do": advice(detector, report, release_commands(os.environ)),
             "runbook": runbook(detector, lines[0].severity),
         }
-        for detector, lines in groups.items()
+        for detector, lines in finding_lines(report).items()
     ]
 
 
@@ -162,16 +145,10 @@ def _template() -> "Template":
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters |= _FILTERS
-    environment.globals |= {
-        "looks": LOOKS,
-        "letters": _LETTERS,
-        "device_heads": HEADS,
-        "longest_list": LONGEST_LIST,
-        "most_rows": MAX_LISTED,
-        "most_events": _EVENTS,
-        "when_halted": WHEN_HALTED,
-    }
+    environment.filters |= {"number": format_number, "age": _age, "time": time_of, "labels": _row_labels}
+    environment.filters |= {"summary": _summary, "by_weight": by_weight}
+    environment.globals |= {"looks": LOOKS, "letters": _LETTERS, "device_heads": HEADS, "when_halted": WHEN_HALTED}
+    environment.globals |= {"longest_list": LONGEST_LIST, "most_rows": MAX_LISTED, "most_events": _EVENTS}
     return environment.get_template("page.html")
 
 
@@ -197,13 +174,3 @@ def _row_labels(rows: Sequence[Row]) -> list[str]:
     common = commonprefix(names)  # noqa: RUF071 (not paths)
     keep = max(common.rfind("."), common.rfind(":"))
     return names if keep < 0 else [f"{name[keep:]}{'' if name[keep + 1 :] else '0'}" for name in names]
-
-
-_FILTERS: Final = {
-    "number": format_number,
-    "age": _age,
-    "time": time_of,
-    "summary": _summary,
-    "by_weight": by_weight,
-    "labels": _row_labels,
-}

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from agent.exporters.headline import headline
+from agent.exporters.summary import headline
 from agent.model.finding import Severity
 from agent.model.snapshot import Node, Reservation, Snapshot
 from tests import builders as b

@@ -5,7 +5,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from agent.exporters.finding_lines import finding_lines
+from agent.exporters.summary import finding_lines
 from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime
 from agent.model.snapshot import (
@@ -213,7 +213,7 @@ def test_a_result_that_is_still_there_shows_that_no_del_was_completed() -> None:
         (SKIPPED, MADE, cri_node(LEAK, younger, RESULT, RESULT_TOO, since=WIPED)),
     )
     lost = cri_node(LEAK, LEAK_TOO, RESULT, RESULT_TOO, since=WIPED)
-    (line,) = (line for line in finding_lines(scanned(lost)) if line.detector == DETECTOR)
+    (line,) = finding_lines(scanned(lost))[DETECTOR]
     assert line.text == (
         "2 addresses in kubenet leaked, likely cause: containerd started at 2026-03-26 17:30:00Z without a record of "
         "earlier sandboxes: 10.244.1.8, 10.244.1.9"
@@ -257,7 +257,7 @@ def test_a_leak_names_the_host_ports_that_are_still_forwarded_to_it() -> None:
             "; iptables or nftables rules may still forward host port 8080/tcp to 10.244.1.9, 53/udp to 10.244.1.9"
         ) is bool(ports)
     several = cri_node(LEAK, LEAK_TOO, replace(RESULT, port_mappings=(HTTP,)), RESULT_TOO)
-    (line,) = (line for line in finding_lines(scanned(several)) if line.detector == DETECTOR)
+    (line,) = finding_lines(scanned(several))[DETECTOR]
     assert line.text.startswith("2 addresses in kubenet leaked, ")
     assert line.text.endswith(
         ": 10.244.1.8, 10.244.1.9; iptables or nftables rules may still forward host port 8080/tcp to 10.244.1.9"

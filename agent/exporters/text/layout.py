@@ -1,12 +1,18 @@
-"""Lines and columns of text for a terminal."""
+"""Lines and columns of text for a terminal, and the tables of addresses that scan and clean show."""
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import wraps
+from itertools import groupby
+from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
 
-from agent.exporters.advice import Step
-from agent.model.text import escape
+from agent.exporters.advice import ON_NODE, Step
+from agent.model.ranges import numbered
+from agent.model.text import escape, format_age
+
+_P = ParamSpec("_P")
 
 WIDTH: Final = 100
 """Longer lines of prose are hard to read. Tables are as wide as the terminal."""
@@ -17,10 +23,20 @@ _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
 _SHORTEST: Final = 8
 """Characters that are left of them."""
+AddressRow: TypeAlias = dict[str, Any]
+"""One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
+_HEADS: Final = {"ip": "ADDRESS", "age_seconds": "AGE", "container_id": "CONTAINER", "entry": "JOURNAL ENTRY"}
+"""Of the other columns, the key is the head."""
 
 
-def lines_as_text(lines: Iterable[str]) -> str:
-    return "".join(f"{escape(line)}\n" for line in lines)
+def as_text(lines: Callable[_P, Iterable[str]]) -> Callable[_P, str]:
+    """Let a function that yields lines return their text, with control characters escaped."""
+
+    @wraps(lines)
+    def text(*args: _P.args, **more: _P.kwargs) -> str:
+        return "".join(f"{escape(line)}\n" for line in lines(*args, **more))
+
+    return text
 
 
 def section(lines: Iterable[str], *head: str) -> Iterator[str]:
@@ -50,11 +66,10 @@ def fill_each(texts: Iterable[str], columns: int | None = None, *, indent: str =
 
 
 def explain(words: Iterable[str]) -> list[str]:
-    """Return the commands that explain words, each once."""
     return [f"nodeleak explain {word}" for word in dict.fromkeys(words)]
 
 
-def numbered(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
+def numbered_steps(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
     """Write what to do, in order, with each command on a line of its own."""
     for number, step in enumerate(steps, 1):
         if number == 1:
@@ -64,7 +79,6 @@ def numbered(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
 
 
 def commands(lines: Iterable[str], head: str, indent: str = "") -> Iterator[str]:
-    """Write commands to copy, each on a line of its own."""
     yield f"{indent}{head}"
     yield from (f"{indent}  {line}" for line in lines)
 
@@ -78,7 +92,6 @@ def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
 
 
 def what_to_do(unavailable: Sequence[Mapping[str, str]], columns: int | None = None) -> Iterator[str]:
-    """List unavailable sources, and the commands that say what to do."""
     yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
         yield from commands(explain(source["source"] for source in unavailable), "Do:", "  ")
@@ -110,10 +123,58 @@ def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[
 
 
 def _shrink(widths: list[int], flexible: Sequence[int], columns: int) -> None:
-    """Shorten the widest of the flexible columns until the lines fit, as far as they can."""
     while sum(widths) + 2 * (len(widths) - 1) > columns and any(widths[n] > _SHORTEST for n in flexible):
         widths[max(flexible, key=widths.__getitem__)] -= 1
 
 
 def _cut(text: str, width: int | None) -> str:
     return text if width is None or len(text) <= width else f"{text[: width - 1]}…"
+
+
+class TableView(NamedTuple):
+    sort_by: str = "ip"
+    wide: bool = False
+    """Every row and column, and IDs in full."""
+    columns: int | None = None
+    """Of the terminal, which the lines fit; None: nothing is cut."""
+    release: tuple[str, ...] = ON_NODE
+    """The commands that release addresses here."""
+
+
+def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
+    """Sort rows that are in the order of addresses: the oldest first, and what is not known last."""
+    if sort_by == "age":
+        return sorted(rows, key=lambda row: (row["age_seconds"] is None, -(row["age_seconds"] or 0)))
+    return list(rows) if sort_by == "ip" else sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
+
+
+def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
+    """Make one row, with the age of the oldest, of consecutive addresses that have the same cause and verdict."""
+
+    def run(item: tuple[int, AddressRow]) -> tuple[object, ...]:
+        index, row = item
+        return numbered(row["ip"])[1] - index, row["network"], row["cause"], row["verdict"]
+
+    return [_as_one([row for _, row in group]) for _, group in groupby(enumerate(rows), run)]
+
+
+def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
+    first, last, count = rows[0], rows[-1], len(rows)
+    same = {key: value if all(row[key] == value for row in rows) else "…" for key, value in first.items()}
+    ip = first["ip"] if count == 1 else f"{first['ip']} to {last['ip']} ({count})"
+    return {**same, "ip": ip, "age_seconds": max(row["age_seconds"] for row in rows)}
+
+
+def address_table(keys: Sequence[str], rows: Iterable[AddressRow], columns: int | None) -> Iterator[str]:
+    heads = [_HEADS.get(key, key.upper()) for key in keys]
+    return table(heads, [[_cell(key, row[key]) for key in keys] for row in rows], columns)
+
+
+def _cell(key: str, value: Any) -> str:
+    if key == "age_seconds":
+        return "" if value is None else format_age(timedelta(seconds=value))
+    return value or ("-" if key == "pod" else "")
+
+
+def name_lines(rows: Iterable[AddressRow]) -> str:
+    return "".join(f"{escape(row['network'])}/{escape(row['ip'])}\n" for row in rows)
