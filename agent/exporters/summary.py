@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from agent.checks import replayed_watch, unregistered_node
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import exhausted_range, host_ports, leaked_reservation
 from agent.checks.registry import DETECTORS
