@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -78,7 +79,7 @@ def test_one_pod_with_an_imported_image_reports_until_the_daemonset_replaces_it(
     agent.kubectl("wait", "pods", "-l", "app.kubernetes.io/name=nodeleak", "--for=delete", "--timeout=60s")
     node.kubectl("apply", "-f", str(ROOT / "deploy/base/rbac.yaml"))
     text = (ROOT / "deploy/one-node.yaml").read_text().replace("NODE_NAME", node.cluster.node)
-    node.kubectl("apply", "-f", "-", text=text.replace(":0.1.0\n", f":{MODERN_TAG}\n"))
+    node.kubectl("apply", "-f", "-", text=re.sub(r"(image: \S+):\S+", rf"\1:{MODERN_TAG}", text))
     agent.kubectl("wait", f"pod/nodeleak-{node.cluster.node}", "--for=condition=Ready", "--timeout=60s")
     addresses = node.pods(2)
     assert agent.scan().states == dict.fromkeys(addresses, "in_use")
