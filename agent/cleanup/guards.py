@@ -358,8 +358,9 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         if start is None:
             return Refusal(Reason.UNSETTLED, f"it is not known when {name} started: its process was not found")
         if now - start < settle:
-            ago = f"{name} started {max((now - start).total_seconds(), 0):.0f} s ago"
-            return Refusal(Reason.UNSETTLED, f"{ago}, and --settle is {settle.total_seconds():.0f} s")
+            ago = max((now - start).total_seconds(), 0)
+            why = f"{name} started {ago:.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
+            return Refusal(Reason.UNSETTLED, f"{why}: wait {settle.total_seconds() - ago:.0f} s")
     return None
 
 

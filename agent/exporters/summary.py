@@ -11,6 +11,7 @@ from agent.checks.addresses import exhausted_range, host_ports, leaked_reservati
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import State
 from agent.model.finding import RESTARTS, Finding, LeakCause, Severity, TrackedFinding, total
+from agent.model.ranges import runs
 from agent.model.rejections import PodOutcome
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of, format_number, format_time
@@ -128,7 +129,8 @@ def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> s
     # A finding for the leaks beyond those that are listed names the network.
     leaks = [tracked.finding for tracked in group if tracked.finding.subject != tracked.finding.network]
     ips = [leak.subject.rpartition("/")[2] for leak in leaks]
-    addresses = f": {_listed(ips, total(group) - len(leaks))}" if leaks else ""
+    listed = runs(ips) if len(runs(ips)) <= LONGEST_LIST else ips
+    addresses = f": {_listed(listed, total(group) - len(leaks))}" if leaks else ""
     forwarded = [f"{port} to {ip}" for ip, leak in zip(ips, leaks, strict=True) for port in leak.port_mappings]
     ports = host_ports.describe(_listed(forwarded))
     count = count_of(total(group), "address", "addresses")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from itertools import chain, product
+from itertools import chain, groupby, product
 from typing import TypeAlias
 
 IPAddress = IPv4Address | IPv6Address
@@ -93,3 +93,10 @@ def numbered(ip: str) -> tuple[int, int]:
     """Return an address's family and number, to sort by."""
     address = ip_address(ip)
     return address.version, int(address)
+
+
+def runs(ips: Iterable[str]) -> list[str]:
+    """Write three or more consecutive addresses as one text, in order."""
+    ordered = enumerate(sorted(ips, key=numbered))
+    groups = ([ip for _, ip in group] for _, group in groupby(ordered, lambda item: numbered(item[1])[1] - item[0]))
+    return [text for each in groups for text in ([f"{each[0]} to {each[-1]}"] if each[2:] else each)]

@@ -247,12 +247,12 @@ def test_a_recent_or_unknown_start_is_unsettled_and_the_runtime_that_was_asked_c
     for runtime, started, why in (
         ("docker", {"kubelet": None}, "it is not known when the kubelet started: its process was not found"),
         ("docker", {"docker": None}, "it is not known when docker started: its process was not found"),
-        ("docker", {"cri_dockerd": recent}, "cri-dockerd started 20 s ago, and --settle is 300 s"),
+        ("docker", {"cri_dockerd": recent}, "cri-dockerd started 20 s ago, and --settle is 300 s: wait 280 s"),
         ("containerd", {"containerd": None}, "it is not known when containerd started: its process was not found"),
-        ("containerd", {"containerd": recent}, "containerd started 20 s ago, and --settle is 300 s"),
+        ("containerd", {"containerd": recent}, "containerd started 20 s ago, and --settle is 300 s: wait 280 s"),
         ("containerd", {"docker": None}, ""),
         ("cri-o", {"crio": None}, "it is not known when cri-o started: its process was not found"),
-        ("cri-o", {"crio": recent}, "cri-o started 20 s ago, and --settle is 300 s"),
+        ("cri-o", {"crio": recent}, "cri-o started 20 s ago, and --settle is 300 s: wait 280 s"),
     ):
         snapshot = node(LEAK) if runtime == "docker" else with_runtime(node(LEAK), runtime, "2.1.0")
         snapshot = replace(snapshot, processes=Known(replace(snapshot.processes.known(), **started)))

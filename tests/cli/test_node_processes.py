@@ -278,7 +278,7 @@ def test_a_restart_and_a_kubelet_that_is_not_recognized_release_nothing_and_no_s
     node.kubelet(KUBENET)
     node.process(99, command, *words, ago=20)  # an older process of the same name hides it not
     done = node.clean()
-    why = rf"unsettled .*{who} started [23]\d s ago, and --settle is 300 s$"
+    why = rf"unsettled .*{who} started [23]\d s ago, and --settle is 300 s: wait \d+ s$"
     assert re.search(why, done.out, re.MULTILINE), done.out
     assert "override with" not in unknown.out + done.out
     assert node.left == set(RESERVED)

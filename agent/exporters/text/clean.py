@@ -13,6 +13,7 @@ from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
+from agent.model.ranges import runs
 from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
 from agent.model.text import count_of, format_number, rfc3339
 
@@ -121,7 +122,7 @@ def _spaced(verdict: str) -> str:
 def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
     """List each reason once, with its addresses: often all have the same one. Unavailable sources have a list."""
     found: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
-    for row in document["addresses"]:
+    for row in sorted(document["addresses"], key=lambda row: address_order(row["network"], row["ip"])):
         for label, why, setting in _reasons_of(row, document["unavailable"]):
             found.setdefault(label, {}).setdefault((why, setting), {})[row["ip"]] = None
     for label, reasons in found.items():
@@ -141,7 +142,8 @@ def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Itera
 
 
 def _reason(label: str, why: str, setting: str, ips: Sequence[str], *, verbose: bool) -> str:
-    named = ", ".join(ips) if verbose or len(ips) <= _NAMED else count_of(len(ips), "address", "addresses")
+    listed = runs(ips)
+    named = ", ".join(listed) if verbose or len(listed) <= _NAMED else count_of(len(ips), "address", "addresses")
     override = f"; override with {setting}" if setting else ""
     return f"{label} ({named}): {why}{override}"
 
