@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from platform import python_version, release
+from platform import python_version, uname
 from typing import Any, Final
 
 import tenacity
@@ -233,7 +233,7 @@ class JournalStore:
             "container_id": entry.container_id,
             "pod": entry.pod,
             "evidence": list(evidence),
-            "versions": {"nodeleak": version("nodeleak"), "python": python_version(), "kernel": release()},
+            "versions": {"nodeleak": version("nodeleak"), "python": python_version(), "kernel": uname().release},
             "files": [file_document(image) for image in entry.files],
         }
         self._write(entry.name, document)
@@ -301,10 +301,12 @@ def file_document(image: FileImage) -> dict[str, Any]:
 def _file_image(document: dict[str, Any]) -> FileImage:
     """Return one file. Raises ValueError where its name would lead to another directory."""
     content = document["text"].encode() if "text" in document else base64.b64decode(document["base64"])
-    if any("/" in document[part] or document[part] in {"", ".", ".."} for part in ("network", "name")):
-        raise ValueError(f"{document['name']} in {document['network']}")
+    data_dir = document.get("data_dir", "")
+    leads_away = any("/" in document[part] or document[part] in {"", ".", ".."} for part in ("network", "name"))
+    if leads_away or ".." in data_dir.split("/"):
+        raise ValueError(f"{document['name']} in {data_dir}/{document['network']}")
     fields = {name: document[name] for name in ("place", "network", "name", "uid", "gid", "inode", "mtime_ns")}
-    return FileImage(**fields, content=content, mode=int(document["mode"], 8), data_dir=document.get("data_dir", ""))
+    return FileImage(**fields, content=content, mode=int(document["mode"], 8), data_dir=data_dir)
 
 
 def parse_entry(content: bytes) -> Entry | None:

@@ -120,8 +120,9 @@ def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
             why = f"{interrupted}; no reservation is in place"
             if entry.verdict:
                 return entry.ended(entry.verdict, why)
-            doubt = "it is not known whether this release or another process removed them"
-            return entry.ended(Verdict.INTERRUPTED, f"{why}, and {doubt}")
+            doubt = f"{why}, and it is not known whether this release or another process removed them"
+            left = files.unlink_cached(entry)  # or the runtime may run DEL with them when another pod has the address
+            return entry.ended(Verdict.INTERRUPTED, f"{doubt}; {left}" if left else doubt)
         if taken:
             return entry.ended(Verdict.INTERRUPTED, f"{interrupted}, and a removed address is reserved again")
         for image in missing:

@@ -181,8 +181,8 @@ class Apply(DryRun):
         return outcomes
 
     def _release_batch(self, requests: Sequence[ReleaseRequest], taken_at: datetime) -> list[Outcome]:
-        if end := self._not_begun(requests[0], taken_at):
-            return [replace(end, request=request) for request in requests]
+        if refused := self._not_begun(requests[0], taken_at):
+            return [replace(refused, request=request) for request in requests]
         try:
             # Outside every lock, because it takes some seconds.
             probed = self.recheck.probe(_reservations(requests))
@@ -197,8 +197,8 @@ class Apply(DryRun):
             with self.journal.exclusive(self.lock_timeout):
                 active = self.journal.read().active_since(self._read)
                 for request in requests:
-                    begun = self._not_begun(request, taken_at, active) or _probe_refusal(request, probed)
-                    outcomes.append(begun or _still_locked(request, outcomes) or self._release(request, probed))
+                    refused = self._not_begun(request, taken_at, active) or _probe_refusal(request, probed)
+                    outcomes.append(refused or _still_locked(request, outcomes) or self._release(request, probed))
                     self.heartbeat()
         except (Busy, OSError, SourceError) as error:
             outcomes += [_not_journaled(request, error) for request in requests[len(outcomes) :]]

@@ -69,6 +69,7 @@ def is_settled(store: Store, before: Files) -> Entry | None:
     if not found:
         assert entry is not None
         assert entry.verdict in {Verdict.RELEASED, Verdict.INTERRUPTED}
+        assert [*store.caches[0].iterdir()] == [], "CRI-O would run DEL with it while another pod has the address"
         assert store.restore()[0]
         assert store.files() == before
     return entry
