@@ -14,8 +14,6 @@ from agent.model.finding import Severity
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
-_SCARCE: Final = 10
-"""Less than this part of a range free is urgent: the alert NodeleakRangeNearlyExhausted has the same limit."""
 _SENTENCE_ENDS: Final = re.compile(r"(?<=\.) (?=[A-Z`])|; (?=then |stop |uncordon )")
 _LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) [^`]+)`\)?\.$")
 
@@ -114,7 +112,7 @@ def _urgency(networks: Sequence[NetworkSummary]) -> str:
     free = [network.free for network in networks if network.free is not None]
     if len(free) < len(networks) or not free:
         return "The number of free addresses is unknown. "
-    is_scarce = any((network.free or 0) * _SCARCE < (network.usable or 0) for network in networks)
+    is_scarce = any((network.free or 0) < exhausted_range.few(network.usable or 0) for network in networks)
     return f"{'' if is_scarce else 'Not urgent: '}{count_of(min(free), 'address is', 'addresses are')} free. "
 
 
