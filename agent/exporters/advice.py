@@ -8,14 +8,14 @@ from inspect import cleandoc
 from shlex import quote
 from typing import Final, NamedTuple
 
-from agent.checks.addresses import exhausted_range, failing_plugin, leaked_reservation
+from agent.checks.addresses import exhausted_range, failing_plugin, leaked_reservation, stuck_teardown
 from agent.checks.registry import DETECTORS
+from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import Severity
+from agent.model.ranges import covers
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
-_SCARCE: Final = 10
-"""Less than this part of a range free is urgent: the alert NodeleakRangeNearlyExhausted has the same limit."""
 _SENTENCE_ENDS: Final = re.compile(r"(?<=\.) (?=[A-Z`])|; (?=then |stop |uncordon )")
 _LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) [^`]+)`\)?\.$")
 
@@ -104,27 +104,49 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
     where = BY_JOB if "clean-job" in release[-1] else ""
     urgency = "" if is_full else _urgency(networks)
     yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
+    yield from _about_outside(report, networks)
     if is_full:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
     yield Step("Find out why it happened at the time shown, or addresses will leak again.")
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 
+def _about_outside(report: Report, networks: Sequence[NetworkSummary]) -> Iterator[Step]:
+    ranges = {network.name: network.ranges or () for network in networks}
+    if outside := [leak.ip for leak in report.assessment.leaked if not covers(ranges.get(leak.network, ()), leak.ip)]:
+        yield Step(f"Release those in no known range ({len(outside)}) by name, as with `--ip {outside[0]}`.")
+
+
 def _urgency(networks: Sequence[NetworkSummary]) -> str:
     free = [network.free for network in networks if network.free is not None]
     if len(free) < len(networks) or not free:
         return "The number of free addresses is unknown. "
-    is_scarce = any((network.free or 0) * _SCARCE < (network.usable or 0) for network in networks)
+    is_scarce = any((network.free or 0) < exhausted_range.few(network.usable or 0) for network in networks)
     return f"{'' if is_scarce else 'Not urgent: '}{count_of(min(free), 'address is', 'addresses are')} free. "
 
 
 def _about_pods(report: Report, node: str) -> Iterator[Step]:
     """Say what to do about a range that is full of pods, or is too small for them."""
-    found = {(tracked.finding.detector, tracked.finding.severity) for tracked in report.findings}
-    if (exhausted_range.NAME, Severity.CRITICAL) in found:
+    found = [tracked.finding for tracked in report.findings if tracked.finding.detector == exhausted_range.NAME]
+    if full := {finding.network for finding in found if finding.severity is Severity.CRITICAL}:
         yield Step("No address is free, and pods that start now fail. Cordon the node:", (f"kubectl cordon {node}",))
-        yield Step("No address is known to be leaked. Delete pods here that can run on other nodes.")
+        yield from _about_states([entry for entry in report.assessment.reservations if entry.network in full])
     yield Step("Lower the kubelet's --max-pods, or give the node a larger pod CIDR.")
+
+
+def _about_states(entries: Sequence[ClassifiedReservation]) -> Iterator[Step]:
+    """Say how a full range without a known leak gets addresses again."""
+    candidates = sum(entry.state is State.CANDIDATE for entry in entries)
+    ended = {entry.container_id for entry in entries if entry.state in {State.NOT_READY, State.TEARDOWN_PENDING}}
+    if candidates:
+        may_be = count_of(candidates, "address", "addresses")
+        yield Step(f"{may_be} may be leaked: this is known after the grace period (--grace). Then scan again.")
+    if ended:
+        still = count_of(len(ended), "ended sandbox still has", "ended sandboxes still have")
+        why = "If this lasts, teardowns fail, and deleting pods makes it worse: the runtime's log says why"
+        yield Step(f"{still} an address. {why} (see {stuck_teardown.NAME}).")
+    if not candidates and not ended:
+        yield Step("No address is known to be leaked. Delete pods here that can run on other nodes.")
 
 
 def _leaking_networks(report: Report) -> list[NetworkSummary]:

@@ -1,8 +1,7 @@
 """The node's condition `CNIAddressPressure`, from the detector `exhausted_range`.
 
-True: it has a confirmed finding (fewer free addresses than the node can still be given pods, or none). False: it has
-none. Unknown: it could not check all networks. An unconfirmed finding leaves the condition unchanged, and a node
-without kubenet does not get one.
+True: it has a confirmed warning or critical finding. False: it has none. Unknown: it could not check all networks. An
+unconfirmed finding leaves the condition unchanged, and a node without kubenet does not get one.
 """
 
 from datetime import datetime, timedelta

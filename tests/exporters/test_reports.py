@@ -95,6 +95,18 @@ def test_only_the_commands_that_work_here_are_printed() -> None:
         assert [line.strip() for line in text.splitlines() if "--apply" in line] == [command]
 
 
+def test_pods_are_deleted_only_from_a_range_that_pods_fill() -> None:
+    taken = [reservation(f"10.244.1.{n}", b.WEB_ID) for n in range(4, 14)]
+    for last, step in (
+        ([reservation("10.244.1.14", b.WEB_ID)], "No address is known to be leaked. Delete pods here"),
+        ([reservation("10.244.1.14", age=timedelta(0))], "1 address may be leaked: this is known after the grace"),
+        ([reservation("10.244.1.14", LOST.container_id), b.sandbox(b.GONE, "shop/old", "exited")], "1 ended sandbox"),
+    ):
+        text = scan(node(*taken, *last, node=[replace(b.WORKER, pod_cidrs=("10.244.1.0/28",))]))
+        assert f". {step}" in text
+        assert ("Delete pods" in text) == ("Delete pods" in step)
+
+
 MANY = [reservation(f"10.245.{number >> 8}.{number & 255}", f"{number:064x}") for number in range(550)]
 MOST, EVERY = 512, len(MANY)
 

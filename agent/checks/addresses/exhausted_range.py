@@ -4,7 +4,9 @@ The scheduler counts pods and not addresses: it sends the node as many pods as t
 last address stay in `ContainerCreating` with `no IP addresses available in range set`.
 
 Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
-Severity info: the whole range is smaller than the number of pods that the node accepts.
+Severity info: no address is free, but no more pods can be assigned, no pod waits, and no address may be leaked. Or the
+whole range is smaller than the number of pods that the node accepts: the warning then begins when less than 10%, or
+fewer than 3, of its addresses are free.
 Do: while no address is free, keep new pods away (`kubectl cordon NODE`). Release what is leaked (`nodeleak clean`).
 Where nothing is leaked, the states of the reservations show what fills the range. Where pods fill it, lower the
 kubelet's `--max-pods`, or give the node a larger pod CIDR.
@@ -16,7 +18,7 @@ from typing import Final
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import serves, usable
-from agent.model.snapshot import InsufficientData, NotRequested, Unavailable, require_available
+from agent.model.snapshot import InsufficientData, NotRequested, Unavailable, known_or, require_available
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -35,6 +37,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     require_available(assessment.snapshot.networks)
 
 
+def few(size: int) -> float:
+    """Return below how many free addresses it is urgent. NodeleakRangeNearlyExhausted has the limit of large ranges."""
+    return max(3, size / 10)
+
+
 def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
     entries = assessment.of(network)
     if not entries and not _may_have_range(assessment, network):
@@ -44,21 +51,37 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
     without_container = f"{leaked} leaked" + (f", {unknown} unknown" if unknown else "")
     reserved = f"{size - left} of {size} addresses are reserved ({without_container})"
     if not left:
-        yield Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
+        yield _full(assessment, network, reserved)
     elif demand := _demand(assessment, network):
         more, limit = demand
-        if size < limit:
-            message = f"{network}: {size} addresses for up to {limit} pods: the range is smaller than --max-pods"
-            yield Finding(NAME, network, message, Severity.INFO, network, identity=("size",))
-        elif left < more:
+        if left < min(more, few(size) if size < limit else more):
             message = f"{network}: {left} free addresses for {more} more pods; {reserved}"
             yield Finding(NAME, network, message, Severity.WARNING, network)
+        elif size < limit:
+            message = f"{network}: {size} addresses for up to {limit} pods: the range is smaller than --max-pods"
+            yield Finding(NAME, network, message, Severity.INFO, network, identity=("size",))
 
 
 def _may_have_range(assessment: Assessment, network: str) -> bool:
     """Return whether there is a range. A source that is unavailable may hide a range that is too small."""
     unavailable = Unavailable in {type(assessment.snapshot.node), type(assessment.snapshot.cni_results)}
     return unavailable or or_none(assessment.ranges, network) is not None
+
+
+def _full(assessment: Assessment, network: str, reserved: str) -> Finding:
+    """Return an info where no pod can need an address, and none of them may be leaked."""
+    doubtful = any(assessment.taken(network, state) for state in (State.LEAKED, State.UNKNOWN, State.CANDIDATE))
+    demand = or_none(lambda network: _demand(assessment, network), network)
+    if doubtful or demand is None or demand[0] or _has_waiting_pod(assessment):
+        return Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
+    message = f"{network}: full, and no more pods can be assigned; {reserved}"
+    return Finding(NAME, network, message, Severity.INFO, network, identity=("full",))
+
+
+def _has_waiting_pod(assessment: Assessment) -> bool:
+    running = frozenset(assessment.index.running_sandboxes.values())
+    pods = (pod for pod in assessment.snapshot.pods.known() if pod.networked and not pod.deleting)
+    return any(not pod.ips or pod.name not in running for pod in pods)
 
 
 def _demand(assessment: Assessment, network: str) -> tuple[int, int] | None:
@@ -71,10 +94,18 @@ def _demand(assessment: Assessment, network: str) -> tuple[int, int] | None:
     if NotRequested in {type(snapshot.node), type(snapshot.pods)}:
         return None
     node = snapshot.node.known()
-    if node is None or not node.pod_cidrs or not serves(assessment.ranges(network), assessment.pod_ranges):
+    if node is None or not _serves_pods(assessment, network):
         return None
     if node.max_pods is None:
         raise InsufficientData("node: it has no allocatable.pods")
     pods = [pod for pod in snapshot.pods.known() if pod.live]
     more = 0 if node.unschedulable else max(0, node.max_pods - len(pods))
     return more, node.max_pods - sum(pod.host_network for pod in pods)
+
+
+def _serves_pods(assessment: Assessment, network: str) -> bool:
+    attached = {configured.name for configured in known_or(assessment.snapshot.networks, ())}
+    running, node = assessment.index.running_sandboxes, known_or(assessment.snapshot.node, None)
+    if network in attached and any(entry.container_id in running for entry in assessment.of(network)):
+        return True
+    return bool(node and node.pod_cidrs) and serves(assessment.ranges(network), assessment.pod_ranges)

@@ -6,6 +6,7 @@ from functools import partial
 
 from agent.exporters.summary import headline
 from agent.model.finding import Severity
+from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Node, Reservation, Snapshot
 from tests import builders as b
 from tests.builders import WORKER, cni_result, findings_of, node, pod, reservation, unrecognized, without, without_api
@@ -64,12 +65,40 @@ def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
     assert messages(node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
     strange = (b.empty_file("10.244.1.13"), unrecognized("10.244.1.14", blocks=True))
     assert only(node(*leaks(4, 12), *strange, node=[SMALL_NODE])).message.endswith("are reserved (10 leaked)")
-    # A range smaller than the pod limit is for information.
+    # A range smaller than the pod limit is for information, until few addresses are left for more pods.
     finding = only(small(max_pods=110))
-    assert finding.severity is Severity.INFO
+    large = replace(SMALL_NODE, pod_cidrs=(b.CIDR,), max_pods=300)
+    for snapshot, severity in (
+        (small(*leaks(4, 11), max_pods=110), Severity.INFO),
+        (small(*leaks(4, 12), max_pods=110), Severity.WARNING),
+        (node(*leaks(4, 12), node=[replace(SMALL_NODE, max_pods=110, unschedulable=True)]), Severity.INFO),
+        (node(*leaks(4, 228), node=[large]), Severity.INFO),
+        (node(*leaks(4, 229), node=[large]), Severity.WARNING),
+    ):
+        assert (only(snapshot).severity, only(snapshot).key == finding.key) == (severity, severity is Severity.INFO)
     full = only(small(*leaks(4, 14), max_pods=110))
     assert full.severity is Severity.CRITICAL
     assert full.key != finding.key, "a full range is news"
+
+
+def test_a_full_range_is_no_problem_while_nothing_can_need_an_address() -> None:
+    taken = tuple(reservation(f"10.244.1.{n}", b.WEB_ID) for n in range(4, 14))
+    last = reservation("10.244.1.14", b.WEB_ID)
+    four, cordoned = replace(SMALL_NODE, max_pods=4), replace(SMALL_NODE, max_pods=9, unschedulable=True)
+    info, critical = Severity.INFO, Severity.CRITICAL
+    for snapshot, severity in (
+        (small(*taken, last), info),
+        (node(*taken, last, node=[cordoned]), info),
+        (node(*taken, last, pod("shop/old", deleting=True), node=[four]), info),
+        (node(*taken, last, pod("shop/new", phase="Pending"), node=[four]), critical),
+        (node(*taken, last, pod("shop/lost", "10.244.1.14"), node=[four]), critical),  # without a sandbox
+        (node(*taken, last, node=[four]), critical),
+        (small(*taken, *leaks(14, 14)), critical),
+        *((small(*taken, reservation(last.ip, age=age)), critical) for age in (timedelta(0), -b.OLD)),
+        (without(small(*taken, last), "pods"), critical),
+        (small(*taken, last, max_pods=None), critical),
+    ):
+        assert only(snapshot).severity is severity
 
 
 def test_the_fuller_of_two_families_decides_and_a_second_network_has_no_pods_to_come() -> None:
@@ -84,6 +113,15 @@ def test_the_fuller_of_two_families_decides_and_a_second_network_has_no_pods_to_
         assert [finding.network for finding in findings_of(DETECTOR, node(result, entry))] == networks
 
 
+def test_the_network_that_the_runtime_attaches_running_sandboxes_to_has_pods_to_come() -> None:
+    written = RuntimeNetwork("kubenet", ("bridge",), "host-local", ranges=((WrittenRange(SMALL),),))
+    elsewhere = replace(SMALL_NODE, pod_cidrs=("10.9.0.0/24",), max_pods=5)
+    for cidrs, stores, count in (((), None, 1), (("10.9.0.0/24",), None, 1), (("10.9.0.0/24",), (), 0)):
+        worker = replace(elsewhere, pod_cidrs=cidrs)
+        snapshot = node(*leaks(2, 13), reservations=stores, node=[worker], networks=[written])
+        assert len(messages(snapshot)) == count
+
+
 def test_without_the_api_only_a_full_range_is_reported() -> None:
     result = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(0))
     assert [len(messages(without_api(node(result, *leaks(4, last))))) for last in (13, 14)] == [0, 1]
@@ -92,7 +130,6 @@ def test_without_the_api_only_a_full_range_is_reported() -> None:
     # And without its owners.
     full = node(*leaks(4, 14), node=[SMALL_NODE])
     assert only(without(full, "containers")).message.endswith("(0 leaked, 13 unknown)")
-    assert len(messages(without(full, "pods"))) == 1
 
 
 def test_without_its_sources_the_check_has_insufficient_data() -> None:
