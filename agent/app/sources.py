@@ -87,7 +87,7 @@ def node_sources(
         "damaged_results": lambda _: results.damaged,
         # The search is expensive, and its result matters where something may be released. After the reservations: a
         # plugin that has ended by now has given its address to somebody whom `addresses` finds.
-        "processes": lambda snapshot: processes.read(complete=bool(unowned(snapshot)), plugins=last.plugins()),
+        "processes": lambda found: processes.read(found.uptime, last.plugins(), complete=bool(unowned(found))),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": lambda _: _device_plugins(config, history),
         "mounted_namespaces": lambda _: mounts.read_namespaces(config.proc, processes.runtimes()),

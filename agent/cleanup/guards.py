@@ -45,8 +45,6 @@ MANY_SUSPECTS: Final = 32
 NEARLY_ALL: Final = 0.9
 """Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
 _CLOCK_ERROR: Final = timedelta(seconds=2)  # of a process' start: the kernel tells when the node booted to the second
-_LONGEST_PLUGIN_RUN: Final = timedelta(minutes=1)
-"""No plugin that works well takes longer. One that does objects whatever the clock says, which may have been moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +235,11 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
 
 def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """An ADD may outlive its runtime, and then give the address to a sandbox that nobody lists."""
+    # One that hangs objects whatever the clock says, which may have been moved.
     written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        if plugin.started <= written + _CLOCK_ERROR or age >= _LONGEST_PLUGIN_RUN:
+        if plugin.started <= written + _CLOCK_ERROR or age >= failing_plugin.LONGEST_RUN:
             who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
             why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
             return Refusal(Reason.PLUGIN_AT_WORK, why)

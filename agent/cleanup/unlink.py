@@ -99,7 +99,8 @@ def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork
         raise RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
     judged = reservation.inode, reservation.size, reservation.mtime_ns
     words = [word.encode() for word in (reservation.container_id, reservation.ifname) if word]
-    if (image.inode, len(image.content), image.mtime_ns) != judged or image.content.split() != words:
+    found = image.content.split() if any(image.content) else []  # NUL bytes: empty
+    if (image.inode, len(image.content), image.mtime_ns) != judged or found != words:
         raise RaceLost(Verdict.CHANGED, f"{reservation.ip} is not the file that was assessed")
     return image
 

@@ -40,10 +40,7 @@ NOUNS: Final = {
         "addresses of sandboxes whose teardown does not complete",
     ),
     "overlapping_ranges": ("pair of networks with overlapping ranges", "pairs of networks with overlapping ranges"),
-    "failing_plugin": (
-        "network whose CNI plugin fails and leaks addresses",
-        "networks whose CNI plugin fails and leaks addresses",
-    ),
+    "failing_plugin": ("CNI plugin that fails or hangs", "CNI plugins that fail or hang"),
     "unexplained_exhaustion": (
         "range that pods find exhausted and that was not judged so",
         "ranges that pods find exhausted and that were not judged so",

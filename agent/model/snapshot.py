@@ -361,6 +361,7 @@ class PluginProcess:
     pid: int
     command: str
     started: datetime  # to the second
+    called: bool = True  # False: its environment is not that of a plugin: it may be a daemon or an editor
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +380,7 @@ class ProcessStartTimes:
     runtime_disputed: bool = False  # a process named kubelet names `runtime`, and another process a different runtime
     containerd: datetime | None = None
     crio: datetime | None = None
-    plugins: tuple[PluginProcess, ...] = ()  # only looked for where a reservation has no owner
+    plugins: tuple[PluginProcess, ...] = ()  # looked for once a minute, and where a reservation has no owner
 
     def start_of(self, runtime: str) -> datetime | None:
         """Return when a runtime started, by the name in `ContainerRuntime`."""

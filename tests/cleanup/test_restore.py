@@ -63,8 +63,9 @@ def test_a_release_is_restored_byte_for_byte_with_any_umask(store: Store, named:
     assert store.unlocked()
 
 
-def test_an_empty_file_is_restored_empty_and_what_is_not_missing_is_not_restored(store: Store) -> None:
-    store.reserve(content=b"")
+@pytest.mark.parametrize("content", [b"", bytes(70)])
+def test_an_empty_file_is_restored_as_it_was_and_what_is_not_missing_is_not(store: Store, content: bytes) -> None:
+    store.reserve(content=content)
     before = store.files()
     store.release(store.find())
     tree = json.loads(store.journal_file.read_text())

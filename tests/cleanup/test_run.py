@@ -358,7 +358,7 @@ def test_an_address_requested_by_name_without_anything_to_release_is_explained()
     cleaning = Daemon(limits=limits).sync(LEAK, unrecognized("10.244.1.77", blocks=True))
     assert [(address.ip, address.network, address.why) for address in cleaning.not_releasable] == [
         ("10.244.1.2", "kubenet", "in use: its container is running"),
-        ("10.244.1.77", "kubenet", "unrecognized: it is a directory"),
+        ("10.244.1.77", "kubenet", "unrecognized: it is a directory; host-local cannot give out the address"),
         ("10.244.1.99", "", "not reserved"),
     ]
     assert Daemon().sync(LEAK).not_releasable == ()

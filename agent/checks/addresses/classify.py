@@ -21,6 +21,7 @@ UNORDERED_GRACE = timedelta(minutes=15)
 The kubelet's and the runtime's time limits for one RunPodSandbox and for its cleanup add up to them.
 """
 
+_TAKEN = "; host-local cannot give out the address"
 StateAndReason: TypeAlias = tuple[State, str]
 
 
@@ -34,8 +35,8 @@ def classify(snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str]
     pods = {**(remembered or {}), **index.pods}
     pairs = zip(reservations, _whole_sandboxes(reservations, single), strict=True)
     classified = [ClassifiedReservation(entry, *state, pods.get(entry.container_id, "")) for entry, state in pairs]
-    unrecognized = (entry for store in snapshot.reservations for entry in store.unrecognized)
-    classified += [ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why) for entry in unrecognized]
+    odd = (entry for store in snapshot.reservations for entry in store.unrecognized)
+    classified += [ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why + _TAKEN * entry.blocks) for entry in odd]
     return Assessment(index, tuple(classified))
 
 

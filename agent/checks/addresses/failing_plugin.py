@@ -1,4 +1,4 @@
-"""A CNI plugin fails, and each retry of a pod takes another address that nothing releases.
+"""A CNI plugin fails, and each retry of a pod takes another address that nothing releases; or it hangs.
 
 host-local reserves the address first. If a later plugin of the chain fails in ADD, the runtime calls DEL for the
 plugins in reverse order: the same plugin fails again, and host-local is never asked. The runtime keeps no record, and
@@ -8,12 +8,15 @@ Means: a pod of this node waits for its sandbox, and at least five addresses of 
 minutes (of a full range: the ten minutes before the last reservation, because no retry finds an address since then),
 after the runtime's last start, for sandboxes of which there is neither a record nor a result in libcni's cache.
 Severity critical: at this rate no address is left within the hour.
+Or a plugin has been running for a minute or more: its pod waits for it, and other pods may wait for a lock that it has.
 Do: mend the plugin first: what is released before is taken again. The pods' Events name it (`kubectl describe pod`, or
 apply deploy/overlays/volume-attachments, so that nodeleak may list events), and so does the runtime's log:
 `journalctl -u containerd -u crio -u k3s -u rke2-agent | grep -E 'failed .(add|delete)|failed to find plugin'`.
 Often its binary is missing in /opt/cni/bin, or iptables is not installed. Then release the leaked addresses with
 `nodeleak clean`. `--cleanup=auto` waits until no such address was reserved for ten minutes; while the range is full it
 waits for you.
+Of a plugin that hangs: see what it waits for (`cat /proc/PID/stack`), and its log. host-local waits for whoever holds
+`/var/lib/cni/networks/NETWORK/lock`: `fuser -v` on that file and on its directory, or `/proc/locks`, names the process.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +37,7 @@ WINDOW: Final = timedelta(minutes=10)
 FEWEST: Final = 5  # Addresses in the window. One pod that retries takes about five a minute
 _SOON: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
-_WAITS: Final = timedelta(minutes=1)  # a pod that waits less may only be starting
+LONGEST_RUN: Final = timedelta(minutes=1)  # No plugin that works well takes longer, and no pod waits longer for it
 _OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 
@@ -52,6 +55,7 @@ class Treadmill:
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
+    yield from _hanging(assessment.snapshot)
     for network, treadmill in treadmills(assessment).items():
         what = "a CNI plugin fails in ADD and DEL"
         if failure := _failure(assessment.snapshot, network):
@@ -63,6 +67,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         yield Finding(NAME, network, message, severity, network, since=treadmill.since, identity=("treadmill",))
     assessment.snapshot.containers.known()
     assessment.require_reservations()
+
+
+def _hanging(snapshot: Snapshot) -> Iterator[Finding]:
+    processes = snapshot.processes.known()
+    for plugin in processes.plugins:
+        age = snapshot.taken_at - plugin.started
+        if plugin.called and age >= LONGEST_RUN:
+            who = f"CNI plugin {plugin.command} (process {plugin.pid})"
+            message = f"{who} has been running for {age.total_seconds():.0f} s: new pods may wait for it"
+            after_boot = int((plugin.started - processes.booted).total_seconds())  # stays when the clock is set
+            yield Finding(NAME, f"process {plugin.pid}", message, since=plugin.started, identity=(after_boot,))
 
 
 def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
@@ -109,7 +124,7 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     pods = (pod for pod in known_or(snapshot.pods, ()) if not (pod.ips or pod.host_network or pod.deleting))
     waiting = [(pod.scheduled, pod.uid, pod) for pod in pods if pod.live and pod.scheduled]
     in_order = sorted(waiting, key=lambda pair: pair[:2])
-    return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= _WAITS]
+    return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= LONGEST_RUN]
 
 
 def _last_start(snapshot: Snapshot) -> datetime | None:

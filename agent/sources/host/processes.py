@@ -34,9 +34,11 @@ _PLUGINS: Final = frozenset(
 _INTERPRETER: Final = re.compile(r"(python|perl|ruby|node|bash|dash|sh|env|busybox)[\d.]*")
 _PLUGIN_DIRECTORY: Final = re.compile(r"/cni/bin\Z|\A/usr/lib(exec)?/cni\Z")
 """Those of the CNI plugins' documentation and of the distributions."""
+_CALLED: Final = re.compile(r"\A(\Z|CNI_COMMAND=)|\0CNI_COMMAND=")  # an environment that cannot be read is empty
 _COMMAND_LENGTH: Final = 15  # the kernel cuts the name of a process (TASK_COMM_LEN)
 _BOOTED: Final = re.compile(r"^btime (\d+)$", re.MULTILINE)
 _ENDED: Final = frozenset({"Z", "X"})
+_SEARCH_EVERY: Final = timedelta(minutes=1)  # the search for CNI plugins reads all command lines
 _START: Final = 18  # field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), from 0 after the state
 
 
@@ -44,6 +46,7 @@ class _Process(NamedTuple):
     pid: int
     command: str
     start: int  # clock ticks after boot
+    called: bool = True  # of a plugin
 
 
 class ProcessTable:
@@ -53,16 +56,17 @@ class ProcessTable:
         self._proc = proc
         self._known: tuple[_Process, ...] = ()
         """Every kubelet, cri-dockerd and runtime of the last search that found any: one value, as threads share it."""
+        self._plugins: tuple[_Process, ...] = ()
+        self._searched = timedelta(0)
 
-    def read(self, *, complete: bool = True, plugins: Collection[str] = ()) -> ProcessStartTimes:
+    def read(
+        self, uptime: timedelta = timedelta(0), plugins: Collection[str] = (), *, complete: bool = True
+    ) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's."""
-        # `complete`: search all processes in any case, and for CNI plugins. `plugins`: further names of these.
+        # `plugins`: further names of these. `complete`: search all processes for them in any case.
         booted, boot_id = _boot(self._proc)
-        at_work: tuple[_Process, ...] = ()
-        if complete:
-            at_work = self._search(_PLUGINS.union(plugins))
-        elif not self._unchanged():
-            self._search()
+        if complete or self._plugins or uptime - self._searched >= _SEARCH_EVERY or not self._unchanged():
+            self._plugins, self._searched = self._search(_PLUGINS.union(plugins)), uptime
         runtimes = self._named_runtimes()
         return ProcessStartTimes(
             booted=booted,
@@ -75,7 +79,7 @@ class ProcessTable:
             runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(_RUNTIMES[CONTAINERD], booted),
             crio=self._start(_RUNTIMES[CRI_O], booted),
-            plugins=tuple(PluginProcess(plugin.pid, plugin.command, _started(plugin, booted)) for plugin in at_work),
+            plugins=tuple(PluginProcess(*found[:2], _started(found, booted), found.called) for found in self._plugins),
         )
 
     def running(self, runtimes: Collection[str]) -> Collection[str]:
@@ -243,7 +247,7 @@ def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process |
     known = named and name[:_COMMAND_LENGTH] == process.command
     script = name in names and _INTERPRETER.fullmatch(process.command)
     if directory.startswith("/") and (known or script or _PLUGIN_DIRECTORY.search(directory)):
-        return process._replace(command=name)
+        return process._replace(command=name, called=bool(_CALLED.search(_read(proc, process.pid, "environ"))))
     return None
 
 

@@ -1,9 +1,9 @@
 """Reads host-local's directory. Changes nothing.
 
 The format is that of host-local 0.6 to 1.9: one file for each address, named as Go prints the address, with the
-sandbox's id (`<= 0.7`), or the id, CR LF and the interface's name (`>= 0.8`), or nothing at all after a crash; beside
-them `last_reserved_ip[.N]` and `lock`. Everything else is unrecognized. Files are read without host-local's lock, so
-a file that is being written can look empty: it is too new to be a leak then.
+sandbox's id (`<= 0.7`), or the id, CR LF and the interface's name (`>= 0.8`), or nothing (or only NUL bytes)
+after a crash; beside them `last_reserved_ip[.N]` and `lock`. Everything else is unrecognized. Files are read without
+host-local's lock, so a file that is being written can look empty: it is too new to be a leak then.
 """
 
 import errno
@@ -126,7 +126,7 @@ def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Re
     matched = _CONTENT.fullmatch(content)
     container_id = matched[1].decode() if matched else ""
     ifname = (matched[2] or b"").decode(errors="surrogateescape") if matched else ""
-    if (content and not matched) or len(content) > MAX_RESERVATION_BYTES or not ifname.isprintable():
+    if (any(content) and not matched) or len(content) > MAX_RESERVATION_BYTES or not ifname.isprintable():
         return _unparsable(network, name, content, found.st_size)
     return Reservation(network, name, container_id, sys.intern(ifname), found.st_ino, found.st_size, found.st_mtime_ns)
 

@@ -163,5 +163,6 @@ def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
         assert b.classify_one(node(LOST, *records), LOST.ip).pod == name
     # Files not written by host-local are listed as unrecognized.
     classified = b.classify_one(node(b.unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
-    assert (classified.state, classified.why, classified.blocks) == (State.UNRECOGNIZED, "it is a directory", True)
+    why = "it is a directory; host-local cannot give out the address"
+    assert (classified.state, classified.why, classified.blocks) == (State.UNRECOGNIZED, why, True)
     assert state(without(node(b.unrecognized("notes.txt")), "containers"), "notes.txt") is State.UNRECOGNIZED

@@ -9,7 +9,7 @@ from typing import Any
 from agent.cleanup.guards import decide
 from agent.exporters.text.scan import scan_table
 from agent.model.release import Limits, Reason
-from agent.model.snapshot import Known, NetworkStore, NotRequested, Pod, Snapshot
+from agent.model.snapshot import Known, NetworkStore, NotRequested, PluginProcess, Pod, Snapshot
 from agent.sources.kube.client import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from tests import builders as b
@@ -70,6 +70,18 @@ def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
     assert 'plugin portmap fails in ADD: exec: "iptables": not found' in named
     of_another_network = IPTABLES.replace('"portmap"', '"portmap" name="other"')
     assert "portmap" not in message(FAILING, saying(treadmill(), of_another_network))
+
+
+def test_a_plugin_that_hangs_is_found_without_a_reservation_and_a_daemon_is_none() -> None:
+    def found(ago: timedelta, *, called: bool = True) -> list[str]:
+        plugin = PluginProcess(70, "host-local", NOW - ago, called)
+        at_work = replace(processes(), plugins=(plugin,))
+        return [finding.message for finding in findings_of(FAILING, b.without_api(node(processes=[at_work])))]
+
+    (message,) = found(107 * SECOND)
+    assert message == "CNI plugin host-local (process 70) has been running for 107 s: new pods may wait for it"
+    assert found(59 * SECOND) == found(MINUTE, called=False) == []
+    assert b.gap_of(FAILING, b.without(node(), "processes"))
 
 
 def test_other_leaks_are_no_failing_plugin() -> None:

@@ -224,7 +224,8 @@ def test_a_cni_plugin_at_work_is_told(proc: Path) -> None:
         (81, "bridge", ["/opt/cni/bin/bridge"]),
         (82, "own-ipam-plugin", ["/bin/sh", "/opt/cni/bin/own-ipam-plugin-of-ours"]),
         (83, "bridge", ["bridge", "monitor"]),
-        (84, "other", ["/usr/bin/other"]),
+        (84, "flanneld", ["/opt/bin/flanneld"]),
+        (91, "dhcp", ["/opt/cni/bin/dhcp", "daemon"]),
         (85, "bridge", ["/app/bridge"]),
         (86, "python3", ["python3", "/srv/own-ipam-plugin-of-ours"]),
         (87, "acme", ["/usr/bin/python3", "/opt/cni/bin/acme"]),
@@ -235,11 +236,21 @@ def test_a_cni_plugin_at_work_is_told(proc: Path) -> None:
     ended = process(proc, 90, "bridge", 40, "/opt/cni/bin/bridge")
     ended.write_text(ended.read_text().replace(" S ", " Z ", 1))
     (proc / "85/status").write_text("NSpid:\t85\t1\n")  # a pod's own
-    plugins = ProcessTable(proc).read(plugins=["own-ipam-plugin-of-ours"]).plugins
-    assert plugins == (
+    (proc / "81/environ").write_text("A=b\0CNI_COMMAND=ADD\0")
+    (proc / "87/environ").write_text("A=b\0")
+    table = ProcessTable(proc)
+    assert table.read(plugins=["dhcp", "own-ipam-plugin-of-ours"]).plugins == (
         PluginProcess(81, "bridge", after(40)),
         PluginProcess(82, "own-ipam-plugin-of-ours", after(40)),
         PluginProcess(86, "own-ipam-plugin-of-ours", after(40)),
-        PluginProcess(87, "acme", after(40)),
+        PluginProcess(87, "acme", after(40), called=False),
         PluginProcess(89, "host-local", after(40)),
     ), "by its name, also without a command line, or because it is where plugins are"
+    # Later ones are found within a minute; as long as one runs, in every reading.
+    for pid in (81, 82, 86, 87, 89):
+        (proc / f"{pid}/stat").unlink()
+    process(proc, 70, "dockerd", 20)
+    assert table.read(complete=False).plugins == ()
+    process(proc, 81, "bridge", 50)
+    for seconds, found in ((59, 0), (60, 1), (61, 1)):
+        assert len(table.read(timedelta(seconds=seconds), complete=False).plugins) == found

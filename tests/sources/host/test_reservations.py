@@ -103,7 +103,7 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kub
         f"{ID}\r\nsixteen-letters-".encode(): "is not a container id",
         f"{ID}\r\n\x1b[2J".encode(): "is not a container id",
         b"\x1b[2J": r"'\x1b[2J' is not a container id",
-        b"\0" * 70: "is not a container id",
+        b"\0" * 69 + b"1": "is not a container id",
     }
     entries: list[tuple[Callable[[Path], object], str]] = [
         (Path.mkdir, "it is a directory"),
