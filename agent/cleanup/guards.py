@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_address
 from itertools import chain
+from math import ceil
 from posixpath import normpath
 from typing import Final, NamedTuple
 
@@ -356,11 +357,11 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     for name, start in starts.items():
         if start is None:
             return Refusal(Reason.UNSETTLED, f"it is not known when {name} started: its process was not found")
-        if now - start < settle:
-            ago = max((now - start).total_seconds(), 0)
-            why = f"{name} started {ago:.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
-            return Refusal(Reason.UNSETTLED, f"{why}: wait {settle.total_seconds() - ago:.0f} s")
-    return None
+    ago, name = min(((now - start).total_seconds(), name) for name, start in starts.items() if start)
+    if ago >= settle.total_seconds():
+        return None
+    why = f"{name} started {max(ago, 0):.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
+    return Refusal(Reason.UNSETTLED, f"{why}: wait {ceil(settle.total_seconds() - ago)} s")
 
 
 def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal | None:

@@ -211,7 +211,9 @@ class JournalStore:
         try:
             for path, found in self._listed():
                 file = path, found.st_ino, found.st_size, found.st_mtime_ns
-                parsed[file] = self._parsed.get(file) or parse_entry(read_file(path, largest=_MAX_BYTES)[0])
+                if file not in self._parsed:
+                    self._parsed[file] = parse_entry(read_file(path, largest=_MAX_BYTES)[0])
+                parsed[file] = self._parsed[file]
         except OSError as error:
             raise SourceError(cannot_read(error.filename or self._directory, error)) from error
         self._parsed = parsed

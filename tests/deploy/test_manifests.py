@@ -183,8 +183,8 @@ def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_an
         (agent,) = job["spec"]["template"]["spec"]["containers"]
         assert job["spec"]["template"]["spec"]["nodeName"] == "worker-1"
         assert agent["image"] == "your.registry/nodeleak:1"
-        arguments = parse_arguments(agent["args"])
-        assert (arguments.apply, arguments.max_share) == (mode == "--apply", "100%")
+        assert parse_arguments(agent["args"]).apply == (mode == "--apply")
+        assert {"name": "NODELEAK_MAX_SHARE", "value": "100%"} in agent["env"]
     pod = filled(ONE_NODE, r"^(sed .*) \| kubectl apply", NODE="worker-1", IMAGE="nodeleak:1")
     (daemonset,) = of_kind("base", "DaemonSet")
     template = daemonset["spec"]["template"]

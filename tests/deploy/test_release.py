@@ -199,6 +199,7 @@ def test_the_single_file_needs_nothing_of_its_node(dist: Path, tmp_path: Path) -
         options = (f"--node={node.name}", f"--kubeconfig={host.kubeconfig}", *host.options)
         for words in (
             ("--help",),
+            ("explain", "unsettled"),
             ("scan", f"--recording={recording}"),
             ("scan", *options),
             ("clean", "--cleanup-network=auto", "--confirm-after=500ms", *options),

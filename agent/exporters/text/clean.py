@@ -122,7 +122,7 @@ def _spaced(verdict: str) -> str:
 def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
     """List each reason once, with its addresses: often all have the same one. Unavailable sources have a list."""
     found: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
-    for row in sorted(document["addresses"], key=lambda row: address_order(row["network"], row["ip"])):
+    for row in document["addresses"]:
         for label, why, setting in _reasons_of(row, document["unavailable"]):
             found.setdefault(label, {}).setdefault((why, setting), {})[row["ip"]] = None
     for label, reasons in found.items():
