@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
-from agent.model.runtime import AUTO, CRI_O
+from agent.model.runtime import AUTO, DOCKER
 from agent.model.snapshot import (
     DEFAULT_DATA_DIR,
     InsufficientData,
@@ -385,12 +385,13 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """A release leaves the rules that forward them, and they would lead to the next pod.
 
-    CRI-O's rules are in no record that outlives the pod, so there unknown is not none.
+    Unknown is not none. But kubenet leaves no record: only ports that were seen object, or it would always be refused.
     """
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
     found = {reservation.ip: context.host_ports[reservation] for reservation in request.reservations}
-    none = {()} if CRI_O in runtimes.names(context.snapshot) else {(), None}
+    kubenet = (request.networks, runtimes.names(context.snapshot)) == ((KUBENET,), (DOCKER,))
+    none = {(), None} if kubenet else {()}
     if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded not in none}):
         return None
     why = host_ports.describe_rules(ports)

@@ -212,7 +212,7 @@ class Assessment:
 
         Only live pods on the pod network with a running sandbox. Where a sandbox was recreated, the pod's status lags
         behind: an address is left out if the sandbox has reserved another of that family for its `eth0`, and the
-        whole pod if its sandbox may not have an address yet. Raises InsufficientData.
+        whole pod if its sandbox may not have an address yet, or no longer. Raises InsufficientData.
         """
         pods = self.snapshot.pods.known()
         self.snapshot.containers.known()
@@ -221,10 +221,17 @@ class Assessment:
         for entry in chain.from_iterable(map(self.of, self.networks)):
             if entry.ifname in PRIMARY:
                 reserved[self.index.running_sandboxes.get(entry.container_id, ""), ":" in entry.name].add(entry.name)
-        addresses = (
-            (pod, ip) for pod in pods if pod.networked and pod.name in running for ip in dict.fromkeys(pod.ips)
-        )
+        present = (pod for pod in pods if pod.name in running and self._keeps_address(pod))
+        addresses = ((pod, ip) for pod in present for ip in dict.fromkeys(pod.ips))
         return tuple((pod, ip) for pod, ip in addresses if ip in reserved.get((pod.name, ":" in ip), {ip}))
+
+    def _keeps_address(self, pod: Pod) -> bool:
+        """Return whether it has an address that is not free yet: CRI-O calls CNI DEL before it stops the sandbox.
+
+        Its containers have ended by then. Until DEL is completed, the API server may have no sign of it.
+        """
+        ending = self.index.ended.get(pod.uid, pod.deleting) and (pod.deleting or not pod.waiting)
+        return pod.networked and not ending
 
     def _without_address(self) -> Iterator[str]:
         """Yield the pods with a sandbox that may not have had an address when the reservations were read.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from agent.model.snapshot import CniResult, Container, Damage, DamagedResult, Snapshot, known_or
+from agent.model.snapshot import ENDED, CniResult, Container, Damage, DamagedResult, Snapshot, known_or
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,15 @@ class SnapshotIndex:
         """Their pods, by container ID."""
         sandboxes = (container for container in self.containers.values() if container.sandbox)
         return {sandbox.id: sandbox.pod for sandbox in sandboxes if sandbox.running}
+
+    @cached_property
+    def ended(self) -> Mapping[str, bool]:
+        """Whether all containers of a pod, other than its sandboxes, have ended, by the pod's UID. Some have none."""
+        ended: dict[str, bool] = {}
+        for container in self.containers.values():
+            if not container.sandbox:
+                ended[container.pod_uid] = ended.get(container.pod_uid, True) and container.state in ENDED
+        return ended
 
     @cached_property
     def checkpoints(self) -> frozenset[str]:

@@ -51,6 +51,7 @@ class RuntimeNetwork:
     data_dir: str = ""  # empty: the IPAM plugin's default
     ranges: tuple[tuple[WrittenRange, ...], ...] = ()  # the sets of ranges: a sandbox gets an address from each
     later: tuple[str, ...] = ()  # those of later files, which CRI-O and docker use if a plugin of the first is missing
+    forwards_ports: bool = True  # a plugin of it, or the kubelet, may forward host ports. An old recording does not say
 
     @property
     def may_use_host_local(self) -> bool:

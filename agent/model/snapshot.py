@@ -292,6 +292,7 @@ class Pod:
     volumes: tuple[str, ...] = ()  # the volumes that it needs without a claim, as the node's status names them
     static: bool = False  # the kubelet runs it from a file; the API server has its mirror
     host_ports: tuple[PortMapping, ...] | None = None  # those in its spec that are forwarded; None: an old recording
+    waiting: bool = False  # a container of it waits to be started, as after a crash
 
     @property
     def live(self) -> bool:

@@ -378,10 +378,15 @@ def with_crio(*records: Any) -> Snapshot:
     return with_runtime(node(LEAK, *records), CRI_O, "1.35.6")
 
 
-def test_with_crio_the_daemon_releases_no_address_whose_host_ports_no_spec_of_its_pod_says() -> None:
+def test_the_daemon_releases_no_address_whose_host_ports_are_not_known() -> None:
     not_known = "rules that forward host ports to 1 address are not known; such rules would lead to the next pod; "
     assert f"no record says whose it was, and {not_known}" in host_ports_of(with_crio())
-    assert host_ports_of(node(LEAK)) == "", "elsewhere an unknown leak is no sign of a host port"
+    assert host_ports_of(node(LEAK)) == "", "kubenet leaves no record of any"
+    # Elsewhere the chain decides. It is known of the networks of the runtime.
+    chain = RuntimeNetwork("kubenet", ("bridge",), "host-local", forwards_ports=False)
+    assert host_ports_of(with_runtime(node(LEAK, networks=[chain]), CONTAINERD, "2.1.9")) == ""
+    for other in (replace(chain, forwards_ports=True), replace(chain, name="x")):
+        assert not_known in host_ports_of(with_runtime(node(LEAK, networks=[other]), CONTAINERD, "2.1.9"))
     assert host_ports_of(node(LEAK, NAMED)) == "", "a CNI plugin would have been told of them"
     assert f"the spec of its pod shop/gone was not seen, and {not_known}" in host_ports_of(with_crio(NAMED))
     namesake, recorded = its_pod((), age=OLD - SECOND), its_pod(None)

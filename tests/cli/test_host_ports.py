@@ -8,7 +8,9 @@ from typing import Any, Final
 from agent.checks.addresses.host_ports import describe_rules
 from tests.cli.test_cni_config import CONTAINERD, CRI_O, on
 from tests.cli.test_networks import BRIDGE, NOW, OF_A_POD, Stand, cache_result, standing
+from tests.fakes.cri import cniconfig
 
+PORTMAP: Final = {"type": "portmap", "capabilities": {"portMappings": True}}
 LEAKED: Final = "9" * 64
 IP: Final = "10.244.1.200"
 SAVED: Final = "(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -i dnat"
@@ -22,7 +24,7 @@ def leak(stand: Stand, *cached_ports: dict[str, Any], cached: bool = True) -> No
     reservation.write_text(f"{LEAKED}\r\neth0")
     hour_ago = (NOW - timedelta(hours=1)).timestamp()
     os.utime(reservation, (hour_ago, hour_ago))
-    config = {"plugins": [BRIDGE, {"type": "portmap", "capabilities": {"portMappings": True}}]}
+    config = {"plugins": [BRIDGE, PORTMAP]}
     more = {"cniArgs": OF_A_POD, "capabilityArgs": {"portMappings": list(cached_ports)}}
     if cached:
         cache_result(stand.host.cache, "cbr0", LEAKED, IP, "eth0", config, **more)
@@ -44,10 +46,15 @@ def test_only_host_ports_in_the_cached_result_are_named(tmp_path: Path) -> None:
 
 
 def test_host_ports_that_no_cached_result_has_are_not_known(tmp_path: Path) -> None:
-    for name, runtime, cached in (("a", CRI_O, True), ("b", CONTAINERD, False)):
-        with standing(tmp_path / name, on(runtime)) as stand:
-            leak(stand, cached=cached)
-            assert warnings(stand) == [f"rules that forward host ports to 1 address are not known; {SHOWN}"]
+    unknown = [f"rules that forward host ports to 1 address are not known; {SHOWN}"]
+    for name, runtime, chain, expected in (
+        ("a", CRI_O, "", unknown),  # it does so itself, and leaves no record
+        ("b", CONTAINERD, cniconfig(BRIDGE, PORTMAP, name="cbr0"), unknown),
+        ("c", CONTAINERD, cniconfig(BRIDGE, name="cbr0"), []),
+    ):
+        with standing(tmp_path / name, on(runtime), chain) as stand:
+            leak(stand, cached=runtime == CRI_O)
+            assert warnings(stand) == expected
 
 
 def test_one_command_shows_the_rules_of_all_addresses() -> None:

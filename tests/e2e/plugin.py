@@ -23,8 +23,9 @@ HASTY: Final = {
     "NODELEAK_SETTLE": "0s",
     "NODELEAK_CONFIRM_AFTER": "0s",
     "NODELEAK_INTERVAL": "1s",
+    "NODELEAK_RELEASE_HOST_PORTS": "on",
 }
-"""Settings of the deployed agent: the leaks of a test are seconds old, and its node has just restarted."""
+"""Settings of the deployed agent: a test's leaks are seconds old, no ADD made them, and its node has just restarted."""
 
 
 class Plugin:

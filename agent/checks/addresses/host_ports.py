@@ -39,14 +39,22 @@ def forwarded(assessment: Assessment, reservations: Collection[Reservation]) -> 
     """Return the ports that may still be forwarded to each address; None: not known."""
     snapshot, specs = assessment.snapshot, assessment.host_ports
     cached = _cached(snapshot, {reservation.container_id for reservation in reservations})
-    processes = known_or(snapshot.processes, None)
+    processes, silent = known_or(snapshot.processes, None), _without_forwarding(snapshot)
     found: dict[Reservation, Ports | None] = {}
     for reservation in reservations:
-        recorded = cached.get((reservation.container_id, reservation.network), specs.get(reservation.container_id))
+        unrecorded = () if reservation.network in silent else None
+        recorded = specs.get(reservation.container_id, unrecorded)
+        recorded = cached.get((reservation.container_id, reservation.network), recorded)
         # A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any.
         rebooted = processes is not None and processes.booted > reservation.mtime
         found[reservation] = recorded if reservation.container_id and not rebooted else ()
     return found
+
+
+def _without_forwarding(snapshot: Snapshot) -> set[str]:
+    """Return the networks of which it is known that neither a plugin nor the runtime forwards ports."""
+    networks = () if CRI_O in runtimes.names(snapshot) else known_or(snapshot.networks, ())
+    return {network.name for network in networks} - {network.name for network in networks if network.forwards_ports}
 
 
 def _cached(snapshot: Snapshot, container_ids: Collection[str]) -> Mapping[tuple[str, str], Ports]:

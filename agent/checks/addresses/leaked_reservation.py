@@ -26,6 +26,7 @@ from agent.checks.addresses.host_ports import Ports
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
+from agent.model.runtime import CRI_O
 from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, known_or, require_available
 from agent.model.text import count_of, format_time
 
@@ -126,6 +127,9 @@ def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | No
 
 def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
     """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
+    # CRI-O drops the result when it gives up a DEL, however late: without an owner before, no start shows anything.
+    if evidence.runtime == CRI_O and leak not in evidence.assessment.last_owned:
+        started = None
     if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
         return LeakCause.RUNTIME_RESTART, started
     # A cache without a single result of this network is not that of the runtime.

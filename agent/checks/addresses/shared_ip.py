@@ -3,6 +3,7 @@
 This happens when the reservation of a running pod was deleted: host-local gave the address out a second time.
 
 Means: the API server shows the address for both pods, and both sandboxes are running on this node.
+A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address first.
 Do: cordon the node first; then delete all pods that share the address, so that their controllers create new ones, and
 treat unreserved_pod_ip, whose addresses are shared next; uncordon when `nodeleak scan` shows neither finding.
 """

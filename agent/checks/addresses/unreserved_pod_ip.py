@@ -6,6 +6,7 @@ It also happens when the CNI configuration is replaced by that of another networ
 
 Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
 Without the pods of the API server: a sandbox runs, libcni's cache has its result of a network, and no file has its ID.
+A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address first.
 Do: cordon the node first; then delete the pod, so that its controller creates a new pod with a reservation (but if
 `nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
 files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
@@ -18,7 +19,7 @@ from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
-from agent.model.snapshot import Known, known_or, require_available
+from agent.model.snapshot import Container, InsufficientData, Known, known_or, require_available
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
@@ -46,6 +47,22 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 def _by_result(assessment: Assessment) -> Iterator[Finding]:
     """Yield each running sandbox whose result of ADD is in libcni's cache, and that has no reservation.
 
+    If its containers have ended, CRI-O may be tearing it down, or the kubelet waits before it starts them again.
+    """
+    ended = assessment.index.ended
+    for container, network in sorted(_unreserved(assessment), key=lambda found: ended.get(found[0].pod_uid, False)):
+        sandbox, pod = f"sandbox {container.id[:12]}", container.pod
+        if ended.get(container.pod_uid):
+            raise InsufficientData(f"{sandbox} of pod {pod} has no reservation, and may be torn down at this moment")
+        known = f"pod {pod} runs with an address of {network} according to libcni's cache"
+        message = f"{known}, and {network} has no reservation of its {sandbox}: {_EFFECT}"
+        subject, identity = f"{network} of {sandbox}", (container.id,)
+        yield Finding(NAME, subject, message, Severity.CRITICAL, network, pod, identity=identity)
+
+
+def _unreserved(assessment: Assessment) -> Iterator[tuple[Container, str]]:
+    """Yield these sandboxes, each with its network.
+
     Its ADD was completed long before the reservations were read. The first DEL that works removes both.
     """
     snapshot, index = assessment.snapshot, assessment.index
@@ -54,16 +71,12 @@ def _by_result(assessment: Assessment) -> Iterator[Finding]:
     entries = (entry for network in assessment.networks for entry in assessment.of(network))
     reserved = {entry.container_id for entry in entries if entry.ifname in PRIMARY}
     made_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
-    for container_id, pod in index.running_sandboxes.items():
-        networks = _primary_networks(index, container_id)
-        if container_id in reserved or index.containers[container_id].created > made_before:
+    for container_id in index.running_sandboxes:
+        networks, container = _primary_networks(index, container_id), index.containers[container_id]
+        if container_id in reserved or container.created > made_before:
             continue
-        if networks and networks.issubset(assessment.networks):
-            network, sandbox = min(networks), f"sandbox {container_id[:12]}"
-            known = f"pod {pod} runs with an address of {network} according to libcni's cache"
-            message = f"{known}, and {network} has no reservation of its {sandbox}: {_EFFECT}"
-            subject, identity = f"{network} of {sandbox}", (container_id,)
-            yield Finding(NAME, subject, message, Severity.CRITICAL, network, pod, identity=identity)
+        if set() < networks <= {*assessment.networks}:
+            yield container, min(networks)
 
 
 def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:

@@ -95,18 +95,22 @@ def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[R
     return found or default_networks(directory)  # it cannot read the first file, perhaps
 
 
-def networks_of(configuration: Configuration, files: Files, depth: int = 0) -> Iterator[RuntimeNetwork]:
+def networks_of(
+    configuration: Configuration, files: Files, depth: int = 0, *, forwards: bool = False
+) -> Iterator[RuntimeNetwork]:
     """Yield the networks of a configuration, one for each directory of host-local; raises SourceError."""
     # A plugin such as Multus gives pods the networks of its delegates, which may be in the files.
+    # `forwards`: it, or a plugin beside it, is told of host ports.
     name = configuration.get("name")
     try:
         plugins = [plugin for plugin in configuration.get("plugins") or [configuration] if not is_disabled(plugin)]
+        forwards = any([forwards, *map(_forwards_ports, plugins)])
         delegates = [delegate for plugin in plugins for delegate in _delegates(plugin, files)]
         if delegates and depth < _DEEPEST:
             for delegate in delegates:
-                yield from networks_of({"name": name, **delegate}, files, depth + 1)
+                yield from networks_of({"name": name, **delegate}, files, depth + 1, forwards=forwards)
         else:
-            yield from _own_networks(str(name), plugins)
+            yield from _own_networks(str(name), plugins, forwards=forwards)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         where = f"the CNI configuration of network {truncate(repr(name))}"
         raise SourceError(f"cannot parse {where}: {truncate(repr(error))}") from error
@@ -115,6 +119,10 @@ def networks_of(configuration: Configuration, files: Files, depth: int = 0) -> I
 def is_disabled(plugin: Configuration) -> bool:
     """Return whether a plugin of a chain does nothing, and neither does its `ipam`."""
     return str(plugin.get("enabled", "")).lower() == "false"  # EKS writes a string
+
+
+def _forwards_ports(plugin: Configuration) -> bool:
+    return plugin["type"] == "portmap" or "portMappings" in (plugin.get("capabilities") or {})
 
 
 def _delegates(plugin: Configuration, read: Files) -> Sequence[Configuration]:
@@ -136,7 +144,7 @@ def _find(network: str, files: Mapping[str, Configuration]) -> Configuration | N
     return next((file for file in files.values() if file["name"] == network), None)
 
 
-def _own_networks(name: str, plugins: Sequence[Configuration]) -> Iterator[RuntimeNetwork]:
+def _own_networks(name: str, plugins: Sequence[Configuration], *, forwards: bool) -> Iterator[RuntimeNetwork]:
     types = tuple(str(plugin["type"]) for plugin in plugins)
     ipams = list(filter(None, map(_ipam, plugins)))
     ranges: dict[str, list[tuple[WrittenRange, ...]]] = {}
@@ -147,7 +155,7 @@ def _own_networks(name: str, plugins: Sequence[Configuration]) -> Iterator[Runti
     for data_dir, sets in (ranges or {"": []}).items():
         if not is_part_of_path(name, data_dir):
             raise ValueError(f"network {name!r} in {data_dir!r}")
-        yield RuntimeNetwork(name, types, kind, data_dir, tuple(sets))
+        yield RuntimeNetwork(name, types, kind, data_dir, tuple(sets), forwards_ports=forwards)
 
 
 def _ipam(plugin: Configuration) -> Configuration:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from itertools import chain
 from operator import index
 from typing import Any, Final
 
@@ -55,6 +56,7 @@ def parse_pod(item: Object) -> Pod:
         volumes=sorted_names(filter(None, attached)),
         static=_is_mirror(metadata),
         host_ports=() if spec.get("hostNetwork") else tuple(dict.fromkeys(_host_ports(spec))),
+        waiting=any(map(_waits, _statuses(status))),
     )
     # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for volumes.
     return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
@@ -104,12 +106,19 @@ def _scheduled(status: Object) -> datetime | None:
     return moment(given.get("lastTransitionTime")) if given.get("status") == "True" else None
 
 
+def _statuses(status: Object) -> Iterator[Object]:
+    return chain(status.get("initContainerStatuses") or (), status.get("containerStatuses") or ())
+
+
+def _waits(container: Object) -> bool:
+    return "waiting" in (container.get("state") or {})
+
+
 def _starts(status: Object) -> Iterator[datetime | None]:
-    for containers in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(containers) or ():
-            for state in (container.get("state") or {}, container.get("lastState") or {}):
-                for run in ("running", "terminated"):
-                    yield moment((state.get(run) or {}).get("startedAt"))
+    for container in _statuses(status):
+        for state in (container.get("state") or {}, container.get("lastState") or {}):
+            for run in ("running", "terminated"):
+                yield moment((state.get(run) or {}).get("startedAt"))
 
 
 def _controller(metadata: Object) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.exporters.summary import finding_lines
 from agent.model.finding import LeakCause, TrackedFinding
-from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
 from agent.model.snapshot import (
     Checkpoint,
     Container,
@@ -192,6 +192,14 @@ def test_the_cause_without_a_result_in_the_cache_of_libcni() -> None:
         # No start times are known.
         (UNKNOWN, MADE, without(cri_node(LEAK, RESULT, node=[of_containerd]), "processes")),
     )
+    # CRI-O drops the result after a DEL that failed, however late: only an owner that was seen dates the leak.
+    soon = replace(started(), crio=NOW - MADE + timedelta(minutes=5))
+    crio = Known((ContainerRuntime(CRI_O, "1.35.6", ENDPOINT),))
+    lost = replace(cri_node(LEAK, since=soon), runtimes=crio)
+    check((LeakCause.SETUP_FAILED, MADE, lost), (UNKNOWN, MADE, replace(lost, cni_results=Known(()))))
+    owned = node(LEAK, b.sandbox(GONE, "shop/cart"), later=timedelta(minutes=1) - MADE)
+    (tracked,) = scanned(owned, lost, replace(lost, taken_at=NOW + HOUR, uptime=UPTIME + HOUR)).findings
+    assert tracked.finding.cause is RESTART
     (finding,) = leaks(cri_node(LEAK, since=started(MADE - timedelta(minutes=5))))
     assert "likely cause: restart of containerd at 2026-03-26 17:05:00Z" in finding.message
 

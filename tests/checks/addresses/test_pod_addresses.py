@@ -17,6 +17,8 @@ DB = reservation("10.244.1.3", b.DB_ID)
 
 
 HERE = pod("shop/cart", "10.244.1.9")
+ENDED = Container("d" * 64, "exited", 0, "shop/cart", "uid of shop/cart", sandbox=False)
+RUNS = replace(ENDED, id="f" * 64, state="running")
 
 
 def test_a_pod_whose_reservation_was_removed_is_reported() -> None:
@@ -35,6 +37,7 @@ def test_addresses_that_cannot_be_allocated_twice_are_not_reported() -> None:
         "succeeded": node(CART, replace(HERE, phase="Succeeded")),
         "failed": node(CART, replace(HERE, phase="Failed")),
         "being deleted": node(CART, replace(HERE, deleting=True)),
+        "ending": node(CART, HERE, ENDED, replace(ENDED, id="e" * 64)),
         "no address yet": node(CART, pod("shop/cart")),
         "no sandbox": node(HERE),
         "sandbox stopped": node(b.sandbox("4" * 64, "shop/cart", "exited"), HERE),
@@ -52,6 +55,8 @@ def test_addresses_that_cannot_be_allocated_twice_are_not_reported() -> None:
     }.items():
         assert subjects(snapshot) == [], why
     assert len(subjects(node(CART, b.unrecognized("notes"), HERE))) == 1
+    assert len(subjects(node(CART, ENDED, replace(HERE, waiting=True)))) == 1, "it crashes"
+    assert len(subjects(node(CART, ENDED, RUNS, HERE))) == 1
     both = (cni_result(CART.id, "shop/cart", CIDR, network="cbr0"), cni_result(CART.id, "shop/cart", CIDR))
     assert len(subjects(node(CART, *both, HERE))) == 1
 
@@ -98,6 +103,9 @@ def test_without_the_api_server_a_running_sandbox_with_a_result_and_no_reservati
         report = scanned(without_api(node(*things)))
         assert [tracked for tracked in report.findings if tracked.finding.detector == DETECTOR] == [], why
         assert all(gap.chosen for gap in report.gaps if gap.detector == DETECTOR), why
+    # Is it being torn down, or does it crash?
+    assert "of pod shop/cart has no reservation" in b.gap_of(DETECTOR, without_api(node(CART, ENDED, CART_RESULT)))
+    assert scanned(without_api(node(CART, ENDED, RUNS, CART_RESULT))).findings
     for source in ("reservations", "containers", "cni_results"):
         assert source in b.gap_of(DETECTOR, without(without_api(node(CART, CART_RESULT)), source))
 
@@ -132,7 +140,8 @@ def test_running_pods_with_one_address_are_one_finding() -> None:
     assert finding.identity == ("uid of shop/cart", "uid of shop/web")
     for snapshot, count in (
         (node(CART, pod("shop/cart", "10.244.1.2"), b.sandbox("5" * 64, "shop/pay"), pod("shop/pay", "10.244.1.2")), 3),
-        (node(CART, pod("shop/cart", "10.244.1.2", deleting=True)), 2),
+        (node(CART, RUNS, pod("shop/cart", "10.244.1.2", deleting=True)), 2),
+        (node(CART, ENDED, replace(pod("shop/cart", "10.244.1.2"), waiting=True)), 2),
         (node(CART, pod("shop/cart", "fd00::9", "10.244.1.2")), 2),
         (node(CART, pod("shop/cart", "10.244.1.2"), reservation("192.168.7.7", CART.id, ifname="net1")), 2),
     ):
@@ -149,6 +158,9 @@ def test_addresses_that_only_seem_shared_are_no_finding() -> None:
         "the node's address": node(b.sandbox("4" * 64, "kube-system/agent"), agent),
         "succeeded": node(CART, pod("shop/cart", "10.244.1.2", phase="Succeeded")),
         "failed": node(CART, pod("shop/cart", "10.244.1.2", phase="Failed")),
+        "ended": node(CART, ENDED, pod("shop/cart", "10.244.1.2")),
+        "ended and deleted": node(CART, ENDED, replace(HERE, ips=("10.244.1.2",), deleting=True, waiting=True)),
+        "deleted before its first container": node(CART, pod("shop/cart", "10.244.1.2", deleting=True)),
         "no sandbox": node(pod("shop/cart", "10.244.1.2")),
         "sandbox stopped": node(b.sandbox("4" * 64, "shop/cart", "exited"), pod("shop/cart", "10.244.1.2")),
         "no address": node(CART, pod("shop/cart")),

@@ -94,6 +94,7 @@ def test_a_pod_starts_with_its_first_container_and_waits_since_it_was_scheduled(
     ]
     for kind in ("containerStatuses", "initContainerStatuses"):
         check(pods, "started", [({"status": {kind: containers}}, first) for containers, first in cases])
+        check(pods, "waiting", [({"status": {kind: found}}, "waiting" in str(found)) for found, _ in cases])
     init, later = [{"state": {"terminated": started_at(2)}}], [{"state": {"running": started_at(4)}}]
     check(pods, "started", [({"status": {"initContainerStatuses": init, "containerStatuses": later}}, at(2))])
     given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}

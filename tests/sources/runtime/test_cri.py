@@ -278,11 +278,13 @@ def test_the_networks_are_those_that_containerd_has_loaded_and_cri_o_does_not_na
     ranges = [[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.9"}], [v6]]
     bridge = {"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local", "dataDir": "/run/x", "ranges": ranges}}
     flannel = {"type": "flannel", "delegate": {"isDefaultGateway": True}}
+    multus = {"type": "multus", "delegates": [flannel]}
     sets = ((WrittenRange("10.1.0.0/24", "10.1.0.9"),), (WrittenRange("fd00::/64"),))
     loopback = json.dumps({"Networks": json.loads(cniconfig())["Networks"][:1]})
     for loaded, expected in (
-        (cniconfig(bridge), [RuntimeNetwork("cbr0", ("bridge",), "host-local", "/run/x", sets)]),
+        (cniconfig(bridge), [RuntimeNetwork("cbr0", ("bridge",), "host-local", "/run/x", sets, forwards_ports=False)]),
         (cniconfig(flannel, portmap), [RuntimeNetwork("cbr0", ("flannel", "portmap"), "host-local")]),
+        (cniconfig(multus, portmap), [RuntimeNetwork("cbr0", ("flannel",), "host-local")]),
         *((none, []) for none in ('{"Networks": []}', '{"Networks": null}', loopback)),
     ):
         with serve(FakeRuntime(info={"cniconfig": loaded} | ({"config": "{}"} if expected else {}))):

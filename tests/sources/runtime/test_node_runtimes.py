@@ -26,7 +26,7 @@ A, B = "a" * 64, "b" * 64
 SOCKET, CRIO, MINE = "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/mine.sock"
 DOCKERS = "/run/docker.sock"
 BRIDGE = {"type": "bridge", "ipam": {"type": "host-local"}}
-CBR0 = (RuntimeNetwork("cbr0", ("bridge",), "host-local"),)
+CBR0 = (RuntimeNetwork("cbr0", ("bridge",), "host-local", forwards_ports=False),)
 
 # The docker package forgets the socket of a client that could not be made; the collector finds it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
