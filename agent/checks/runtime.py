@@ -67,6 +67,15 @@ def keeps_checkpoints(snapshot: Snapshot) -> bool:
     return bool(known_or(reading, ())) or (isinstance(reading, Unavailable) and not is_missing(reading))
 
 
+def forgets_checkpoints(snapshot: Snapshot) -> bool:
+    """Return whether the kubelet is known to leave alone a sandbox of which only a checkpoint is left.
+
+    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then leaves these out (0.4.3).
+    """
+    node = known_or(snapshot.node, None)
+    return (version_numbers(node.kubelet) or ()) >= (1, 36) if node else False
+
+
 def _any_docker(runtimes: Iterable[ContainerRuntime]) -> bool:
     return any(runtime.name == DOCKER for runtime in runtimes)
 

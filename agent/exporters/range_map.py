@@ -56,7 +56,7 @@ LOOKS: Final = {
     Mark.GATEWAY: Look("G", "2", "gateway"),
     Mark.IN_USE: Look("■", "34", "in use"),
     Mark.NOT_READY: Look("N", "36", "not ready: its sandbox is not running"),
-    Mark.TEARDOWN_PENDING: Look("T", "36", "teardown pending: the kubelet will release it"),
+    Mark.TEARDOWN_PENDING: Look("T", "36", "teardown pending: no container, but a checkpoint"),
     Mark.CANDIDATE: Look("C", "33", "candidate: no owner, not confirmed yet"),
     Mark.UNRECOGNIZED: Look("U", "35", "unrecognized: not a reservation of host-local"),
     Mark.UNMANAGED: Look("M", "35", "unmanaged: in use, unknown to the runtime"),

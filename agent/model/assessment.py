@@ -40,7 +40,7 @@ class State(StrEnum):
     NOT_READY = "not_ready"
     """Its container exists and does not run; the kubelet will tear the sandbox down."""
     TEARDOWN_PENDING = "teardown_pending"
-    """Its container is gone, and a sandbox checkpoint remains: the kubelet will retry the teardown."""
+    """Its container is gone, and a sandbox checkpoint remains: its teardown is incomplete."""
     UNMANAGED = "unmanaged"
     """The runtime does not know its container, but a process, a mounted network namespace or a live pod uses the
     address."""

@@ -26,7 +26,7 @@ class Reason(StrEnum):
     """The container runtime has a container or sandbox with this ID.
     Lifted by: nothing. The kubelet removes it."""
     TEARDOWN_PENDING = "teardown_pending"
-    """A sandbox checkpoint exists, so the kubelet will release the address itself.
+    """A sandbox checkpoint exists: its teardown is incomplete.
     Lifted by: nothing. If it lasts, run `nodeleak explain stuck_teardown`."""
     ADDRESS_IN_USE = "address_in_use"
     """Something on this node has the address: a process, a mounted network namespace, a route of its own, or whatever

@@ -353,6 +353,7 @@ class Node:
     volumes_attached: tuple[str, ...] = ()  # the volumes that the controller reports as attached
     unschedulable: bool = False  # it is cordoned: the scheduler assigns it no more pods
     runtime: str = ""  # `nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set
+    kubelet: str = ""  # `nodeInfo.kubeletVersion`, such as `v1.37.2`
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,13 +72,12 @@ def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], f
 
 
 def unowned(snapshot: Snapshot) -> frozenset[str]:
-    """Return the container IDs of reservations without a known owner. An empty file has an empty ID."""
+    """Return the container IDs of reservations without a container. An empty file has an empty ID."""
     if not isinstance(snapshot.containers, Known):
         return frozenset()
     reserved = (known_or(store.reading, ()) for store in snapshot.reservations)
     ids = frozenset(reservation.container_id for reservations in reserved for reservation in reservations)
-    owned = {container.id for container in snapshot.containers.value}
-    return ids - owned - {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())}
+    return ids - {container.id for container in snapshot.containers.value}
 
 
 def _addresses_not_needed(snapshot: Snapshot) -> str:

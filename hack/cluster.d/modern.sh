@@ -83,15 +83,22 @@ end_part() {
   fi
 }
 
-# The control plane goes on for other nodes.
-before_stop() {
-  local profile
-  for profile in "${MODERN[@]}"; do
-    if [ "$profile" != "$PROFILE" ] && node_pid "$profile" >/dev/null; then
-      say "the control plane is left running for the node of profile $profile"
-      PARTS=(node "${UNITS[@]}")
-    fi
+# Print the other profiles whose node runs, also those that this checkout does not know.
+other_nodes() {
+  local units profile
+  for units in "$STATE"/*/units; do
+    profile=$(basename "${units%/units}")
+    if [ "$profile" != "$PROFILE" ] && node_pid "$profile" >/dev/null; then echo "$profile"; fi
   done
+}
+
+before_stop() {
+  local others
+  others=$(other_nodes)
+  if [ -n "$others" ]; then
+    say "the control plane is left running for other nodes: ${others//$'\n'/ }"
+    PARTS=(node "${UNITS[@]}")
+  fi
 }
 
 after_stop() { :; }
@@ -131,7 +138,7 @@ cmd_wipe() {
     cmd_stop
     rm -rf --one-file-system "${NODE_STATE:?}" "$STATE/$PROFILE.conf" "$STATE/run/$PROFILE"
   fi
-  if ! recorded apiserver >/dev/null; then
+  if ! recorded apiserver >/dev/null && [ -z "$(other_nodes)" ]; then
     rm -rf --one-file-system "${STATE:?}"
     if [ -e "/sys/class/net/$BRIDGE" ]; then ip link delete "$BRIDGE"; fi
   fi

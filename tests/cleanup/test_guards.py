@@ -73,7 +73,8 @@ SITUATIONS: tuple[tuple[Reason, str, Snapshot, dict[str, Any]], ...] = (
     (Reason.HALTED, HALTED, node(LEAK), {"halted": HALTED}),
     (Reason.SOURCE_UNAVAILABLE, "node: it gave no word", b.without(node(LEAK), "node"), {}),
     (Reason.TEARDOWN_PENDING, "its checkpoint remains", node(LEAK, Checkpoint(THE_ID, "shop/gone")), {}),
-    (Reason.ADDRESS_IN_USE, "process 77 (java) has", node(LEAK, Address(THE_IP, 77, "java")), {}),
+    *((Reason.ADDRESS_IN_USE, "process 77 (java) has", node(LEAK, Address(THE_IP, 77, "java"), *kept), {})
+      for kept in ((), (Checkpoint(THE_ID, "shop/gone"),))),
     (Reason.ADDRESS_IN_USE, "its network namespace is still mounted, without a process: /run/netns/cni-9",
      node(LEAK, PINNED, mounted_namespaces=["/run/netns/cni-9"]), {}),
     (Reason.CLAIMED_BY_POD, "pod shop/late has 10.244.1.9", node(LEAK, pod("shop/late", THE_IP, phase="Pending")), {}),

@@ -141,11 +141,12 @@ CBR0: Final = {"name": "cbr0", "plugins": [BRIDGE]}
     "multus",
     [
         MULTUS | {"delegates": [CBR0]},
+        MULTUS | {"Delegates": [{"Name": "cbr0", "PLUGINS": [BRIDGE]}]},
         MULTUS | {"delegates": [{"name": "cbr0", **BRIDGE}]},
         MULTUS | {"clusterNetwork": "cbr0"},
         MULTUS | {"type": "multus-shim", "clusterNetwork": "/host/etc/cni/net.d/10-cbr0.conflist"},
     ],
-    ids=["list", "plugin", "name", "thick"],
+    ids=["list", "case", "plugin", "name", "thick"],
 )
 @pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
 def test_the_delegate_of_multus_is_judged_and_cleaned(tmp_path: Path, multus: dict[str, Any], runtime: str) -> None:
@@ -324,7 +325,7 @@ def test_a_network_without_host_local_is_no_gap(
 
 def test_every_plugin_of_a_chain_counts_and_two_directories_of_host_local_are_a_gap(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O, running=())) as stand:
-        reconfigure(stand, "cbr0", {"type": "aws-cni", "ipam": {"type": "other"}}, BRIDGE)
+        reconfigure(stand, "cbr0", {"Type": "aws-cni", "IPAM": {"type": "other"}}, BRIDGE)
         leave_over(stand.host.networks / "cbr0", every_address())
         assert "exhausted_range cbr0" in subjects(stand.scan())
         second = tmp_path / "second/cbr0"

@@ -94,7 +94,7 @@ def test_a_healthy_node_never_pays_for_what_only_some_nodes_need_and_is_told_why
     cases: tuple[tuple[Snapshot, str, set[str]], ...] = (
         (node(PINNED), "", set()),
         (node(ORPHAN, sandbox(GONE, "shop/old", "exited")), "", set()),
-        (node(ORPHAN, Checkpoint(GONE, "shop/old")), "", set()),
+        (node(ORPHAN, Checkpoint(GONE, "shop/old")), "", {"addresses"}),
         (node(ORPHAN), "containers", set()),  # it is not known to be without an owner
         (node(ORPHAN), "", {"addresses"}),
         (node(builders.empty_file("10.244.1.9")), "", {"addresses"}),

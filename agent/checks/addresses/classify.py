@@ -57,9 +57,10 @@ def _recorded(reservation: Reservation, index: SnapshotIndex, keeps_checkpoints:
         return (State.IN_USE if container.running else State.NOT_READY), f"its container is {container.state}"
     if keeps_checkpoints:
         index.snapshot.checkpoints.known()
-    if reservation.container_id in index.checkpoints:
-        why = "its container is gone, but its checkpoint remains: the kubelet will retry the teardown"
-        return State.TEARDOWN_PENDING, why
+    # A process that has the address, and is of no pod of another network, shows that the runtime lost the container.
+    lost = reservation.ip in index.holders and not index.accounts_for(reservation.ip)
+    if reservation.container_id in index.checkpoints and not lost:
+        return State.TEARDOWN_PENDING, "its container is gone, but its checkpoint remains: its teardown is incomplete"
     return None
 
 

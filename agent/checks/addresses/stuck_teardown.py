@@ -2,32 +2,40 @@
 
 The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a CNI configuration
 or plugin binary was removed, or kubenet has no pod CIDR. After a power cut, libcni's cached result of a sandbox may be
-empty: containerd before 2.0 then cannot stop the sandbox.
+empty: containerd before 2.0 then cannot stop the sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox
+whose container was removed (`docker rm -f`), and never tear it down.
 
 Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity info) or an hour
-(warning). Or its sandbox has ended an hour (info) or a day (warning) ago, and the runtime still lists it or has its
+(warning). One scan knows it if a kubelet from 1.36 has run so long with it, or if its pod has had a newer sandbox for
+so long. Or its sandbox has ended an hour (info) or a day (warning) ago, and the runtime still lists it or has its
 record.
 Do: find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and repair what its teardown fails
 on. If libcni's cached result is damaged, remove that file. The kubelet then releases the address itself. Never remove
 the sandbox with `ctr`: its address would leak. One that the runtime has recorded but does not list is unknown to the
-kubelet: restart the runtime, which loads its records again.
+kubelet: restart the runtime, which loads its records again. With cri-dockerd and Kubernetes 1.36 or newer, check that
+no process has the address, move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it:
+`nodeleak clean`.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import ENDED, Reservation, known_or
+from agent.model.snapshot import ENDED, Reservation, Snapshot, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 
 Since: TypeAlias = tuple[datetime, timedelta]  # by the wall clock and by the boot clock
+_FORGOTTEN: Final = (
+    "container {}, which no longer exists; kubelets from 1.36 never tear it down: check that no process has the "
+    "address, move the checkpoint /var/lib/cri-dockerd/sandbox/{} to another directory, then run nodeleak clean"
+)
 _HOUR: Final = timedelta(hours=1)
 _LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
 """When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet tries every minute.
@@ -48,21 +56,34 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment) -> Iterator[Finding]:
     since, uptime = assessment.pending[reservation]
-    lasted, (late, stuck) = assessment.snapshot.uptime - uptime, _LIMITS[entry.state]
+    snapshot, (late, stuck) = assessment.snapshot, _LIMITS[entry.state]
+    forgotten = entry.state is State.TEARDOWN_PENDING and runtimes.forgets_checkpoints(snapshot)
+    lasted = max(snapshot.uptime - uptime, _age(reservation, snapshot) if forgotten else timedelta(0))
     if lasted >= late:
         severity = Severity.WARNING if lasted >= stuck else Severity.INFO
-        left, why = _what_is_left(entry, format_time(since)), _why(reservation, assessment.index)
+        left = _FORGOTTEN.format(_container(entry), entry.container_id) if forgotten else _left(entry, since)
+        why = _why(reservation, assessment.index)
         subject, message = str(reservation.key), f"{entry.name} is reserved for {left}{why}"
         identity = entry.container_id, severity
         yield Finding(NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity)
 
 
-def _what_is_left(entry: ClassifiedReservation, since: str) -> str:
-    pod = f" of pod {entry.pod}" if entry.pod else ""
+def _age(reservation: Reservation, snapshot: Snapshot) -> timedelta:
+    """Return for how long the kubelet has run with the reservation; 0: not known."""
+    processes = known_or(snapshot.processes, None)
+    started = processes.kubelet if processes else None
+    return snapshot.taken_at - max(started, reservation.mtime) if started else timedelta(0)
+
+
+def _left(entry: ClassifiedReservation, since: datetime) -> str:
+    container, time = _container(entry), format_time(since)
     if entry.state is State.NOT_READY:
-        return f"sandbox {entry.container_id[:12]}{pod}, which has not been ready since {since} and is not torn down"
-    gone = f"container {entry.container_id[:12]}{pod}, which no longer exists"
-    return f"{gone}; the kubelet has not completed its teardown since {since}"
+        return f"sandbox {container}, which has not been ready since {time} and is not torn down"
+    return f"container {container}, which no longer exists; the kubelet has not completed its teardown since {time}"
+
+
+def _container(entry: ClassifiedReservation) -> str:
+    return f"{entry.container_id[:12]} of pod {entry.pod}" if entry.pod else entry.container_id[:12]
 
 
 def _why(reservation: Reservation, index: SnapshotIndex) -> str:
@@ -98,4 +119,16 @@ def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
     damaged = (reservation.network, reservation.container_id) in index.damaged_results
     if processes and container and damaged and container.created < int(processes.booted.timestamp()):
         return processes.booted, timedelta(0)
-    return snapshot.taken_at, snapshot.uptime
+    since = _replaced(reservation, index) or snapshot.taken_at
+    return since, snapshot.uptime - (snapshot.taken_at - since)
+
+
+def _replaced(reservation: Reservation, index: SnapshotIndex) -> datetime | None:
+    """Return since when the kubelet has run with a newer sandbox of the pod; None: the runtime has the old one."""
+    processes, now = known_or(index.snapshot.processes, None), index.snapshot.taken_at.timestamp()
+    if reservation.container_id in index.containers or not processes or not processes.kubelet:
+        return None
+    pod, made = index.pods.get(reservation.container_id), reservation.mtime.timestamp()
+    created = (found.created for found in index.containers.values() if found.sandbox and found.pod == pod)
+    newer = [time for time in created if made < time <= now]
+    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC)) if newer else None

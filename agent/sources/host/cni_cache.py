@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from agent.model.assessment import KUBENET
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.snapshot import CniResult, Damage, DamagedResult, PortMapping, Reservation
-from agent.sources.host.cni_config import is_disabled, ranges_of
+from agent.sources.host.cni_config import is_disabled, ranges_of, respelled
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError
 
@@ -129,7 +129,7 @@ def _plugins(config: Any) -> list[dict[str, Any]]:
     """Return the plugins of a configuration that are not disabled. It is a plugin itself or has a list of them."""
     try:
         tree = json.loads(base64.b64decode(config))
-        plugins = (plugin for plugin in tree.get("plugins") or [tree] if isinstance(plugin, dict))
+        plugins = (plugin for plugin in respelled(tree.get("plugins") or [tree]) if isinstance(plugin, dict))
         return [plugin for plugin in plugins if not is_disabled(plugin)]
     except (TypeError, ValueError, AttributeError, RecursionError):
         return []

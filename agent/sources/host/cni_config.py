@@ -18,6 +18,11 @@ DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
 _DEEPEST: Final = 3  # delegates of delegates: a configuration of Multus may name itself
 _FLANNEL: Final = "flannel"
 _FLANNEL_SUBNET: Final = re.compile(r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE)
+_KEYS: Final = (
+    "name", "type", "plugins", "enabled", "capabilities", "ipam", "dataDir", "ranges", "subnet", "rangeStart",
+    "rangeEnd", "gateway", "delegates", "clusterNetwork", "defaultNetworks",
+)  # fmt: skip
+_SPELLING: Final = {key.casefold(): key for key in _KEYS}
 _SUFFIXES: Final = frozenset({".conf", ".conflist", ".json"})
 _REMEDY: Final = "(it must be mounted; if the runtime reads another directory, set --cni-config-dir)"
 
@@ -67,17 +72,30 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
     return _checked(json.loads(content), name)
 
 
+def respelled(tree: Any) -> Any:
+    """Return a plugin's configuration with its keys as they are read here: plugins in Go ignore the case of keys.
+
+    Of two spellings the last wins, and libcni sorts the keys before a plugin gets them.
+    """
+    if isinstance(tree, list):
+        return [*map(respelled, tree)]
+    if not isinstance(tree, dict):
+        return tree
+    return {_SPELLING.get(key.casefold(), key): respelled(tree[key]) for key in sorted(tree)}
+
+
 def _checked(tree: Configuration, name: str) -> Configuration:
     if not isinstance(tree, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 (one kind for all that libcni refuses)
     if not name.endswith(".conflist"):  # it is for a single plugin
+        tree = respelled(tree)
         tree = {"name": tree.get("name") or name, "plugins": [tree]}
-    plugins = tree.get("plugins")
+    plugins = respelled(tree.get("plugins"))  # the keys of the list itself count as they are
     if not isinstance(tree.get("name"), str) or not isinstance(plugins, list) or not plugins:
         raise ValueError("it has no name or no plugins")
     if not all(isinstance(plugin, dict) and plugin.get("type") for plugin in plugins):
         raise ValueError("a plugin has no type")
-    return tree
+    return {**tree, "plugins": plugins}
 
 
 def default_networks(directory: Path) -> tuple[RuntimeNetwork, ...]:

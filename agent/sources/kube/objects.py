@@ -171,7 +171,7 @@ def own_node(name: str) -> Resource[Node]:
 def parse_node(item: Object) -> Node:
     """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    in_use = status.get("volumesInUse")
+    in_use, info = status.get("volumesInUse"), status.get("nodeInfo") or {}
     return Node(
         name=str(metadata["name"]),
         # Servers before 1.16 send only `podCIDR`.
@@ -188,7 +188,8 @@ def parse_node(item: Object) -> Node:
         controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
         volumes_in_use=sorted_names(map(str, in_use)) if isinstance(in_use, list) else (),
         volumes_attached=_volumes_attached(status),
-        runtime=str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
+        runtime=str(info.get("containerRuntimeVersion") or ""),
+        kubelet=str(info.get("kubeletVersion", "")),
     )
 
 

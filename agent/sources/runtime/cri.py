@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from agent.model.runtime import CONTAINERD, ContainerRuntime, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
-from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus
+from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, respelled
 from agent.sources.runtime.grpc import NOT_FOUND, UNIMPLEMENTED, DecodedMessage, GrpcConnection, GrpcError, encode_texts
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
 from agent.sources.source_error import SourceError
@@ -198,7 +198,7 @@ def _cni_status(cniconfig: str, config: str) -> CniStatus:
     status = json.loads(cniconfig)
     configured = [network["Config"] for network in status["Networks"] or ()]
     loaded = tuple(
-        {"name": network["Name"], "plugins": [json.loads(plugin["Source"]) for plugin in network["Plugins"]]}
+        {"name": network["Name"], "plugins": [respelled(json.loads(plugin["Source"])) for plugin in network["Plugins"]]}
         for network in configured
         if network["Name"] != "cni-loopback"
     )

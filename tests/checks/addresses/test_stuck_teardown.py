@@ -10,11 +10,12 @@ from agent.model.finding import Finding, Severity
 from agent.model.report import Report
 from agent.model.runtime import CONTAINERD, ContainerRuntime
 from agent.model.snapshot import SANDBOX_NOT_READY, Checkpoint, Container, Damage, DamagedResult, NotRequested, Snapshot
-from tests.builders import GONE, GRACE, NOW, UPTIME, gap_of, node, processes, reservation, sandbox, without
+from tests.builders import GONE, GRACE, NOW, UPTIME, gap_of, node, processes, reservation, sandbox, the_node, without
 
 DETECTOR = "stuck_teardown"
 LOST = reservation("10.244.1.9")
 KEPT = Checkpoint(GONE, "shop/cart")
+CART = sandbox("8" * 64, "shop/cart")
 MINUTE = timedelta(minutes=1)
 
 
@@ -60,6 +61,34 @@ def test_a_late_teardown_is_for_information_and_a_stuck_one_a_warning() -> None:
     assert (finding.subject, finding.pod, finding.since) == ("kubenet/10.244.1.9", "shop/cart", NOW)
     for source in ("reservations", "containers", "checkpoints"):
         assert gap_of(DETECTOR, without(pending(), source)).startswith(source)
+
+
+def kept(*records: Any, kubelet: str = "", started: timedelta | None = UPTIME) -> Snapshot:
+    """Build a node with the pending teardown. `started`: how long ago the kubelet was."""
+    reported = [replace(the_node(node()), kubelet=kubelet)]
+    return node(LOST, KEPT, *records, node=reported, processes=[processes(kubelet=started)])
+
+
+def test_one_scan_is_enough_where_the_kubelet_forgets_it_or_the_pod_has_had_a_newer_sandbox_for_long() -> None:
+    made = {age: int((NOW - age * MINUTE).timestamp()) for age in (-1, 14, 15, 60)}
+    newer = {age: replace(CART, id=f"{age:064}", created=created) for age, created in made.items()}
+    for expected, snapshot in (
+        ([Severity.WARNING], kept(kubelet="v1.36.0")),
+        ([Severity.WARNING], kept(kubelet="v1.37.2+x", started=60 * MINUTE)),
+        ([Severity.INFO], kept(kubelet="v2.0.1", started=15 * MINUTE)),
+        *(([], kept(kubelet="v1.36.0", started=started)) for started in (14 * MINUTE, None)),
+        *(([], kept(kubelet=kubelet)) for kubelet in ("v1.35.9", "", "x")),
+        ([Severity.INFO], kept(newer[15])),
+        ([Severity.WARNING], kept(newer[60], newer[14])),
+        *(([], kept(newer[age])) for age in (14, -1)),
+        *(([], kept(newer[60], started=started)) for started in (14 * MINUTE, None)),
+        ([], kept(replace(newer[60], pod="shop/web"))),
+        ([], kept(replace(newer[60], sandbox=False))),
+        ([], kept(replace(newer[60], created=0))),  # it is older than the reservation
+    ):
+        assert [severity for severity, _ in severities(after(snapshot, snapshot))] == expected, snapshot
+    assert f"/var/lib/cri-dockerd/sandbox/{GONE} to another" in found(after(kept(kubelet="v1.36.0"))).message
+    assert found(after(kept(newer[60]))).since == NOW - HOUR
 
 
 # containerd and CRI-O: the sandbox is listed until its teardown is completed

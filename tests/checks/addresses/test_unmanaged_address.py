@@ -1,5 +1,6 @@
 """Processes that hold an address whose container the runtime has forgotten."""
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -70,7 +71,7 @@ def test_managed_or_unconfigured_addresses_are_no_finding() -> None:
         "healthy": node(),
         "container runs": node(LOST, JAVA, sandbox(GONE, "shop/cart")),
         "container stopped": node(LOST, JAVA, sandbox(GONE, "shop/cart", "exited")),
-        "checkpoint": node(LOST, JAVA, Checkpoint(GONE, "shop/cart")),
+        "checkpoint": node(LOST, JAVA, Checkpoint(GONE, ""), replace(LOST, network="x", container_id=b.WEB_ID)),
         "leaked": node(LOST),
         "unmounted": node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"]),
         "mounted, and its container runs": node(LOST, PINNED, sandbox(GONE, ""), mounted_namespaces=MOUNTED),

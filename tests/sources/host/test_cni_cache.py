@@ -137,6 +137,9 @@ def test_ranges_are_read_in_every_format_and_without_them_the_addresses_of_the_r
         ({**SUBNET, "rangeStart": "10.244.1.10"}, [["10.244.1.10-10.244.1.254"]]),
         ({**SUBNET, "rangeEnd": "10.244.1.20"}, [["10.244.1.1-10.244.1.20"]]),
         ({"subnet": "10.244.1.77/24"}, [["10.244.1.1-10.244.1.254"]]),
+        # Go ignores the case of keys. libcni sorts them, and the last wins.
+        ({"Ranges": [[{"SUBNET": "10.244.1.0/24", "rangestart": "10.244.1.10"}]]}, [["10.244.1.10-10.244.1.254"]]),
+        ({**SUBNET, "rangestart": "10.244.1.9", "RangeStart": "10.244.1.3"}, [["10.244.1.9-10.244.1.254"]]),
     ):
         assert cache.ranges(cached(ipam)) == expected, ipam
     listed = {"name": "kubenet", "plugins": [{"type": "bandwidth"}, {"type": "bridge", "ipam": SUBNET}]}

@@ -249,10 +249,11 @@ def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registr
         ({"status": {"allocatable": {"pods": 30}, "nodeInfo": None}}, (), 30, ""),
         ({"status": {"allocatable": {"pods": "1k"}, "nodeInfo": {"containerRuntimeVersion": ""}}}, (), None, ""),
         ({"spec": None, "status": None}, (), None, ""),
-        ({"status": {"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24"}}}, (), None, "docker://20.10.24"),
+        ({"status": {"nodeInfo": {"containerRuntimeVersion": "docker://20.10.24", "kubeletVersion": "docker://20.10.24"}}},
+         (), None, "docker://20.10.24"),
     ):  # fmt: skip
         (node,) = nodes(item)
-        assert (node.pod_cidrs, node.max_pods, node.runtime) == (cidrs, limit, runtime)
+        assert (node.pod_cidrs, node.max_pods, node.runtime, node.kubelet) == (cidrs, limit, runtime, runtime)
 
 
 def test_a_node_has_its_volumes_and_conditions_and_who_attaches_volumes(nodes: Objects) -> None:
