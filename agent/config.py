@@ -166,7 +166,7 @@ class Config:
         "directory of host-local's reservations (its dataDir)")
     cni_config_dir: Path | None = _setting("", optional(path), PATHS, "DIR", help=
         "directory of the CNI configuration, whose first file names the networks of the pods. Without it: the one that "
-        "containerd names, and /etc/cni/net.d")
+        "the runtime names, or /etc/cni/net.d")
     cni_cache_dir: tuple[Path, ...] = _setting(
         "/var/lib/cni/cache/results,/var/lib/cni/results,/var/lib/cni/multus/results", path, PATHS, "DIR",
         commands=_EVERYWHERE, many=True, help=

@@ -174,12 +174,13 @@ class LastNetworks:
     def read(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
         self._networks = ()
         try:
-            self._networks = with_subnet(self._read(), self._config.run_dir)
+            networks = with_subnet(self._read(), self._config.run_dir)
         except SourceError as error:
             if AUTO in self._config.network:
                 raise
             return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
-        return self._networks
+        self._networks = (*networks, *(later for network in networks[:1] for later in network.later))
+        return networks
 
     def plugins(self) -> set[str]:
         return {name for network in self._networks for name in (*network.plugins, network.ipam) if name}

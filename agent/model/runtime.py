@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Final
 
@@ -50,8 +50,10 @@ class RuntimeNetwork:
     ipam: str = ""  # the type of its IPAM plugin; empty: it has none of its own
     data_dir: str = ""  # empty: the IPAM plugin's default
     ranges: tuple[tuple[WrittenRange, ...], ...] = ()  # the sets of ranges: a sandbox gets an address from each
-    later: tuple[str, ...] = ()  # those of later files, which CRI-O and docker use if a plugin of the first is missing
     forwards_ports: bool = True  # a plugin of it, or the kubelet, may forward host ports. An old recording does not say
+    later: tuple["RuntimeNetwork", ...] = field(default=(), compare=False)
+    """Those of later files, which CRI-O and docker use if a plugin of the first is not installed."""
+    changed_ns: int = field(default=0, compare=False)  # when the first file was put there; 0: it is sure to be in use
 
     @property
     def may_use_host_local(self) -> bool:

@@ -25,7 +25,7 @@ from agent.model.snapshot import (
     is_missing,
     known_or,
 )
-from agent.sources.networks import attributed, running_sandboxes
+from agent.sources.networks import attributed, of_pods, running_sandboxes
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Pods: TypeAlias = Reading[tuple[Pod, ...]]
@@ -45,6 +45,7 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
         checkpoints=_checkpoints_of_docker(snapshot),
         networks=rejected or snapshot.networks,
     )
+    believed = replace(believed, networks=of_pods(believed))
     stores = tuple(attributed(store, believed) for store in snapshot.reservations)
     return replace(
         believed,

@@ -5,6 +5,7 @@ is judged: by the list of the pods' runtime, all of its reservations would look 
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from posixpath import normpath
@@ -20,6 +21,7 @@ from agent.model.snapshot import (
     NetworkStore,
     NotRequested,
     Reading,
+    Reservation,
     Snapshot,
     Unavailable,
     is_missing,
@@ -29,6 +31,7 @@ from agent.model.snapshot import (
 _PODMAN: Final = re.compile(r"podman|cni-podman\d+")
 _PRIMARY: Final = frozenset({"eth0", ""})  # what gives a pod its address; empty: of host-local < 0.8.0
 _WAITED: Final = timedelta(minutes=1)
+_RELOADED: Final = timedelta(minutes=1)  # until a runtime surely uses a changed configuration
 
 
 def cleanable(snapshot: Snapshot) -> frozenset[str]:
@@ -36,21 +39,72 @@ def cleanable(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(network.name for network in known_or(snapshot.networks, ()) if network.may_use_host_local)
 
 
+def of_pods(snapshot: Snapshot) -> Reading[tuple[RuntimeNetwork, ...]]:
+    """Return the networks. Where they are of a first file, running sandboxes must not show that another one is used."""
+    read = known_or(snapshot.networks, ())
+    if not read or not read[0].changed_ns or not isinstance(snapshot.cni_results, Known):
+        return snapshot.networks
+    names = {network.name for network in read}
+    recent = _with_addresses(names, snapshot, read[0].changed_ns / 10**9 + _RELOADED.total_seconds())
+    used = recent or _with_addresses(names, snapshot)
+    if used & names or not any(store.discovered for store in snapshot.reservations):  # or settings name all networks
+        return snapshot.networks
+    return _of_another_file(read[0], used, certain=bool(recent)) or snapshot.networks
+
+
+def _of_another_file(
+    first: RuntimeNetwork, used: frozenset[str], *, certain: bool
+) -> Reading[tuple[RuntimeNetwork, ...]] | None:
+    """Return the networks where none of the pods uses the first file's; None: it comes next, as far as is known."""
+    later = tuple(network for network in first.later if network.name in used)
+    if certain and later and len(used) == 1:
+        return Known(later)
+    if not certain and not (later and first.may_use_host_local):
+        return None
+    why = f"running pods have their addresses from network {', '.join(sorted(used))}, and none from {first.name}, which"
+    remedy = "remove its file, or set --cni-config-dir or --network"
+    return Unavailable("networks", f"{why} is first in the CNI configuration: a plugin may be missing ({remedy})")
+
+
+def _with_addresses(names: Collection[str], snapshot: Snapshot, since: float = 0) -> frozenset[str]:
+    """Return the networks that sandboxes made since have their address from; by results too, of these names."""
+    made = {container.id for container in known_or(snapshot.containers, ()) if container.created > since}
+    made &= running_sandboxes(snapshot.containers)
+    results = (result for result in known_or(snapshot.cni_results, ()) if result.network in names)
+    held: list[CniResult | Reservation] = [*results]
+    for store in snapshot.reservations:
+        held += known_or(store.reading, ())
+    return frozenset(record.network for record in held if record.ifname in _PRIMARY and record.container_id in made)
+
+
 def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     """Return the store as it is if it is the pods', else a store that is not requested, or unavailable."""
+    has_pods = not _ids(store).isdisjoint(running_sandboxes(snapshot.containers))
     if _PODMAN.fullmatch(store.network):
-        return _not_in_use(store, "its addresses are those of podman", snapshot)
-    for network in known_or(snapshot.networks, ()):
-        if network.name == store.network:
-            return _configured(store, network, snapshot)
-    if not isinstance(store.reading, Known) and not _has_no_kubenet(store, snapshot):
+        why = "its addresses are those of podman"
+        return _unavailable(store, f"{why}, and of pods") if has_pods else _not_in_use(store, why, snapshot)
+    if has_pods:
         return store
+    named = next((network for network in known_or(snapshot.networks, ()) if network.name == store.network), None)
+    return _configured(store, named, snapshot) if named else _not_configured(store, snapshot)
+
+
+def _not_configured(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
+    if not isinstance(store.reading, Known) and not _has_no_kubenet(store, snapshot):
+        skipped = _is_of_skipped_file(store, snapshot)
+        return _not_in_use(store, "its directory does not exist", snapshot) if skipped else store
     # Whoever names a network knows it; kubenet may be named for a fleet of which only some nodes have it.
     if _is_in_use(store, snapshot) or (not store.discovered and store.network != KUBENET):
         return store
     if program := _program(store):
         return _not_in_use(store, f"its addresses are those of {program}", snapshot)
     return _unnamed(store, snapshot)
+
+
+def _is_of_skipped_file(store: NetworkStore, snapshot: Snapshot) -> bool:
+    """Return whether only a first file named it, of which running sandboxes show that it may not be used."""
+    known = store.discovered and not isinstance(snapshot.containers, Unavailable)
+    return known and store.absent and not _missed(store, snapshot)
 
 
 def _has_no_kubenet(store: NetworkStore, snapshot: Snapshot) -> bool:
@@ -113,10 +167,11 @@ def _is_failing(store: NetworkStore, snapshot: Snapshot) -> bool:
 
 def _skipped(store: NetworkStore, snapshot: Snapshot) -> str:
     """Return the network of the first file if pods that wait may use this network instead: it had the last address."""
-    first = next((network for network in known_or(snapshot.networks, ()) if store.network in network.later), None)
-    if first is None or not _waits(snapshot) or _last(store) <= _last_of(first.name, snapshot):
-        return ""
-    return first.name
+    for first in known_or(snapshot.networks, ())[:1]:
+        is_later = store.network in {network.name for network in first.later}
+        if is_later and _waits(snapshot) and _last(store) > _last_of(first.name, snapshot):
+            return first.name
+    return ""
 
 
 def _last_of(network: str, snapshot: Snapshot) -> int:
@@ -150,7 +205,7 @@ def _not_in_use(store: NetworkStore, why: str, snapshot: Snapshot) -> NetworkSto
 
 def _is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether running pods show that it is theirs, or libcni's cache that it gives pods a further interface."""
-    if not (_ids(store) | _allocated(store, snapshot)).isdisjoint(running_sandboxes(snapshot.containers)):
+    if not _allocated(store, snapshot).isdisjoint(running_sandboxes(snapshot.containers)):
         return True
     further = (result for result in _results(store, snapshot) if result.ifname not in _PRIMARY)
     return any(result.pod or store.network == KUBENET for result in further)  # which passes no names of pods

@@ -283,6 +283,16 @@ def test_a_first_file_that_the_runtime_may_have_skipped_is_not_believed_while_a_
             assert not [one for one in stand.scan(code=UNAVAILABLE)["unavailable"] if "skips" in one["why"]]
 
 
+def test_a_first_file_whose_network_no_pod_has_is_a_gap_if_a_later_one_is_that_of_the_pods(tmp_path: Path) -> None:
+    with standing(tmp_path, on(CRI_O)) as stand:
+        configure(stand.host.net_d / "05-old.conflist", "old", BRIDGE)
+        for path in (stand.host.net_d / "05-old.conflist", stand.host.net_d):
+            os.utime(path, (NINETY_DAYS_AGO, NINETY_DAYS_AGO))  # as `cp -p` does
+        document = stand.scan(code=UNAVAILABLE)
+        assert (subjects(document), [one["source"] for one in document["unavailable"]]) == ([], ["networks"])
+        assert judged(document) == {"cbr0"}
+
+
 @pytest.mark.parametrize("api", ["on", "off"])
 def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, api: str) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:

@@ -95,7 +95,7 @@ class FakeGrpcServer(Listener):
         super().__init__(at)
         self.answers, self.piece = answers, piece
         self.calls: list[Call] = []
-        self.connections = 0
+        self.connections, self.http = 0, b""
 
     @property
     def methods(self) -> list[str]:
@@ -104,7 +104,12 @@ class FakeGrpcServer(Listener):
 
     def serve(self, connection: socket.socket) -> None:
         self.connections += 1
-        _Connection(self, connection).serve()
+        if self.http and connection.recv(4, socket.MSG_PEEK) == b"GET ":  # as CRI-O, at the same socket
+            connection.recv(65536)
+            connection.sendall(self.http)
+            connection.close()
+        else:
+            _Connection(self, connection).serve()
 
 
 class _Connection:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.checks.devices.state import with_history
 from agent.model.assessment import State
-from agent.model.runtime import ContainerRuntime
+from agent.model.runtime import ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     SOURCES,
     Checkpoint,
@@ -34,6 +34,7 @@ from tests.builders import (
     KVM,
     NO_DEVICES,
     NON_ADDRESS_SOURCES,
+    OLD,
     PODS,
     WEB_ID,
     WORKER,
@@ -278,6 +279,50 @@ def test_without_a_network_a_missing_cni_cache_is_empty() -> None:
     assert seen.cni_results == NOTHING, "before the first pod"
     closed = Unavailable("cni_results", "/var/lib/cni/cache/results: Permission denied")
     assert checked(cni_results=closed, reservations=(podman,)).cni_results == closed
+
+
+# Networks
+
+
+def test_running_sandboxes_show_whether_the_first_file_is_what_the_runtime_uses() -> None:
+    bridge, of_first, made = ("bridge",), cni_result(WEB_ID, "", CIDR, network="old"), int((NOW.wall - OLD).timestamp())
+    used, other, no = (
+        RuntimeNetwork("kubenet", bridge),
+        reservation("10.99.0.2", WEB_ID, network="x"),
+        "a plugin may be missing",
+    )
+    for later, ago, ipam, records, expected in (
+        ((used,), 61, "", (), "kubenet"),
+        ((used,), 61, "", (replace(other, ifname="net1"),), "kubenet"),
+        ((used,), 61, "", (other,), no),  # contradicts
+        ((), 61, "", (), no),  # it reads another directory
+        ((used,), 59, "", (), no),  # it may have changed to the first since
+        ((used,), 59, "calico-ipam", (), "old"),
+        ((), 59, "", (), "old"),  # it was renamed
+        ((used,), 61, "", (of_first,), "old"),
+        ((used,), 61, "", (SILENT,), "old"),
+    ):
+        first = RuntimeNetwork("old", bridge, ipam, later=later, changed_ns=(made - ago) * 10**9)
+        given = node(*records, networks=(first,), cni_results=SILENT if SILENT in records else ())
+        stores = tuple(replace(store, discovered=True) for store in given.reservations)
+        seen = RecordedSources(replace(given, reservations=(*stores, replace(MISSING_STORE, network="old")))).take()
+        if expected == no:
+            assert no in why_not(seen.networks), (later, ago)
+        else:
+            assert [network.name for network in seen.networks.known()] == [expected], (later, ago, records)
+        assert isinstance(seen.reservations[0].reading, Known)
+
+
+def test_a_directory_with_addresses_of_running_sandboxes_is_never_told_unused() -> None:
+    wrapper, absent = (
+        RuntimeNetwork("kubenet", ("bridge",), "node-ipam"),
+        replace(MISSING_STORE, network="old", absent=True, discovered=True),
+    )
+    stores = (*node().reservations, replace(node().reservations[0], network="podman"), absent)
+    kubenet, podman, old = checked(networks=Known((wrapper,)), reservations=stores).reservations
+    assert isinstance(kubenet.reading, Known)
+    assert "those of podman, and of pods" in why_not(podman.reading)
+    assert isinstance(old.reading, NotRequested), "the runtime skips its file"
 
 
 # Pods

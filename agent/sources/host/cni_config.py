@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -33,6 +34,7 @@ Files: TypeAlias = Callable[[], Mapping[str, Configuration]]  # reads a director
 class CniStatus(NamedTuple):
     loaded: tuple[Configuration, ...] | None = None  # None: it does not say
     directory: Path | None = None
+    default: str = ""  # the network that it is configured to use; empty: that of the first file
     others: tuple[Path, ...] = ()  # directories of runtime classes that have their own
 
 
@@ -98,12 +100,29 @@ def _checked(tree: Configuration, name: str) -> Configuration:
     return {**tree, "plugins": plugins}
 
 
-def default_networks(directory: Path) -> tuple[RuntimeNetwork, ...]:
-    """Return the networks of the default configuration, the first file; raises SourceError, such as NotConfigured."""
+def default_networks(directory: Path, default: str = "") -> tuple[RuntimeNetwork, ...]:
+    """Return the networks of the default configuration: of that name, or in the first file. Raises SourceError."""
     files = read_directory(directory)
-    first, *others = files.values()
-    later = tuple(file["name"] for file in others if file["name"] != first["name"])
-    return tuple(replace(network, later=later) for network in networks_of(first, lambda: files))
+    if default:
+        if (named := _find(default, files)) is None:
+            raise SourceError(f"the default network of the runtime, {escape(default)}, is in no file of {directory}")
+        return tuple(networks_of(named, lambda: files))
+    (name, first), *others = files.items()
+    networks, later = tuple(networks_of(first, lambda: files)), list[RuntimeNetwork]()
+    for _, file in others:
+        with suppress(SourceError):  # no pod needs it, perhaps
+            later += (network for network in networks_of(file, lambda: files) if file["name"] != first["name"])
+    # A pod may name another network than the delegates.
+    changed = _changed(directory, name) if first["name"] in {network.name for network in networks} else 0
+    return tuple(replace(network, later=tuple(later), changed_ns=changed) for network in networks)
+
+
+def _changed(directory: Path, name: str) -> int:
+    """Return when this file became the first, or was written, whatever its own time says (`cp -p`)."""
+    try:
+        return max(directory.stat().st_mtime_ns, (directory / name).stat().st_ctime_ns)
+    except OSError as error:
+        raise SourceError(cannot_read(directory / escape(name), error)) from error
 
 
 def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[RuntimeNetwork, ...]:

@@ -157,6 +157,14 @@ class ProcessTable:
     def _of_node(self, processes: Iterable[_Process]) -> tuple[_Process, ...]:
         return tuple(process for process in processes if not _is_nested(self._proc, process.pid))
 
+    def network_flag(self, name: str) -> str:
+        """Return a flag of cri-dockerd, or of a kubelet < 1.24; empty: not set. Raises SourceError if they differ."""
+        lines = self._command_lines(_KUBELET | _CRI_DOCKERD)
+        values = {value for _, words in lines if words and (value := flag(name, words))}
+        if len(values) > 1:
+            raise SourceError(f"--{name} of the kubelet and cri-dockerd differ: {', '.join(sorted(values))}")
+        return next(iter(values), "")
+
     def _network_plugin(self) -> str | None:
         """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd."""
         # Of several, kubenet counts: the directory of a kubenet in use must not look unused.

@@ -5,14 +5,19 @@ in its own stores, which are served on the same socket, and CRI-O in a list that
 """
 
 import json
+import os
 import re
+import socket
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.model.runtime import CONTAINERD, ContainerRuntime, version_numbers
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, respelled
@@ -29,6 +34,7 @@ _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)  # the first containerd that has a stor
 
 _VERBOSE: Final = b"\x08\x01"  # a StatusRequest with `verbose` (1)
 _ID: Final = re.compile("[0-9a-f]{64}")
+_LARGEST_CONFIGURATION: Final = 1024 * 1024  # bytes of CRI-O's: it has some thousand
 _BATCH: Final = 32  # sandboxes asked for at once: an answer has room for 512 KiB of each, a pod has 256
 _SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
 _CONTAINER_STATES: Final = ("created", "running", "exited")
@@ -101,10 +107,26 @@ class Cri:
             return runtime.name == CONTAINERD and bool(session.records(runtime, [container_id]))
 
     def networks(self) -> CniStatus:
-        """Return the networks that containerd has loaded, without its loopback; CRI-O says none. Raises SourceError."""
+        """Return what containerd has loaded, without its loopback, or CRI-O is to use. Raises SourceError."""
         with self._session() as session:
             info = session.cri("Status", _VERBOSE).text_map(2)
-            return _cni_status(info["cniconfig"], info.get("config") or "{}") if "cniconfig" in info else CniStatus()
+            if "cniconfig" in info:
+                return _cni_status(info["cniconfig"], info.get("config") or "{}")
+            return self._configured() if session.identify().name == CRI_O else CniStatus()
+
+    def _configured(self) -> CniStatus:
+        """Ask CRI-O for its configuration, in HTTP at the same socket; without an answer it says nothing."""
+        connection = HTTPConnection("localhost")
+        with suppress(OSError, HTTPException), socket.socket(socket.AF_UNIX) as connection.sock:
+            connection.sock.settimeout(self._timeout)
+            connection.sock.connect(os.fspath(self._socket))
+            connection.request("GET", "/config")
+            answer = connection.getresponse()
+            if answer.status == HTTPStatus.OK:
+                network = tomllib.loads(answer.read(_LARGEST_CONFIGURATION).decode())["crio"]["network"]
+                directory, default = network.get("network_dir"), network.get("cni_default_network", "")
+                return CniStatus(None, Path(directory) if directory else None, default)
+        return CniStatus()
 
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
@@ -205,7 +227,7 @@ def _cni_status(cniconfig: str, config: str) -> CniStatus:
     directory = Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY)
     classes = json.loads(config).get("containerd", {}).get("runtimes") or {}
     own = {Path(runtime["cniConfDir"]) for runtime in classes.values() if runtime.get("cniConfDir")}
-    return CniStatus(loaded, directory, tuple(sorted(own - {directory})))
+    return CniStatus(loaded, directory, others=tuple(sorted(own - {directory})))
 
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:

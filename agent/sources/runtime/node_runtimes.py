@@ -112,8 +112,8 @@ class NodeRuntimes:
             others = chain.from_iterable(self._of_class(other) for other in status.others)
             return (*loaded_networks(status.loaded, directory), *others)
         if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
-            return self._docker_networks(directory, certain=certain)
-        return default_networks(directory)
+            return self._docker_networks(config_dir, certain=certain)
+        return default_networks(directory, status.default)
 
     def _status(self, runtime: Runtime) -> CniStatus:
         try:
@@ -131,11 +131,12 @@ class NodeRuntimes:
                 return ()
             raise
 
-    def _docker_networks(self, directory: Path, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
+    def _docker_networks(self, config_dir: Path | None, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
         """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
         node = self._processes.read()
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
+        directory = config_dir or Path(self._processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY)
         try:
             return default_networks(directory)
         except NotConfigured:

@@ -17,7 +17,7 @@ from agent.sources.runtime.cri import Cri
 from tests.fakes import cri as fake
 from tests.fakes.cri import AT, FakeRuntime, cniconfig, container, record, sandbox, stored
 from tests.fakes.grpc_server import Answers, Call, FakeGrpcServer
-from tests.wire import error_of, open_directory
+from tests.wire import error_of, http, open_directory
 
 CONTAINERS = "/containerd.services.containers.v1.Containers/List"
 NAMESPACES = "/containerd.services.namespaces.v1.Namespaces/List"
@@ -271,7 +271,7 @@ def test_not_found_counts_only_of_this_id_and_any_other_answer_is_never_treated_
 # networks
 
 
-def test_the_networks_are_those_that_containerd_has_loaded_and_cri_o_does_not_name_its_own(
+def test_the_networks_are_those_that_containerd_has_loaded_or_cri_o_is_configured_to_use(
     serve: Serve, cri: Cri
 ) -> None:
     v6, portmap = {"subnet": "fd00::/64"}, {"type": "portmap", "capabilities": {"portMappings": True}}
@@ -291,8 +291,17 @@ def test_the_networks_are_those_that_containerd_has_loaded_and_cri_o_does_not_na
             networks = cri.networks().loaded
         assert networks is not None
         assert [network for one in networks for network in networks_of(one, dict)] == expected
-    with serve(cri_o(info={"config": "{}"})):
-        assert cri.networks().loaded is None
+    with serve(cri_o(info={"config": "{}"})) as server:
+        for answer, status in (
+            (b"", (None, "")),
+            (http("", "404 Not Found"), (None, "")),
+            (http('[crio.network]\nnetwork_dir = "/x"\ncni_default_network = "y"'), (Path("/x"), "y")),
+            (http('[crio.network]\nnetwork_dir = ""\ncni_default_network = ""'), (None, "")),
+        ):
+            server.http = answer
+            assert cri.networks()[:3] == (None, *status)
+        server.http = http("[crio.network]\nnetwork_dir = 7")
+        assert "cannot parse the response" in error_of(cri.networks)
     for config in (
         "", "null", "[]", "{}", "[" * 100_000, '{"Networks": [null]}', '{"Networks": [{}]}',
         '{"Networks": [{"Config": {"Name": "x"}}]}', '{"Networks": [{"Config": {"Name": "x", "Plugins": [{}]}}]}',

@@ -258,6 +258,28 @@ def test_the_kubelets_runtime_names_the_networks_and_one_that_has_loaded_none_hi
     assert read(wired.snapshot, "networks").known() == CBR0
 
 
+def test_the_directory_and_the_default_network_of_crio_and_the_directory_of_cri_dockerd_count(
+    machine: Machine, tmp_path: Path
+) -> None:
+    for name in ("cbr0", "other"):
+        (tmp_path / f"{len(name)}.conflist").write_text(json.dumps({"name": name, "plugins": [BRIDGE]}))
+    configured, directory = '[crio.network]\nnetwork_dir = "{}"\ncni_default_network = "{}"', str(tmp_path)
+    for where, default, found in ((directory, "", "cbr0"), (directory, "other", "other"), ("/nowhere", "", None)):
+        machine.servers[CRIO].http = http(configured.format(where, default))
+        wired = machine.wire("crio", CRIO)
+        if found:
+            assert [network.name for network in read(wired.snapshot, "networks").known()] == [found]
+        else:
+            assert "/nowhere does not exist (it must be mounted" in why(wired, "networks")
+    machine.servers[CRIO].http = http(configured.format(directory, "third"))
+    assert f"third, is in no file of {directory}" in why(machine.wire("crio", CRIO), "networks")
+    wired = machine.wire("dockerd cri-dockerd", DOCKERS, kubelet="unix:///run/cri-dockerd.sock")
+    machine.process(9, "cri-dockerd", "--cni-conf-dir", directory)
+    assert read(wired.snapshot, "networks").known() == CBR0
+    machine.process(10, "cri-dockerd", "--cni-conf-dir=/else")
+    assert "--cni-conf-dir of the kubelet and cri-dockerd differ" in why(wired, "networks")
+
+
 def test_the_networks_of_runtime_classes_are_networks_of_the_node(machine: Machine, tmp_path: Path) -> None:
     def with_class(directory: Path) -> Any:
         config = {"containerd": {"runtimes": {"alt": {"cniConfDir": str(directory)}, "runc": {"cniConfDir": ""}}}}
