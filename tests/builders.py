@@ -73,8 +73,7 @@ NON_ADDRESS_SOURCES: Final = (
 )
 """The sources that have no say in addresses."""
 
-WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64
-"""The sandboxes of the two pods, and one that nobody knows any more."""
+WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64  # The sandboxes of the two pods, and one that nobody knows any more
 
 
 def reservation(

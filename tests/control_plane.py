@@ -46,8 +46,7 @@ class ControlPlane:
         self.directory = directory
         self.port, self._etcd_port, self._peer_port = free_ports(3)
         self.audit_log = directory / "audit.log"
-        self.api_server = 0
-        """Its process."""
+        self.api_server = 0  # Its process
         self._data = directory / "etcd"
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         _, self.certificate = self_signed(directory)

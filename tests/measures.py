@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 from radon.complexity import cc_visit  # type: ignore[import-untyped]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")
-"""From `clean --apply` to unlink."""
+DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")  # From `clean --apply` to unlink
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
     "agent/sources: lines": (5_070, 4_300),

@@ -25,8 +25,7 @@ from tests.exporters.served import serving
 ROOT: Final = Path(__file__).resolve().parents[1]
 _CHROMIUM: Final = "/usr/bin/chromium"
 _WIDTH, _HEIGHT = 1200, 820
-_LARGEST: Final = 200_000
-"""Size limit of one picture in bytes: the README embeds them."""
+_LARGEST: Final = 200_000  # Size limit of one picture in bytes: the README embeds them
 _KUBELET_STARTED: Final = datetime(2021, 3, 26, 19, 16, 59, tzinfo=UTC)
 
 

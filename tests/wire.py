@@ -18,8 +18,7 @@ import pytest
 from agent.sources.source_error import SourceError
 
 NOBODY = 65534
-ID = "0123456789abcdef" * 4
-"""A container id, for tests that need only one."""
+ID = "0123456789abcdef" * 4  # A container id, for tests that need only one
 
 
 def error_of(question: Callable[[], object]) -> str:
@@ -78,8 +77,7 @@ class Request:
     target: str
     headers: dict[str, str] = field(default_factory=dict)
     method: str = "GET"
-    body: bytes = b""
-    """As long as Content-Length; shorter if the connection ended first."""
+    body: bytes = b""  # As long as Content-Length; shorter if the connection ended first
 
     @property
     def path(self) -> str:

@@ -23,8 +23,7 @@ _PODS, _POD_BYTES, _CIDR = 110, (7_700, 17_500), "10.64.0.0/15"
 _DOCKER, _CONTAINERD = "docker://19.3.15", "containerd://1.7.24"
 _SYNCS, _WARM, _BASELINE_SYNCS, _WORST_SYNCS = 2_000, 100, 60, 12
 _STEADY_MIB, _PEAK_MIB, _GROWTH_MIB, _CPU_MS, _LEAKS_MIB = 60.0, 75.0, 1.0, 15.0, 100.0
-_PATIENCE = "--docker-timeout=1m"
-"""Of 50 MB by HTTP/2 on a busy machine."""
+_PATIENCE = "--docker-timeout=1m"  # Of 50 MB by HTTP/2 on a busy machine
 _READS = {f"{verb} {what}": 1 for verb in ("LIST", "WATCH") for what in ("pods", "nodes")} | {"GET version": 2}
 
 

@@ -53,16 +53,12 @@ class Sample:
     """Counters up to `requests`; the others are what there is now."""
 
     at: float
-    cpu: float
-    """Seconds."""
-    sent: int
-    """Bytes, to all connections: those of the clients and that to etcd."""
-    requests: int
-    """A watch counts when it ends."""
+    cpu: float  # Seconds
+    sent: int  # Bytes, to all connections: those of the clients and that to etcd
+    requests: int  # A watch counts when it ends
     watches: int
     connections: int
-    memory: int
-    """Bytes in use: heap and stacks."""
+    memory: int  # Bytes in use: heap and stacks
 
 
 def figures() -> Iterator[Figure]:

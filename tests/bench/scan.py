@@ -24,8 +24,7 @@ _ONE_LINER = (
     r"""if [ -z "${docker_id}" -o -z "$(echo ${all_containers} | grep "${docker_id:0:8}")" ];then echo $ip;fi;done"""
 )
 """The reading part of it, unchanged except for the path of the store."""
-_SIZES = {125: (7, 0.7), 1_000: (3, 0.15)}
-"""Number of reservations: runs of each command, target ratio."""
+_SIZES = {125: (7, 0.7), 1_000: (3, 0.15)}  # Number of reservations: runs of each command, target ratio
 
 
 def figures(bin_: Path) -> Iterator[Figure]:

@@ -16,8 +16,7 @@ DETECTOR = "detached_volume"
 the, findings = partial(b.the_finding, DETECTOR), partial(b.findings_of, DETECTOR)
 MINUTE = timedelta(minutes=1)
 ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
-MIGRATED = "kubernetes.io/csi/ebs.csi.aws.com^vol-8"
-"""The name of CLOUD_DISK where CSI migration is on."""
+MIGRATED = "kubernetes.io/csi/ebs.csi.aws.com^vol-8"  # The name of CLOUD_DISK where CSI migration is on
 GCE_DISK = "kubernetes.io/gce-pd/d-1"
 MIGRATED_GCE_DISK = "kubernetes.io/csi/pd.csi.storage.gke.io^projects/P/zones/z/disks/d-1"
 RBD, MIGRATED_RBD = "kubernetes.io/rbd/rbd:image-1", "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264"

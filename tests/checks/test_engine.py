@@ -27,8 +27,7 @@ from tests.builders import CONTAINERS, GONE, GRACE, NOW, WEB_ID, node, reservati
 
 LOST = reservation("10.244.1.9")
 OTHERS = (reservation("10.244.1.10", "8" * 64), reservation("10.244.1.11", "7" * 64))
-WATCH = "pods deleted_below"
-"""The subject of a finding that is no leak, at `shown()`."""
+WATCH = "pods deleted_below"  # The subject of a finding that is no leak, at `shown()`
 PERIOD = timedelta(seconds=30)
 GAP = "containers"
 

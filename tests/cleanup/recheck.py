@@ -40,12 +40,9 @@ class Owners:
     containers: set[str] = field(default_factory=set)
     checkpoints: set[str] = field(default_factory=set)
     holders: dict[str, str] = field(default_factory=dict)
-    objections: dict[str, Reason] = field(default_factory=dict)
-    """What the probe says against the release of an address."""
-    silent: str = ""
-    """Which of runtime, kubelet and kernel gives no definite answer."""
-    happens: Callable[[str], None] = lambda _: None
-    """Told what was asked."""
+    objections: dict[str, Reason] = field(default_factory=dict)  # What the probe says against the release of an address
+    silent: str = ""  # Which of runtime, kubelet and kernel gives no definite answer
+    happens: Callable[[str], None] = lambda _: None  # Told what was asked
     probed: list[list[str]] = field(default_factory=list)
 
     def recheck(self) -> Recheck:

@@ -34,10 +34,8 @@ from tests.wire import needs, only_with, run
 File: TypeAlias = tuple[bytes, int, int, int, int]
 """A file byte for byte: content, mode, owner, group, mtime in nanoseconds."""
 
-MADE_NS: Final = 1_700_000_000_123_456_789
-"""An mtime that neither seconds nor a float can represent."""
-Step: TypeAlias = str
-"""What a release has just done."""
+MADE_NS: Final = 1_700_000_000_123_456_789  # An mtime that neither seconds nor a float can represent
+Step: TypeAlias = str  # What a release has just done
 STEPS: Final = (
     "asked the runtime", "asked the kubelet", "asked the kernel", "read", "locked", "unlocked", "journaled",
     "locked", "compared", "removed", "unlocked", "recorded",

@@ -20,8 +20,7 @@ from agent.sources.source_error import SourceError
 from tests.builders import GRACE, NOW, make_limits, node
 from tests.cleanup.recheck import Owners
 
-Name = tuple[str, str]
-"""The network and the address of a reservation."""
+Name = tuple[str, str]  # The network and the address of a reservation
 
 
 def image(reservation: Reservation) -> FileImage:
@@ -63,8 +62,7 @@ class Files(NodeFiles):
     def __init__(self) -> None:
         super().__init__(Path(), (), 0, lambda: 0.0)
         self.files: dict[Name, FileImage] = {}
-        self.broken: set[str] = set()
-        """Addresses whose file cannot be removed, and networks whose directory is gone."""
+        self.broken: set[str] = set()  # Addresses whose file cannot be removed, and networks whose directory is gone
         self.held, self.locked_now, self.tries = False, False, 0
         """Whether another process holds the locks; whether we do; how often we tried."""
 

@@ -308,8 +308,7 @@ def test_a_budget_counts_addresses_and_skips_sandboxes_that_do_not_fit_or_are_re
         assert [ip for ip, verdict in done if verdict is Verdict.RELEASED] == expected
 
 
-AN_HOUR_BEFORE = NOW + 2 * timedelta(seconds=15) - timedelta(hours=1)
-"""The second sync."""
+AN_HOUR_BEFORE = NOW + 2 * timedelta(seconds=15) - timedelta(hours=1)  # The second sync
 UNCOUNTED: tuple[dict[str, Any], ...] = (
     {"verdict": Verdict.BUSY}, {"restored": NOW}, {"actor": "clean"}, {"at": AN_HOUR_BEFORE},
 )  # fmt: skip

@@ -30,8 +30,7 @@ from tests.wire import NOBODY, as_nobody, needs, open_directory, until
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
 BEFORE_COMPARING = ("asked the runtime", "asked the kubelet", "asked the kernel", "read", "journaled")
-LOCKS = ("", "lock")
-"""What host-local <= 0.6 locks, its directory, and what >= 0.7 does."""
+LOCKS = ("", "lock")  # What host-local <= 0.6 locks, its directory, and what >= 0.7 does
 
 
 def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(store: Store) -> None:

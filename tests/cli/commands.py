@@ -121,8 +121,7 @@ def docker(listed: Sequence[Any]) -> Answers:
     return answers
 
 
-engine = docker([CONTAINER])
-"""A fake docker with one sandbox."""
+engine = docker([CONTAINER])  # A fake docker with one sandbox
 
 
 @contextmanager

@@ -26,8 +26,7 @@ from tests.fakes.nodes import FakeNode, PodSandbox, healthy, the_incident
 NOW: Final = datetime.now(UTC)  # noqa: TID251 (a stand-in's files are as old as a real one's)
 NINETY_DAYS_AGO: Final = (NOW - timedelta(days=90)).timestamp()
 CIDR: Final = "10.244.1.0/24"
-KIND: Final = "/run/cni-ipam-state"
-"""The dataDir of its network."""
+KIND: Final = "/run/cni-ipam-state"  # The dataDir of its network
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ KUBENET = "--network-plugin=kubenet"
 CLEAN = ("clean", "--apply", "--cleanup-network=auto", "--max-share=100%")
 NETWORK = '{"name": "kubenet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.244.1.0/24"}}'
 RESERVED = {f"10.244.1.{last}": f"{last}" * 64 for last in range(2, 9)}
-SEEN = "10.244.1.2"
-"""The one address that a process has on an interface."""
+SEEN = "10.244.1.2"  # The one address that a process has on an interface
 
 
 @dataclass

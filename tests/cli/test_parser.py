@@ -18,8 +18,7 @@ COMMANDS = (
     "run",
     "version",
 )
-SCREEN = 44
-"""Lines."""
+SCREEN = 44  # Lines
 
 
 def output(*arguments: str, columns: str = "") -> str:

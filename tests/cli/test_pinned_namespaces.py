@@ -19,8 +19,7 @@ from tests.network import Network, network, sniffer
 from tests.wire import ID, FakeServer, run
 
 IP = "10.244.1.9"
-ON = {"NODELEAK_PROBE": ""}
-"""The default, which the other tests of commands replace."""
+ON = {"NODELEAK_PROBE": ""}  # The default, which the other tests of commands replace
 
 
 @dataclass

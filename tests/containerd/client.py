@@ -10,8 +10,7 @@ from tests.fakes.protobuf import messages
 
 NAMESPACE: Final = "k8s.io"
 _CONTAINERS: Final = "/containerd.services.containers.v1.Containers"
-_SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"
-"""Since 1.7."""
+_SANDBOXES: Final = "/containerd.services.sandbox.v1.Store"  # Since 1.7
 _POD: Final = "io.kubernetes.pod."
 _OF_SANDBOXES: Final = {
     "kubernetes.io/config.seen": "2026-11-22T08:00:00.000000000Z",
@@ -40,8 +39,7 @@ _PROTO: Final = messages(
         "StatusResponse": {"status": (1, "Status")},
     },
 )  # fmt: skip
-_OWN: Final = 1
-"""The PID namespace of a container of its own: pause need not be the first process of the sandbox."""
+_OWN: Final = 1  # The PID namespace of a container of its own: pause need not be the first process of the sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,7 @@ class Kubelet:
 
     socket: Path
     cgroup: str
-    logs: str
-    """Directories of the sandboxes' cgroups and logs."""
+    logs: str  # Directories of the sandboxes' cgroups and logs
 
     def run(self, name: str, timeout: float = 60.0) -> str:
         """Make the sandbox of a new pod and return its id."""

@@ -14,8 +14,7 @@ _PACKAGED: Final = {"1.6": ("bookworm", "1.6.20"), "1.7": ("trixie", "1.7.24"), 
 VERSIONS: Final = tuple(_PACKAGED)
 _PROGRAMS: Final = ("containerd", "ctr", "containerd-shim-runc-v2")
 _KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_TIMEOUT: Final = 300.0
-"""Seconds for one call of apt."""
+_TIMEOUT: Final = 300.0  # Seconds for one call of apt
 
 
 class CannotRun(Exception):
@@ -26,8 +25,7 @@ class CannotRun(Exception):
 class Packages:
     """One version."""
 
-    family: str
-    """As given: 1.6, 1.7 or 2."""
+    family: str  # As given: 1.6, 1.7 or 2
     directory: Path
 
     @property

@@ -17,18 +17,15 @@ ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 ALL: Final = ("base", *sorted(f"overlays/{path.name}" for path in (DEPLOY / "overlays").iterdir()))
 COMPONENTS: Final = tuple(name for name in ALL if (DEPLOY / name / "component").exists())
-AGENTS: Final = ("base", *COMPONENTS)
-"""Those that deploy the agent; the others add to what is deployed."""
+AGENTS: Final = ("base", *COMPONENTS)  # Those that deploy the agent; the others add to what is deployed
 BASE_RULES: Final = {
     *product([""], ["pods", "nodes"], ["get", "list", "watch"]),
     *product([""], ["events"], ["create", "patch"]),
 }
 JOB: Final = "clean-one-node.yaml"
 ONE_NODE: Final = "one-node.yaml"
-FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB, ONE_NODE)
-"""Applied without kustomize."""
-_KUBECTL: Final = shutil.which("kubectl")
-"""The real one: a test may put another before it."""
+FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB, ONE_NODE)  # Applied without kustomize
+_KUBECTL: Final = shutil.which("kubectl")  # The real one: a test may put another before it
 
 
 @cache

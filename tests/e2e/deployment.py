@@ -17,8 +17,7 @@ from .nodeleak import Cleaned, Metrics, Report
 
 IMAGE: Final = "registry.invalid/nodeleak"
 TAGS: Final = ("e2e", "e2e-next")
-MODERN_TAG: Final = "e2e-modern"
-"""Not one of those of the tests on Kubernetes 1.20, which may run at the same time."""
+MODERN_TAG: Final = "e2e-modern"  # Not one of those of the tests on Kubernetes 1.20, which may run at the same time
 DOCKER: Final = ROOT / "deploy/overlays/docker/component/daemonset.yaml"
 _API_SERVER: Final = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
 _PODS: Final = "app.kubernetes.io/name=nodeleak"

@@ -26,8 +26,7 @@ from .prometheus import RULES, Prometheus, program, running_prometheus
 
 ALERTMANAGER = RULES.with_name("alertmanager.yaml")
 SPEED = 30
-SCRAPE_MS = 2000
-"""Of the fast time: a minute."""
+SCRAPE_MS = 2000  # Of the fast time: a minute
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -118,8 +117,7 @@ class Monitoring:
     """A running Prometheus, the Alertmanager that it tells, and whom that notifies."""
 
     prometheus: Prometheus
-    alertmanager: str
-    """Its URL."""
+    alertmanager: str  # Its URL
     told: Notifications
 
 

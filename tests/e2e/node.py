@@ -149,10 +149,8 @@ class Cluster:
     """The one-node cluster of hack/cluster."""
 
     node: str
-    admin: Path
-    """The kubeconfig of its administrator."""
-    kubelet: Path
-    """The kubelet's kubeconfig, which an agent on the node can use."""
+    admin: Path  # The kubeconfig of its administrator
+    kubelet: Path  # The kubelet's kubeconfig, which an agent on the node can use
     pod_cidr: str
     program: str | Path = "kubectl"
 
@@ -342,8 +340,7 @@ class Trace:
     mode: int
     owner: tuple[int, int]
     mtime_ns: int
-    content: bytes | None
-    """None for a directory."""
+    content: bytes | None  # None for a directory
 
 
 def traces(*directories: Path) -> dict[Path, Trace]:

@@ -31,8 +31,7 @@ NO_STORE_TO_WRITE = (
 )
 """Command prefix: only host-local's directory is read-only, as in observe mode."""
 
-BOLD = ("--grace=0s", "--settle=0s", "--max-share=100%")
-"""All settings of `clean` that turn guards off."""
+BOLD = ("--grace=0s", "--settle=0s", "--max-share=100%")  # All settings of `clean` that turn guards off
 
 
 @dataclass(frozen=True)

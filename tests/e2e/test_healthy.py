@@ -7,8 +7,7 @@ from .nodeleak import DROPPED, READ_ONLY, Nodeleak
 
 pytestmark = pytest.mark.e2e
 
-WITHOUT_DATA = {"replayed_watch"}
-"""Detectors without data on this node: a single command watches nothing."""
+WITHOUT_DATA = {"replayed_watch"}  # Detectors without data on this node: a single command watches nothing
 
 
 def test_on_a_healthy_node_every_reservation_is_in_use_without_findings(pods: Pods, nodeleak: Nodeleak) -> None:

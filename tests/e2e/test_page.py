@@ -82,10 +82,8 @@ class View:
     """One page in the browser."""
 
     page: BrowserPage
-    complaints: list[str] = field(default_factory=list)
-    """Console errors and warnings."""
-    requested: list[str] = field(default_factory=list)
-    """All requested URLs."""
+    complaints: list[str] = field(default_factory=list)  # Console errors and warnings
+    requested: list[str] = field(default_factory=list)  # All requested URLs
 
     def poorest_contrast(self) -> tuple[float, str]:
         found: list[tuple[float, str]] = self.page.evaluate(_CONTRASTS)

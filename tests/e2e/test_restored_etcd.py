@@ -15,8 +15,7 @@ from .nodeleak import Daemon, Nodeleak
 pytestmark = pytest.mark.e2e
 
 NODE = "worker-1"
-BOUND = 75
-"""Seconds: 15 until it connects again, 30 of jitter, and what a loaded machine needs."""
+BOUND = 75  # Seconds: 15 until it connects again, 30 of jitter, and what a loaded machine needs
 
 
 @pytest.fixture

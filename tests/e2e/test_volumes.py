@@ -21,8 +21,7 @@ pytestmark = pytest.mark.e2e
 DETECTOR = "detached_volume"
 OFTEN = ("--interval=500ms", "--confirm-after=1s")
 TRIES = 3
-SLOW = 60
-"""Seconds until one disk is attached."""
+SLOW = 60  # Seconds until one disk is attached
 
 
 @pytest.fixture

@@ -35,5 +35,4 @@ def cleaning(*outcomes: Outcome, applied: bool = True, **more: Any) -> Cleaning:
     return Cleaning(node="worker-1", taken_at=NOW, applied=applied, outcomes=outcomes, **about)
 
 
-DUAL = (reservation("10.244.1.9"), reservation("fd00::9", GONE))
-"""The two addresses of one sandbox."""
+DUAL = (reservation("10.244.1.9"), reservation("fd00::9", GONE))  # The two addresses of one sandbox

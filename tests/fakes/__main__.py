@@ -20,8 +20,7 @@ from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import Host, build, write_kubeconfig
 from tests.fakes.nodes import FakeNode, healthy
 
-_NETWORK = "cbr0"
-"""Of a node without docker."""
+_NETWORK = "cbr0"  # Of a node without docker
 
 
 def _runtime(host: Host, node: FakeNode) -> AbstractContextManager[Any]:

@@ -18,10 +18,8 @@ from urllib.parse import SplitResult, parse_qs
 from tests.fakes.nodes import FakeNode, PodSandbox
 from tests.fakes.serving import Handler, Threads, compact, filled, serving
 
-_VERSION = 48_213_007
-"""The resource version of all objects."""
-_BOOKMARK_EVERY = 10.0
-"""Seconds; the real one sends a bookmark about every minute."""
+_VERSION = 48_213_007  # The resource version of all objects
+_BOOKMARK_EVERY = 10.0  # Seconds; the real one sends a bookmark about every minute
 _LONGEST_WATCH = 1800.0
 _EVICTED_BYTES = 12_000
 

@@ -27,8 +27,7 @@ _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 _BINARY, _CLOSE = 2, 8
 _SMALL, _MEDIUM = 126, 65536
-_LEAST = 0.2
-"""Seconds. kubectl 1.30 to 1.33 lose what arrives before they are ready for it."""
+_LEAST = 0.2  # Seconds. kubectl 1.30 to 1.33 lose what arrives before they are ready for it.
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class Ran:
     output: str = ""
     error: str = ""
     code: int = 0
-    broken: bool = False
-    """Whether the connection ends before the command does."""
+    broken: bool = False  # Whether the connection ends before the command does
 
 
 @dataclass
@@ -48,8 +46,7 @@ class FakeCluster:
 
     nodes: Sequence[str]
     run: Callable[[str, Sequence[str]], Ran]
-    proxied: Callable[[str], Tree] = lambda _: {}
-    """What every service answers to a path and its query."""
+    proxied: Callable[[str], Tree] = lambda _: {}  # What every service answers to a path and its query
     url: str = ""
     requests: "Counter[str]" = field(default_factory=Counter)
     lock: Lock = field(default_factory=Lock)

@@ -68,11 +68,9 @@ class FakeRuntime:
     containers: list[Any] = field(default_factory=list)
     records: dict[str, list[Any]] = field(default_factory=lambda: {"k8s.io": []})
     """containerd's containers, by namespace."""
-    stored: list[Any] = field(default_factory=list)
-    """containerd's sandboxes."""
+    stored: list[Any] = field(default_factory=list)  # containerd's sandboxes
     has_store: bool = True
-    unborn: set[str] = field(default_factory=set)
-    """CRI-O's sandboxes that are being created."""
+    unborn: set[str] = field(default_factory=set)  # CRI-O's sandboxes that are being created
     info: dict[str, str] = field(default_factory=dict)
     instead: dict[str, Answers] = field(default_factory=dict)
     """Other answers, by the method's name with or without its service."""

@@ -18,8 +18,7 @@ from tests.fakes.nodes import EXITED_BYTES, FakeNode, PodSandbox
 from tests.fakes.serving import Handler, Threads, compact, filled, serving
 
 _API_VERSION = "1.41"
-_LONGEST_SOCKET = 107
-"""Bytes of a unix socket's path: unix(7)."""
+_LONGEST_SOCKET = 107  # Bytes of a unix socket's path: unix(7)
 
 Tree = dict[str, Any]
 

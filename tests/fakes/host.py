@@ -16,8 +16,7 @@ from tests.fakes.nodes import FakeNode, PodSandbox
 from tests.wire import kubeconfig
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_RUNTIME, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000
-"""Process ids."""
+_RUNTIME, _KUBELET, _FIRST_SANDBOX = 812, 340113, 341000  # Process ids
 
 
 class Host:

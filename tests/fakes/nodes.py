@@ -18,12 +18,10 @@ class PodSandbox:
     id: str
     namespace: str
     pod: str
-    ip: str
-    """Empty: the pod uses the node's network."""
+    ip: str  # Empty: the pod uses the node's network
     made: datetime
     restarts: int = 0
-    starting: bool = False
-    """Its container is not created yet."""
+    starting: bool = False  # Its container is not created yet
 
     @property
     def uid(self) -> str:
@@ -44,26 +42,17 @@ class FakeNode:
     booted: datetime
     docker_started: datetime
     kubelet_started: datetime
-    running: tuple[PodSandbox, ...]
-    """Pods with a running sandbox and container."""
-    leaked: tuple[PodSandbox, ...] = ()
-    """Sandboxes that left only host-local's file and libcni's results."""
-    pending: tuple[tuple[str, str], ...] = ()
-    """Namespace and name of pods that wait for an address."""
-    network: str = "kubenet"
-    """The network from which its pods have their addresses."""
-    data_dir: str = ""
-    """`dataDir` in the configuration of that network; empty: not set."""
+    running: tuple[PodSandbox, ...]  # Pods with a running sandbox and container
+    leaked: tuple[PodSandbox, ...] = ()  # Sandboxes that left only host-local's file and libcni's results
+    pending: tuple[tuple[str, str], ...] = ()  # Namespace and name of pods that wait for an address
+    network: str = "kubenet"  # The network from which its pods have their addresses
+    data_dir: str = ""  # `dataDir` in the configuration of that network; empty: not set
     runtime: str = "docker://19.3.15"
-    network_plugin: str = ""
-    """The kubelet's `--network-plugin`; empty: the one that made its pods' network."""
+    network_plugin: str = ""  # The kubelet's `--network-plugin`; empty: the one that made its pods' network
     unschedulable: bool = False
-    evicted: int = 0
-    """Pods that the kubelet evicted, which the API server still lists."""
-    exited: int = 0
-    """Sandboxes that have exited and still have all their annotations, which are `EXITED_BYTES` long."""
-    ownerless: int = 0
-    """Files of host-local's that nothing else knows."""
+    evicted: int = 0  # Pods that the kubelet evicted, which the API server still lists
+    exited: int = 0  # Sandboxes that have exited and still have all their annotations, which are `EXITED_BYTES` long
+    ownerless: int = 0  # Files of host-local's that nothing else knows
 
     @property
     def uses_docker(self) -> bool:

@@ -28,8 +28,7 @@ from tests.fuzz import sources
 from tests.fuzz.fuzzer import SAMPLES, Fuzzer, Opening, Parse, Refused
 from tests.wire import FakeServer, Request, http
 
-_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-"""What a terminal interprets."""
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # What a terminal interprets
 
 
 def _run(main: Callable[[list[str]], int], *arguments: str) -> str:

@@ -28,11 +28,9 @@ _HERE: Final = Path(__file__).parent
 SAMPLES: Final = _HERE / "samples"
 _MOST_TIME: Final = 4000
 """Times that of the reference, which takes about half a millisecond. Quadratic time is far above it."""
-_MOST_BYTES: Final = 20 << 20
-"""A reader reserves as much as the largest file that it accepts, before it knows the size."""
+_MOST_BYTES: Final = 20 << 20  # A reader reserves as much as the largest file that it accepts, before it knows the size
 _BYTES_PER_BYTE: Final = 100
-_MEASURED: Final = 16
-"""Memory is measured for one content in so many: it makes a parser slow."""
+_MEASURED: Final = 16  # Memory is measured for one content in so many: it makes a parser slow
 
 
 class Refused(Exception):
@@ -42,13 +40,10 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Fuzzer:
     name: str
-    open: Opening
-    """Returns what reads one content; gets a directory of its own. It may raise SourceError and Refused."""
+    open: Opening  # Returns what reads one content; gets a directory of its own. It may raise SourceError and Refused.
     as_json: bool = True
-    in_thread: bool = False
-    """Whether the content is read in a thread of its own, whose stack has more room."""
-    recordings: Sequence[str] = ()
-    """Recorded nodes that are samples."""
+    in_thread: bool = False  # Whether the content is read in a thread of its own, whose stack has more room
+    recordings: Sequence[str] = ()  # Recorded nodes that are samples
 
     @property
     def samples(self) -> list[bytes]:

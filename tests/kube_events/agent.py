@@ -33,8 +33,7 @@ class Store:
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
-        self.sent: list[dict[str, Any]] = []
-        """The Event that each request was about, as it was afterwards."""
+        self.sent: list[dict[str, Any]] = []  # The Event that each request was about, as it was afterwards
         self.conditions: list[dict[str, Any]] = []
 
     def __call__(self, request: Request) -> Answer:

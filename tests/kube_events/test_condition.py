@@ -14,11 +14,9 @@ from tests.strategies import nodes
 EXHAUSTED, SCARCE, AVAILABLE, UNKNOWN = (
     f"CNIAddresses{word}" for word in ("Exhausted", "Scarce", "Available", "Unknown")
 )
-TINY = Node("worker-1", ("10.244.1.0/29",), 6)
-"""Five addresses for at most five pods with one; the pods have two."""
+TINY = Node("worker-1", ("10.244.1.0/29",), 6)  # Five addresses for at most five pods with one; the pods have two
 FULL = tuple(reservation(f"10.244.1.{n}") for n in (4, 5, 6))
-SMALLER = node(FULL[0], node=[TINY])
-"""A leak takes the address of a pod that may come."""
+SMALLER = node(FULL[0], node=[TINY])  # A leak takes the address of a pod that may come
 WIDE = Node("worker-1", ("10.244.1.0/24",), 110)
 
 

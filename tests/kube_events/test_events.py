@@ -17,8 +17,7 @@ from tests.kube_events.syncs import INTERVAL, Syncs, confirmed, leak
 from tests.strategies import nodes
 
 INFO, WARNING, CRITICAL = Severity.INFO, Severity.WARNING, Severity.CRITICAL
-EVERY = timedelta(minutes=5)
-"""A lasting Event is sent again so often."""
+EVERY = timedelta(minutes=5)  # A lasting Event is sent again so often
 ON_NODE = {"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "worker-1"}
 
 

@@ -10,8 +10,7 @@ from tests.proof.operations import FAILURE, Question, perform
 from tests.proof.process import Assembly, Setup, Tree, unchanged
 from tests.proof.world import World, spent
 
-Label = str | tuple[str, Question]
-"""What happened; for an operation of a cleaner, who did what."""
+Label = str | tuple[str, Question]  # What happened; for an operation of a cleaner, who did what
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +22,11 @@ class Scenario:
     setup: Setup = field(default_factory=Setup)
     actors: tuple[Actor, ...] = ALL_ACTORS
     cleaners: int = 1
-    restores: str = ""
-    """The journal entry that the last of the cleaners restores instead; empty: all are cleaners."""
-    begun: int = 0
-    """How many operations the first cleaner has done before anything else happens."""
+    restores: str = ""  # The journal entry that the last of the cleaners restores instead; empty: all are cleaners
+    begun: int = 0  # How many operations the first cleaner has done before anything else happens
     laws: tuple[Law, ...] = LAWS
-    check_recovery: bool = True
-    """Whether to check the result of one cleaner that runs alone, from every state."""
-    releases: bool = True
-    """Whether anything is released in some order. If not, the scenario proves only that."""
+    check_recovery: bool = True  # Whether to check the result of one cleaner that runs alone, from every state
+    releases: bool = True  # Whether anything is released in some order. If not, the scenario proves only that.
 
 
 class Counterexample(Exception):
@@ -49,14 +44,10 @@ class Explored:
 
     states: int
     moves: int
-    positions: int
-    """Distinct positions of a cleaner: what it can have read."""
-    removals: int
-    """Moves in which a cleaner removed a file. A model in which nothing is released proves nothing."""
-    recoveries: int
-    """States from which a cleaner was run to its end, alone."""
-    halted: bool
-    """Whether cleanup halted in some state."""
+    positions: int  # Distinct positions of a cleaner: what it can have read
+    removals: int  # Moves in which a cleaner removed a file. A model in which nothing is released proves nothing.
+    recoveries: int  # States from which a cleaner was run to its end, alone
+    halted: bool  # Whether cleanup halted in some state
 
 
 @dataclass(eq=False, slots=True)
@@ -64,10 +55,8 @@ class Node:
     """A world, and what does not depend on the cleaners. Each world has one node, so nodes are compared by identity."""
 
     world: World
-    wrong: str
-    """What the laws say of it."""
-    moves: "list[tuple[Label, Node]] | None" = None
-    """What the actors can do; None: not asked yet."""
+    wrong: str  # What the laws say of it
+    moves: "list[tuple[Label, Node]] | None" = None  # What the actors can do; None: not asked yet
 
 
 State = tuple[Node, tuple[int, ...]]

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from agent.model.release import Verdict
 from tests.proof.world import Sandbox, World, unowned
 
-Law = Callable[[World], str]
-"""Returns what is wrong with a world; empty if nothing is."""
+Law = Callable[[World], str]  # Returns what is wrong with a world; empty if nothing is
 
 
 def reserved(world: World) -> str:
@@ -75,8 +74,7 @@ def kept(world: World) -> str:
 
 
 LAWS: tuple[Law, ...] = (reserved, owned_once, answering, journaled, restored, kept)
-IN_USE: tuple[Law, ...] = (in_use, owned_once, journaled, kept)
-"""The laws for nodes where docker returns a wrong list."""
+IN_USE: tuple[Law, ...] = (in_use, owned_once, journaled, kept)  # The laws for nodes where docker returns a wrong list
 
 
 def whole(world: World) -> str:

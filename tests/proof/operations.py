@@ -24,16 +24,14 @@ from tests.proof.world import File, World, made, spent, without
 START: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
 UPTIME: Final = timedelta(days=30)
 
-Question = tuple[Any, ...]
-"""The name of the operation and its arguments."""
+Question = tuple[Any, ...]  # The name of the operation and its arguments
 Answer = Hashable
 Done = tuple[Answer, World]
 
 MISSING: Final = FileNotFoundError(2, "No such file or directory")
 TAKEN: Final = FileExistsError(17, "File exists")
 BROKEN: Final = OSError(5, "Input/output error")
-UNANSWERED: Final = SourceError("unavailable")
-"""An answer that is an exception is raised."""
+UNANSWERED: Final = SourceError("unavailable")  # An answer that is an exception is raised
 NO_DIRECTORY: Final = Unavailable("checkpoints", "none of these exists: the checkpoint directories", missing=True)
 
 UNAVAILABILITY: Final = "a source is unavailable"
@@ -54,8 +52,7 @@ def perform(question: Question, world: World, who: str) -> Iterator[Done]:
 
 
 _MAY_FAIL: Final = {"begin", "update", "remove", "put_back"}
-_MAY_BE_LATE: Final = {"begin", "update"}
-"""A disk that hangs: the write counts as failed, and is done."""
+_MAY_BE_LATE: Final = {"begin", "update"}  # A disk that hangs: the write counts as failed, and is done
 _RECHECK: Final = {"has_container", "has_record", "has_checkpoint", "holder_of", "is_mounted", "probe"}
 _MAY_BE_UNAVAILABLE: Final = _RECHECK | {
     "checkpoints", "containers", "records", "named_namespaces", "processes", "addresses",

@@ -40,8 +40,7 @@ _replay = lru_cache(1 << 14)(engine.replay)
 MERGE: Final = "merge"
 """Not an operation: from here on only its arguments matter. Cleaners with equal arguments are at the same position."""
 
-ENDED: Final = -1
-"""The position of every cleaner that has ended: what it has read no longer matters."""
+ENDED: Final = -1  # The position of every cleaner that has ended: what it has read no longer matters
 
 
 class _Asks(BaseException):
@@ -87,25 +86,18 @@ class Setup:
     max_share: float = 1.0
     budget: Budget = field(default_factory=Budget)
     only: frozenset[str] | None = None
-    clock: bool = False
-    """Whether time passes. Otherwise it stands still, and every grace period must be 0."""
+    clock: bool = False  # Whether time passes. Otherwise it stands still, and every grace period must be 0.
     subnet: str = "10.244.1.0/24"
-    merged: bool = True
-    """Whether to forget what no longer has any effect, which merges equivalent states."""
-    one_snapshot: bool = False
-    """Whether the first snapshot serves as the second too. No real cleaner does that."""
-    restores: str = ""
-    """The journal entry that `nodeleak restore --apply` restores; empty: it is a cleaner."""
-    runtime: ContainerRuntime = _DOCKER
-    """The runtime that it asks."""
+    merged: bool = True  # Whether to forget what no longer has any effect, which merges equivalent states
+    one_snapshot: bool = False  # Whether the first snapshot serves as the second too. No real cleaner does that.
+    restores: str = ""  # The journal entry that `nodeleak restore --apply` restores; empty: it is a cleaner
+    runtime: ContainerRuntime = _DOCKER  # The runtime that it asks
     pinning: bool = False
     """Whether a network namespace may be left without a process: then it matters when the probe asks."""
-    probe: bool = True
-    """Whether addresses are probed."""
+    probe: bool = True  # Whether addresses are probed
     cached: bool = False
     """Whether libcni's cache may name a network namespace that is left: then it matters when it is read."""
-    syncs: int = 0
-    """0: `nodeleak clean`; otherwise the number of syncs of `nodeleak run`."""
+    syncs: int = 0  # 0: `nodeleak clean`; otherwise the number of syncs of `nodeleak run`
 
 
 def _asks(name: str) -> Callable[..., Any]:

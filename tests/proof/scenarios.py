@@ -42,8 +42,7 @@ def running(container_id: str, *ips: str, **more: object) -> Sandbox:
 
 noted = partial(sandbox, setup="noted", container="created", checkpoint=True)
 """A sandbox that has its checkpoint and was not started yet."""
-started = partial(sandbox, setup="started", container="running", checkpoint=True)
-"""A sandbox right before its ADD."""
+started = partial(sandbox, setup="started", container="running", checkpoint=True)  # A sandbox right before its ADD
 unseen = partial(running, checkpoint=False, hidden=True, configured=())
 """A running sandbox without any evidence of it. No assumption allows for that."""
 ADDING, NOTED = started(ONE, leaves=False), noted(ONE, leaves=False)

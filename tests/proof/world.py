@@ -10,8 +10,7 @@ from typing import NamedTuple
 from agent.cleanup.journal import Entry
 
 NETWORK = "kubenet"
-LONG_AGO = -7200
-"""Seconds, relative to the start of the model."""
+LONG_AGO = -7200  # Seconds, relative to the start of the model
 
 
 class Sandbox(NamedTuple):
@@ -19,36 +18,24 @@ class Sandbox(NamedTuple):
 
     id: str
     pod: str
-    leaves: bool = True
-    """Its pod may be deleted."""
-    container: str = ""
-    """Its true state: created, running, exited; empty: it does not exist."""
-    hidden: bool = False
-    """Its runtime has the container and does not list it."""
+    leaves: bool = True  # Its pod may be deleted
+    container: str = ""  # Its true state: created, running, exited; empty: it does not exist
+    hidden: bool = False  # Its runtime has the container and does not list it
     record: bool = False
     """containerd or CRI-O has its record: before ADD, if the runtime records first, and until after DEL."""
     checkpoint: bool = False
-    ips: tuple[str, ...] = ()
-    """Its addresses, from when ADD creates the file until DEL."""
-    configured: tuple[str, ...] = ()
-    """The addresses in its namespace, until its process ends."""
-    setup: str = "new"
-    """new, created, noted, started, writing, reserved, configured, ready; failed, killed."""
-    orphaned: bool = False
-    """Its ADD continues although the kubelet or the runtime that started it is gone."""
-    mounted: bool = False
-    """Its network namespace stays mounted if nobody ends it in an orderly way."""
-    teardown: str = ""
-    """torn, untorn, stopped, removed, gone; empty: not begun, or to be begun again."""
-    status: tuple[str, ...] = ()
-    """The addresses of its pod according to the API server, which lags."""
+    ips: tuple[str, ...] = ()  # Its addresses, from when ADD creates the file until DEL
+    configured: tuple[str, ...] = ()  # The addresses in its namespace, until its process ends
+    setup: str = "new"  # new, created, noted, started, writing, reserved, configured, ready; failed, killed
+    orphaned: bool = False  # Its ADD continues although the kubelet or the runtime that started it is gone
+    mounted: bool = False  # Its network namespace stays mounted if nobody ends it in an orderly way
+    teardown: str = ""  # torn, untorn, stopped, removed, gone; empty: not begun, or to be begun again
+    status: tuple[str, ...] = ()  # The addresses of its pod according to the API server, which lags
     network: str = NETWORK
     families: tuple[tuple[str, ...], ...] = ()
     """What ADD allocates from for this sandbox, if not the default: one address of each family."""
-    asked: bool = True
-    """Its container belongs to the runtime that the agent asks, not to another one."""
-    shown: bool = True
-    """Its addresses are on an interface. gVisor and KubeVirt's bridges take them off."""
+    asked: bool = True  # Its container belongs to the runtime that the agent asks, not to another one
+    shown: bool = True  # Its addresses are on an interface. gVisor and KubeVirt's bridges take them off.
 
     @property
     def exists(self) -> bool:
@@ -88,8 +75,7 @@ class Pinned(NamedTuple):
     """An address in a network namespace that is mounted, and that no process is in."""
 
     ip: str
-    named: str = ""
-    """The sandbox that it is of according to libcni's cache; empty: the cache does not name it."""
+    named: str = ""  # The sandbox that it is of according to libcni's cache; empty: the cache does not name it
 
 
 class World(NamedTuple):
@@ -97,33 +83,23 @@ class World(NamedTuple):
     files: tuple[File, ...] = ()
     families: tuple[tuple[str, ...], ...] = (("10.244.1.2", "10.244.1.3"),)
     pinned: tuple[Pinned, ...] = ()
-    lock: str = ""
-    """The holder of host-local's lock."""
-    exclusive: str = ""
-    """The holder of the cleaner's lock."""
+    lock: str = ""  # The holder of host-local's lock
+    exclusive: str = ""  # The holder of the cleaner's lock
     journal: tuple[Entry, ...] = ()
-    lost: str = ""
-    """What a cleaner removed without a journal entry."""
-    room: int = 1000
-    """How many entries can begin before the journal has to drop one."""
-    dropped: str = ""
-    """The entry that it has dropped."""
-    ready: bool = True
-    """The kubelet has its pod CIDR."""
+    lost: str = ""  # What a cleaner removed without a journal entry
+    room: int = 1000  # How many entries can begin before the journal has to drop one
+    dropped: str = ""  # The entry that it has dropped
+    ready: bool = True  # The kubelet has its pod CIDR
     runtime: str | None = None
     """What the kubelet names as its runtime; empty: it names none. None: it cannot be asked, the weakest evidence."""
     record_first: bool = True
     """Whether containerd or CRI-O records a sandbox before ADD; otherwise only when its list has it."""
-    directory: bool = True
-    """A checkpoint directory exists."""
+    directory: bool = True  # A checkpoint directory exists
     kubelet_started: int = LONG_AGO
     runtime_started: int = LONG_AGO
-    clock: int = 0
-    """Seconds of the boot clock."""
-    jumped: int = 0
-    """How many seconds the wall clock was moved."""
-    left: tuple[tuple[str, int], ...] = ()
-    """How often each rare event may still happen."""
+    clock: int = 0  # Seconds of the boot clock
+    jumped: int = 0  # How many seconds the wall clock was moved
+    left: tuple[tuple[str, int], ...] = ()  # How often each rare event may still happen
 
     def file(self, ip: str, network: str = NETWORK) -> File | None:
         return next((file for file in self.files if file.ip == ip and file.network == network), None)

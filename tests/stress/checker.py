@@ -17,20 +17,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
 
-KEPT: Final = frozenset({"lock", "last_reserved_ip.0"})
-"""host-local's own files, present in an empty store too."""
+KEPT: Final = frozenset({"lock", "last_reserved_ip.0"})  # host-local's own files, present in an empty store too
 _TRAIL: Final = 8
 
 
 class Action(StrEnum):
     """What a thread did, or is about to do, with a sandbox."""
 
-    CREATED = "created"
-    """The runtime knows it: it may own an address from now on."""
+    CREATED = "created"  # The runtime knows it: it may own an address from now on
     ADDED = "ADD returned"
     EXHAUSTED = "ADD found no address"
-    KILLED = "ADD killed"
-    """Recorded after reading the store: a file with this sandbox's id is its reservation."""
+    KILLED = "ADD killed"  # Recorded after reading the store: a file with this sandbox's id is its reservation
     DEL_CALLED = "DEL called"
     RM_CALLED = "rm called"
 
@@ -40,8 +37,7 @@ class ActionEvent:
     at: float
     action: Action
     sandbox: str
-    ip: str = ""
-    """For `ADDED` only."""
+    ip: str = ""  # For `ADDED` only
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,7 @@ class FileRead:
     at: float
     since: float
     ip: str
-    found: str | None
-    """The container id in it; empty for an empty file, None for no file."""
+    found: str | None  # The container id in it; empty for an empty file, None for no file
 
 
 Event = ActionEvent | FileRead
@@ -72,8 +67,7 @@ class Violation:
     ip: str
     sandbox: str
     detail: str
-    trail: tuple[str, ...]
-    """The last events of the address with their times."""
+    trail: tuple[str, ...]  # The last events of the address with their times
 
     def line(self, began: float) -> str:
         """Format it in one line. `began`: start of the run."""
@@ -85,8 +79,7 @@ class Violation:
 class _Holding:
     sandbox: str
     since: float
-    lost: bool = False
-    """Already reported; the sandbox still believes that it holds the address."""
+    lost: bool = False  # Already reported; the sandbox still believes that it holds the address
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +95,13 @@ class Checker:
         self.violations: list[Violation] = []
         self.actions: Counter[Action] = Counter()
         self.leaked = 0
-        self.half_added = 0
-        """Killed ADDs that had already reserved an address."""
-        self.reclaim_seconds: list[float] = []
-        """The lifetime of each reclaimed leak."""
+        self.half_added = 0  # Killed ADDs that had already reserved an address
+        self.reclaim_seconds: list[float] = []  # The lifetime of each reclaimed leak
         self._began = began
         self._holders: dict[str, _Holding] = {}
         self._leaks: dict[str, _Leak] = {}
-        self._owned: dict[str, set[str]] = {}
-        """The addresses of each sandbox that exists."""
-        self._dead: set[str] = set()
-        """Sandboxes removed without DEL: a file with such an id is a leak."""
+        self._owned: dict[str, set[str]] = {}  # The addresses of each sandbox that exists
+        self._dead: set[str] = set()  # Sandboxes removed without DEL: a file with such an id is a leak
         self._known_leaks: set[tuple[str, str]] = set()
         self._trails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_TRAIL))
         self._last_found: dict[str, str | None] = {}

@@ -76,8 +76,7 @@ class _Process(Cleaner):
 
     def __post_init__(self) -> None:
         self.codes: Counter[int] = Counter()
-        self.last_errors: dict[int, str] = {}
-        """The end of stderr by exit code, for codes other than 0."""
+        self.last_errors: dict[int, str] = {}  # The end of stderr by exit code, for codes other than 0
         number = len(list(self.logs.iterdir()))
         self._output, self._errors = self.logs / f"{number}.out", self.logs / f"{number}.err"
         for file in (self._output, self._errors):

@@ -31,17 +31,14 @@ from tests.stress.cleaners import Daemon, Loop
 from tests.stress.ledger import Ledger, Store
 from tests.stress.run import Context
 
-HOST: Final = "unix:///var/run/docker.sock"
-"""The engine of hack/cluster."""
-BROKEN: Final = (DockerException, RequestException)
-"""The exceptions of a failing docker."""
+HOST: Final = "unix:///var/run/docker.sock"  # The engine of hack/cluster
+BROKEN: Final = (DockerException, RequestException)  # The exceptions of a failing docker
 _IMAGE: Final = "nodeleak/busybox:1"
 _LABEL: Final = "nodeleak-stress"
 _NETWORK, _IFNAME = "kubenet", "eth0"
 _HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 _EXHAUSTED: Final = "no IP addresses available in range set"
-_TIMEOUT: Final = 60
-"""Seconds for one call; the kubelet waits minutes."""
+_TIMEOUT: Final = 60  # Seconds for one call; the kubelet waits minutes
 _SUBNET, _FIRST = IPv4Network("10.254.77.0/24"), 10
 _CHECKPOINTS: Final = ("/var/lib/dockershim/sandbox", "/var/lib/cri-dockerd/sandbox")
 """The machine's own checkpoint directories, read beside the empty one: they belong to real pods that may run here."""
@@ -82,8 +79,7 @@ class Directories:
 class Added:
     ip: str
     result: Any
-    seconds: float
-    """Runtime of the process."""
+    seconds: float  # Runtime of the process
 
 
 class HostLocal:

@@ -27,10 +27,8 @@ class Namespace:
 
     name: str
     ips: frozenset[str]
-    sandbox: str
-    """Of its processes; empty if it has none, or only some that are being started."""
-    pod: str
-    """The UID; empty while only the pause container runs."""
+    sandbox: str  # Of its processes; empty if it has none, or only some that are being started
+    pod: str  # The UID; empty while only the pause container runs
 
 
 class Kernel:

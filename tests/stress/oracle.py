@@ -19,8 +19,7 @@ from tests.stress.ledger import Ledger, Store
 @dataclass(frozen=True, slots=True)
 class Holder:
     ip: str
-    sandbox: str
-    """The namespace, if no process names a sandbox."""
+    sandbox: str  # The namespace, if no process names a sandbox
     pod: str
 
 

@@ -23,12 +23,9 @@ class RunState:
     """Stop signals that every thread checks, and the failures that caused them."""
 
     def __init__(self) -> None:
-        self.stopping = Event()
-        """No new sandboxes; existing ones complete their lifecycle."""
-        self.over = Event()
-        """Every thread stops after its current step."""
-        self.aborted = Event()
-        """The run failed: running commands are terminated as well."""
+        self.stopping = Event()  # No new sandboxes; existing ones complete their lifecycle
+        self.over = Event()  # Every thread stops after its current step
+        self.aborted = Event()  # The run failed: running commands are terminated as well
         self._lock = Lock()
         self._failures: list[str] = []
 
@@ -56,21 +53,17 @@ class RunState:
 class Options:
     """The command line."""
 
-    profile: str
-    """Of the whole node (hack/cluster); empty: docker."""
+    profile: str  # Of the whole node (hack/cluster); empty: docker
     cleaner: Sequence[str]
     daemon: Sequence[str]
     seconds: float
     workers: int
     addresses: int
-    leak: float
-    """Percentage of the sandboxes that leak."""
-    kill: float
-    """Percentage of the sandboxes during which the kubelet is killed."""
+    leak: float  # Percentage of the sandboxes that leak
+    kill: float  # Percentage of the sandboxes during which the kubelet is killed
     seed: int
     reclaim: float
-    release: float | None
-    """When a reservation in use is removed by hand, in seconds."""
+    release: float | None  # When a reservation in use is removed by hand, in seconds
     report: Path | None
 
 
@@ -103,8 +96,7 @@ class Cleaner:
 class Runtime(Protocol):
     """What is stressed."""
 
-    journal: Path
-    """nodeleak's, whose files are aged."""
+    journal: Path  # nodeleak's, whose files are aged
 
     @property
     def cleaners(self) -> Sequence[Cleaner]: ...
@@ -132,8 +124,7 @@ class StressRun:
     def __init__(self, context: Context, runtime: Runtime) -> None:
         self.options, self.state, self.ledger = context.options, context.state, context.ledger
         self.runtime = runtime
-        self.seconds = 0.0
-        """How long the churn took."""
+        self.seconds = 0.0  # How long the churn took
         self._threads: list[Thread] = []
         self._next_progress = 0.0
 

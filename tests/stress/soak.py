@@ -28,8 +28,7 @@ _OPTIONS: Final = ("--interval=3s", "--grace=0s")
 """Sharper than the defaults: five times as many snapshots, and no minimum age that hides a wrong verdict."""
 _AFTERWARDS: Final = 600.0
 """Seconds to wait for the findings of a step that has restored the node, which are not those of the next one."""
-_REST: Final = 45.0
-"""Seconds of rest after a step: longer than --confirm-after, so that its last state is judged too."""
+_REST: Final = 45.0  # Seconds of rest after a step: longer than --confirm-after, so that its last state is judged too
 
 
 _PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
@@ -273,12 +272,9 @@ class Done:
     """One step that was run to its end."""
 
     minutes: float
-    reported: tuple[str, ...]
-    """Confirmed findings, `detector: subject`."""
-    wrong: tuple[str, ...]
-    """Those that the step does not provoke, and those that did not close."""
-    unavailable: tuple[str, ...]
-    """Sources that were unavailable for a while."""
+    reported: tuple[str, ...]  # Confirmed findings, `detector: subject`
+    wrong: tuple[str, ...]  # Those that the step does not provoke, and those that did not close
+    unavailable: tuple[str, ...]  # Sources that were unavailable for a while
 
 
 def main() -> int:

@@ -11,8 +11,7 @@ from tests.stress.oracle import Oracle
 IP: Final = "10.254.9.10"
 FIRST, SECOND, POD = "a" * 64, "b" * 64, "pod"
 ALIVE: Final = Namespace("net:[1]", frozenset({IP}), FIRST, POD)
-PINNED: Final = Namespace("cni-1", frozenset({IP}), "", "")
-"""Without a process."""
+PINNED: Final = Namespace("cni-1", frozenset({IP}), "", "")  # Without a process
 
 
 class Node:

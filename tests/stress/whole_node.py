@@ -31,8 +31,7 @@ from tests.stress.ledger import Store
 from tests.stress.oracle import Oracle
 from tests.stress.run import Cleaner, Context
 
-RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}
-"""The program of the runtime by profile."""
+RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}  # The program of the runtime by profile
 _CLEANUP: Final = ("--cleanup=auto", "--cleanup-network=auto", "--release-host-ports=on", *AT_ONCE, *WITHOUT_CAPS)
 """No pod here has host ports, and of planted leaks nothing says so: with CRI-O, the daemon would refuse all of them."""
 _SETTINGS: Final = ("--interval=500ms", "--listen=:0", *_CLEANUP)
@@ -47,8 +46,7 @@ sleep 0.1
 exit $code
 """
 """In place of host-local: a pod is in the middle of being created or removed for longer than a snapshot takes."""
-_SETTLES: Final = 8.0
-"""Seconds until pods that somebody else runs here have started again, after the node was cleared."""
+_SETTLES: Final = 8.0  # Seconds until pods that somebody else runs here have started again, after the node was cleared
 _LONGEST_UNSTARTED, _LONGEST_WAIT, _WIND_DOWN = 20.0, 15.0, 120.0
 _BATCH: Final = 4
 
@@ -81,10 +79,8 @@ class WholeNode:
         self._kills: Counter[str] = Counter()
         self._created = self._deleted = 0
         self._planted: set[str] = set()
-        self._containers_lost = 0
-        """Containers that a killed runtime had made and not started."""
-        self._left_behind = 0
-        """Network namespaces that the runtime forgot."""
+        self._containers_lost = 0  # Containers that a killed runtime had made and not started
+        self._left_behind = 0  # Network namespaces that the runtime forgot
 
     @contextlib.contextmanager
     def stays(self) -> Iterator[None]:

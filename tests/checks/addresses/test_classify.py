@@ -9,11 +9,9 @@ from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
 from tests import builders as b
 from tests.builders import GONE, assessment, cni_result, empty_file, node, pod, reservation, sandbox, state, without
 
-LOST = reservation("10.244.1.9")
-"""An address whose container nobody knows."""
+LOST = reservation("10.244.1.9")  # An address whose container nobody knows
 V6 = reservation("fd00::9")
-SECOND = reservation("10.99.0.9", network="storage", ifname="net1")
-"""Two more of the same sandbox."""
+SECOND = reservation("10.99.0.9", network="storage", ifname="net1")  # Two more of the same sandbox
 CART, KEPT, JAVA = sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"), Address(LOST.ip, 1, "java")
 PINNED = cni_result(GONE, "shop/gone", b.CIDR, namespace="/var/run/netns/cni-9")
 """What libcni keeps of a sandbox whose network namespace was mounted."""

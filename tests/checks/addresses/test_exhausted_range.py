@@ -13,10 +13,8 @@ from tests.builders import WORKER, cni_result, findings_of, node, pod, reservati
 
 DETECTOR = "exhausted_range"
 only = partial(b.the_finding, DETECTOR)
-SMALL = "10.244.1.0/28"
-"""13 addresses to give out, .2 to .14; the gateway is .1."""
-SMALL_NODE = Node("worker-1", (SMALL,), 3)
-"""It takes three pods, which it has: there is no room for more."""
+SMALL = "10.244.1.0/28"  # 13 addresses to give out, .2 to .14; the gateway is .1
+SMALL_NODE = Node("worker-1", (SMALL,), 3)  # It takes three pods, which it has: there is no room for more
 
 
 def leaks(first: int, last: int) -> tuple[Reservation, ...]:

@@ -122,8 +122,7 @@ def test_without_its_sources_the_check_has_insufficient_data_after_what_is_certa
 # With containerd: what libcni's cache and the runtime's records show
 
 HOUR = timedelta(hours=1)
-MADE = 3 * HOUR
-"""Ago. The running sandboxes are younger (`OLD`)."""
+MADE = 3 * HOUR  # Ago. The running sandboxes are younger (`OLD`).
 OTHER = "8" * 64
 ENDPOINT = "/run/containerd/containerd.sock"
 LEAK, LEAK_TOO = reservation("10.244.1.9", age=MADE), reservation("10.244.1.8", OTHER, age=MADE)

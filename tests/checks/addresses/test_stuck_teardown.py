@@ -139,8 +139,7 @@ def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a
     assert severities(after(on_cri(), node(later=MINUTE), on_cri(later=HOUR))) == [], "it was gone meanwhile"
 
 
-BOOTED = HOUR * 1.5
-"""Ago. Sandboxes of the builders are two hours old."""
+BOOTED = HOUR * 1.5  # Ago. Sandboxes of the builders are two hours old.
 
 
 def test_only_a_power_cut_proves_the_age_of_a_damaged_sandbox_to_a_single_scan() -> None:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-CIDR: Final = "10.254.{number}.16/29"
-"""Five addresses for pods. `{number}` is the node's."""
+CIDR: Final = "10.254.{number}.16/29"  # Five addresses for pods. `{number}` is the node's.
 _LARGER: Final = "10.254.{number}.32/27"
 _CIDR_V6: Final = "fd00:254:{number}::/125"
 _ROUTES: Final = [{"dst": "0.0.0.0/0"}]
@@ -17,19 +16,14 @@ _BANDWIDTH: Final = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
 @dataclass(frozen=True)
 class Layout:
     name: str
-    network: str
-    """The network whose directory has the reservations."""
-    file: str
-    """In /etc/cni/net.d."""
+    network: str  # The network whose directory has the reservations
+    file: str  # In /etc/cni/net.d
     plugins: Sequence[Mapping[str, Any]]
     version: str = "0.3.1"
     data_dir: str = "/var/lib/cni/networks"
-    flanneld: bool = False
-    """Whether it runs, and writes the range for the plugin `flannel`: the node's pod CIDR."""
-    uses_pod_cidr: bool = False
-    """Whether its range is the node's pod CIDR, instead of five addresses."""
-    multus: bool = False
-    """Whether Multus is in front of it, as the installer of its thin plugin writes it."""
+    flanneld: bool = False  # Whether it runs, and writes the range for the plugin `flannel`: the node's pod CIDR
+    uses_pod_cidr: bool = False  # Whether its range is the node's pod CIDR, instead of five addresses
+    multus: bool = False  # Whether Multus is in front of it, as the installer of its thin plugin writes it
 
     @property
     def size(self) -> int:

@@ -16,8 +16,7 @@ from tests.processes import environment
 from .layouts import Layout
 from .node import ModernNode
 
-_PERIOD: Final = 6
-"""Seconds; cri-dockerd reads the configuration every five, the other runtimes notice a change."""
+_PERIOD: Final = 6  # Seconds; cri-dockerd reads the configuration every five, the other runtimes notice a change
 _DELETE_LINKS: Final = "for kind in bridge veth; do ip -o link show type $kind; done | awk -F'[:@ ]+' '$2 != \"eth0\" {print $2}' | xargs -r -n1 ip link delete 2>/dev/null; true"  # noqa: E501 (one line of shell)
 _FLANNEL: Final = {"Network": "10.254.0.0/16", "EnableNFTables": False, "Backend": {"Type": "host-gw"}}
 NODES_MAY: Final = [

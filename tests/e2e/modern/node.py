@@ -19,19 +19,15 @@ from tests.processes import environment
 from tests.wire import needs
 
 _SCRIPT: Final = ROOT / "hack" / "cluster"
-_CANNOT_RUN: Final = 3
-"""The exit code of hack/cluster if this machine cannot have what the profile needs."""
-_KUBECONFIG: Final = Path("/etc/kubernetes/kubelet.conf")
-"""The kubelet's, on the node."""
+_CANNOT_RUN: Final = 3  # The exit code of hack/cluster if this machine cannot have what the profile needs
+_KUBECONFIG: Final = Path("/etc/kubernetes/kubelet.conf")  # The kubelet's, on the node
 
 
 @dataclass(frozen=True)
 class ModernNode:
     profile: str
-    env: Mapping[str, str]
-    """What `hack/cluster env` prints."""
-    cluster: Cluster
-    """With the name and credentials of this node."""
+    env: Mapping[str, str]  # What `hack/cluster env` prints
+    cluster: Cluster  # With the name and credentials of this node
     nodeleak: Nodeleak
 
     @classmethod

@@ -20,8 +20,7 @@ from .node import ModernNode
 
 pytestmark = pytest.mark.e2e
 _OWN_NAMESPACE = "nodeleak"
-_AN_HOUR = 3607
-"""Seconds that kubelets ask for."""
+_AN_HOUR = 3607  # Seconds that kubelets ask for
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a path)
 
 

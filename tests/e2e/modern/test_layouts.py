@@ -16,8 +16,7 @@ from .node import ModernNode
 pytestmark = pytest.mark.e2e
 _PODS: Final = 4
 _EAGER: Final = ("--grace=0s", "--confirm-after=1ms")
-_LEAKS: Final = "records"
-"""As `wipe`, without libcni's cached results, so that CRI-O does not repair it at its start."""
+_LEAKS: Final = "records"  # As `wipe`, without libcni's cached results, so that CRI-O does not repair it at its start
 
 
 _MARKS: Final = {"kubeadm": pytest.mark.every_runtime, "crio": pytest.mark.every_runtime, "k3s": pytest.mark.k3s}

@@ -19,16 +19,14 @@ class Change:
     revision: int
     kind: str
     uid: str
-    updated: int
-    """The revision of the object's last update."""
+    updated: int  # The revision of the object's last update
 
 
 @dataclass
 class Etcd:
     revision: int = 100
     changes: list[Change] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-    """Of every uid that ever was."""
+    names: dict[str, str] = field(default_factory=dict)  # Of every uid that ever was
 
     def create(self, name: str = "") -> str:
         uid = f"uid-{len(self.names)}"
@@ -71,8 +69,7 @@ class Etcd:
 class Server:
     etcd: Etcd
     old: bool = False
-    behind: int = 0
-    """How many revisions its cache has yet to hear of."""
+    behind: int = 0  # How many revisions its cache has yet to hear of
 
     @property
     def position(self) -> int:

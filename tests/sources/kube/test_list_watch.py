@@ -35,8 +35,7 @@ def pods(version: int, *items: dict[str, Any]) -> Script:
     return lambda _: [http(listed("PodList", version, *items))]
 
 
-SAME_ETCD = pods(10**6)
-"""The list of the own Node by an etcd that was not restored."""
+SAME_ETCD = pods(10**6)  # The list of the own Node by an etcd that was not restored
 
 
 def refused(status: str, code: int = 0, message: str = "no") -> Script:

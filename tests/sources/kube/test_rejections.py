@@ -16,8 +16,7 @@ STRUCT_1_18 = (
     "&{0xc00 0xc01 /var/lib/kubelet/device-plugins/kubevirt-kvm.sock devices.kubevirt.io/kvm "
     "{13847551 97 0x72} {0 0} 0x1f}"
 )
-STRUCT_1_25 = "&{{0 0} devices.kubevirt.io/kvm <nil> {13847551 97 0x72} 0xc0}"
-"""How Go prints an endpoint."""
+STRUCT_1_25 = "&{{0 0} devices.kubevirt.io/kvm <nil> {13847551 97 0x72} 0xc0}"  # How Go prints an endpoint
 PREEMPTION = (
     "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to "
     f"preempt: no set of running pods found to reclaim resources: [(res: {KVM}, q: 1), ]"
