@@ -62,9 +62,6 @@ def test_valid_text_is_parsed_and_invalid_text_rejected_with_what_was_expected()
         assert getattr(load("run", {**OFF, setting: text}, {}), setting) == value
 
 
-# Precedence
-
-
 def test_nothing_is_released_by_default_and_each_command_confirms_in_its_time() -> None:
     settings = load("run", OFF, {})
     assert settings.cleanup == "off"
@@ -90,9 +87,6 @@ def test_options_override_the_environment_which_overrides_defaults_and_lists_hav
     for networks in given:
         assert load("scan", {**OFF, "network": networks}, {}).network == ("kubenet", "storage")
     assert load("scan", OFF, {"NODELEAK_NETWORK": "kubenet,storage"}).network == ("kubenet", "storage")
-
-
-# Mistakes
 
 
 def test_a_cleanup_network_that_is_not_checked_is_a_mistake() -> None:

@@ -126,8 +126,7 @@ def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> s
     # A finding for the leaks beyond those that are listed names the network.
     leaks = [tracked.finding for tracked in group if tracked.finding.subject != tracked.finding.network]
     ips = [leak.subject.rpartition("/")[2] for leak in leaks]
-    listed = runs(ips) if len(runs(ips)) <= LONGEST_LIST else ips
-    addresses = f": {_listed(listed, total(group) - len(leaks))}" if leaks else ""
+    addresses = f": {_addresses(ips, total(group) - len(leaks))}" if leaks else ""
     forwarded = [f"{port} to {ip}" for ip, leak in zip(ips, leaks, strict=True) for port in leak.port_mappings]
     ports = host_ports.describe(_listed(forwarded))
     count = count_of(total(group), "address", "addresses")
@@ -138,6 +137,11 @@ def _rejected(group: Sequence[TrackedFinding]) -> str:
     first, pods = group[0].finding.rejected_pods[0], _listed([tracked.finding.pod for tracked in group])
     what = f"{len(group)} pods were rejected for {first.resource or 'a device'} ({pods})"
     return f"{what}; for the first of them: {first.why}; {first.do}"
+
+
+def _addresses(ips: Sequence[str], unnamed: int) -> str:
+    listed = runs(ips)
+    return _listed(listed if len(listed) <= LONGEST_LIST else ips, unnamed)
 
 
 def _listed(names: Sequence[str], unnamed: int = 0) -> str:

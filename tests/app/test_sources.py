@@ -207,9 +207,6 @@ def test_a_docker_that_does_not_run_is_never_asked_nor_if_it_stops_between_two_a
         assert len(systemd.requests) == 1
 
 
-# What is read beside containers and reservations
-
-
 LOST = node(node=[node_using("kubernetes.io/gce-pd/d-1")])
 """A node whose status misses a volume, so that mounts are read."""
 

@@ -69,9 +69,6 @@ def rows(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(("NETWORK", "kubenet"))]
 
 
-# Recordings
-
-
 def test_recordings_need_no_node_and_no_setting_but_grace_and_of_several_the_worst_decides(recorded: Recorded) -> None:
     path = recorded(node(LEAK), node(LEAK, later=timedelta(seconds=1)))
     assert "leaked_reservation: 10.244.1.9 is reserved for container" in scan(recording=path).out
@@ -129,9 +126,6 @@ def test_a_recording_that_cannot_be_read_is_wrong_usage(recorded: Recorded, tmp_
         assert (done.out, len(done.err) < 400) == ("", True)
     assert "no such file or directory" in scan(recording=tmp_path / "nowhere.json", code=USAGE).err
     assert "is a directory" in scan(recording=tmp_path, code=USAGE).err
-
-
-# The tables
 
 
 def test_on_a_terminal_rows_are_one_line_and_elsewhere_whole() -> None:

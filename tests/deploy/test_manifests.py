@@ -113,11 +113,7 @@ def test_every_path_that_the_agent_reads_is_mounted() -> None:
 
 def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by_itself() -> None:
     state, cni = "/var/lib/nodeleak", "/var/lib/cni"
-    more = {
-        "overlays/cleanup": {cni},
-        CLEANUP_EXEC: {cni},
-        "overlays/data-dir": {cni, "/run/cni-ipam-state"},
-    }
+    more = {"overlays/cleanup": {cni}, CLEANUP_EXEC: {cni}, "overlays/data-dir": {cni, "/run/cni-ipam-state"}}
     assert {name: writable(name) for name in AGENTS} == {name: {state, *more.get(name, ())} for name in AGENTS}
     cleaning = {name: environment(name).get("NODELEAK_CLEANUP") for name in AGENTS}
     assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
@@ -164,9 +160,6 @@ def test_the_account_has_only_these_rights() -> None:
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
 
 
-# The Job and the Pod of one node
-
-
 def filled(name: str, pattern: str, **variables: str) -> Any:
     """Return the object that the shell command in the head of a file makes of it."""
     shown = "\n".join(line.removeprefix("#   ") for line in (DEPLOY / name).read_text().splitlines())
@@ -194,9 +187,6 @@ def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_an
     del spec["nodeSelector"], spec["priorityClassName"]
     spec["containers"] = [container("base") | {"image": "nodeleak:1", "imagePullPolicy": "Never"}]
     assert pod["spec"] == spec
-
-
-# Kustomizations of users
 
 
 def examples(page: Path) -> list[dict[str, Any]]:

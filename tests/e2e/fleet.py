@@ -128,10 +128,7 @@ def monitoring(targets: Sequence[dict[str, Any]], directory: Path) -> Iterator[M
     file, url = directory / "alertmanager.yml", f"http://127.0.0.1:{port}"
     alerting = {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}]}
     job = (faster(RULES.read_text()), f"{SCRAPE_MS}ms", "kube-system/nodeleak", targets)
-    with (
-        Notifications() as told,
-        running_prometheus(directory / "prometheus", *job, alerting=alerting) as prometheus,
-    ):
+    with Notifications() as told, running_prometheus(directory / "prometheus", *job, alerting=alerting) as prometheus:
         deployed = yaml.safe_load(faster(ALERTMANAGER.read_text()))
         for receiver in deployed["receivers"]:
             if receiver["name"] != "nobody":

@@ -77,10 +77,7 @@ def test_the_command_has_the_settings_of_the_daemon_set_and_names_the_networks_u
         (daemon_set(), ("--apply",), ["clean", "--apply", "--cleanup-network=auto"]),
         (daemon_set(), (), ["clean"]),
         (daemon_set(), ("--apply", *MAX), ["clean", "--max", "3", "--apply", "--cleanup-network=auto"]),
-        (
-            *(daemon_set(), ("--apply", "--", "--cleanup-network=cbr0")),
-            ["clean", "--cleanup-network=cbr0", "--apply"],
-        ),
+        (*(daemon_set(), ("--apply", "--", "--cleanup-network=cbr0")), ["clean", "--cleanup-network=cbr0", "--apply"]),
         (daemon_set("overlays/cleanup-exec"), ("--apply",), ["clean", "--apply"]),
         # What is not seen may name networks, and a Job must not allow more.
         (daemon_set(envFrom=[{"configMapRef": {"name": "nodeleak"}}]), ("--apply",), ["clean", "--apply"]),

@@ -72,11 +72,7 @@ def test_every_violation_is_reported_and_nothing_else() -> None:
         ("a reclaimed leak", held().removed().seen(None).holds(SECOND).seen(SECOND).deleted(SECOND), []),
         ("a read that overlaps an ADD", held().seen(None, since=0.5).seen(FIRST), []),
         ("a read that overlaps a DEL", held().deleted().seen(None, since=1.5), []),
-        (
-            "a read that overlaps another ADD",
-            held().deleted().holds(SECOND).seen(FIRST, since=1.5).seen(SECOND),
-            [],
-        ),
+        ("a read that overlaps another ADD", held().deleted().holds(SECOND).seen(FIRST, since=1.5).seen(SECOND), []),
     ):
         assert [violation.kind for violation in check(events.events, events.now, EMPTY)] == expected, what
 

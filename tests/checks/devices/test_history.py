@@ -101,11 +101,7 @@ def test_a_snapshot_adds_what_has_changed() -> None:
             ["kubelet_started 5", "socket_gone ~0"],
         ),
         # A registration has the time of the file; of two, nobody knows which the file is of.
-        (
-            snapshot_of(kvm, written=8000),
-            with_kvm(-9, written=-10, at=15),
-            ["socket_appeared -9", "registered -10"],
-        ),
+        (snapshot_of(kvm, written=8000), with_kvm(-9, written=-10, at=15), ["socket_appeared -9", "registered -10"]),
         (snapshot_of(), new_pair, ["registered ~-10", f"registered ~-10 {GPU}"]),
         (with_kvm(written=7200), with_kvm(written=-10, at=15), ["registered -10"]),
         # Of an unassigned socket.

@@ -282,10 +282,7 @@ def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Networ
 
 def test_silence_proves_something_only_for_pods_that_the_node_reaches(net: Network) -> None:
     net.pod("ghost", 9)
-    doubts = {
-        "acme": "the node may not reach pods of acme",
-        "unknown": "the node may not reach pods of a plugin that",
-    }
+    doubts = {"acme": "the node may not reach pods of acme", "unknown": "the node may not reach pods of a plugin that"}
     names = [f"{plugin}/10.244.1.{number}" for plugin in doubts for number in (9, 20)]
     found, dry = probed(net, *names), probed(net, *names, "10.244.1.9", send=False)
     assert dry.objections == dict.fromkeys(names), "nothing is said where it would prove something"

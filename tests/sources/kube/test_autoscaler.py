@@ -130,9 +130,7 @@ def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(asked: Asked) -> N
             assert len(asked.cluster.asked) == requests
 
 
-def test_an_invalid_node_list_is_no_bare_metal_and_without_the_status_the_rest_is_read(
-    asked: Asked,
-) -> None:
+def test_an_invalid_node_list_is_no_bare_metal_and_without_the_status_the_rest_is_read(asked: Asked) -> None:
     for asked.nodes, why in (
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "malformed object"),

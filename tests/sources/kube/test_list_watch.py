@@ -193,9 +193,7 @@ def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(
     check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 98, watch 100", "A b")
 
 
-def test_after_an_expired_version_the_list_is_never_older_has_no_pages_and_may_be_of_etcd(
-    tmp_path: Path,
-) -> None:
+def test_after_an_expired_version_the_list_is_never_older_has_no_pages_and_may_be_of_etcd(tmp_path: Path) -> None:
     for expired in (
         streamed(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})),
         streamed(event("ERROR", {"code": 504, "reason": "Timeout", "message": "Too large resource version"})),
@@ -245,9 +243,7 @@ def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
 
 def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
     versioned: dict[str, Any] = {"resourceVersion": "41"}
-    lines = (
-        b"", b"null", b"[]", b"7", b"{}", b'{"type": "ADDED"}', b"<html>", b"\xff", b"[" * 99999,
-    )  # fmt: skip
+    lines = (b"", b"null", b"[]", b"7", b"{}", b'{"type": "ADDED"}', b"<html>", b"\xff", b"[" * 99999)  # fmt: skip
     objects: list[tuple[str, Any]] = [
         ("ADDED", None), ("ADDED", []), ("ERROR", "x"), ("ERROR", None), ("ADDED", {"metadata": None}),
         ("ADDED", {"metadata": {"uid": "a"}}), ("ADDED", {"metadata": {"uid": "a", "resourceVersion": "x"}}),

@@ -120,9 +120,7 @@ def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_i
         assert (pod.created, pod.started, pod.name) == (None, None, "shop/web-0")
 
 
-def test_addresses_of_every_version_are_read_and_a_terminated_pod_has_neither_these_nor_volumes(
-    pods: Objects,
-) -> None:
+def test_addresses_of_every_version_are_read_and_a_terminated_pod_has_neither_these_nor_volumes(pods: Objects) -> None:
     both = {"phase": "Running", "podIP": "10.244.1.7", "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}]}
     check(pods, "ips", [
         ({"status": {"podIP": "10.244.1.7"}}, ("10.244.1.7",)),  # before 1.16
