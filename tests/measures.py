@@ -30,7 +30,7 @@ BUDGETS: Final = {
     "the destroying path: lines": (1_616, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (10, 10),
-    "tests: lines": (39_498, 40_000),
+    "tests: lines": (39_499, 40_000),
     "names that tests import from agent": (197, 250),
     "words in *.md": (27_289, 30_000),
     "words in README.md": (1_287, 1_300),

@@ -140,6 +140,7 @@ def test_values_that_mean_nothing_are_refused_and_the_linter_accepts_the_chart()
         ("image.digest=0123", "digest"),
         ("dataDir=run/cni", "dataDir"),
         ("podMonitor.enabled=true,serviceMonitor.enabled=true", "enable one of them"),
+        ("cleanup=auto,env.NODELEAK_CLEANUP=dry-run", "remove one"),
     ):
         refused = helm("template", "any-name", str(CHART), f"--set={setting}", codes=(1,))
         assert why in refused.stderr, setting
