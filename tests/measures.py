@@ -16,24 +16,24 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")  # From `clean --apply` to unlink
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_215, 4_300),
+    "agent/sources: lines": (5_213, 4_300),
     "agent/exporters: lines": (2_895, 2_400),
     "agent/checks: lines": (3_186, 2_100),
-    "agent/model: lines": (2_457, 1_500),
+    "agent/model: lines": (2_456, 1_500),
     "agent/cleanup: lines": (1_771, 1_000),
     "agent/fleet: lines": (1_389, 1_250),
     "agent/cli: lines": (1_142, 950),
     "agent/kube_events: lines": (538, 400),
     "agent/app, state and others: lines": (1_351, 1_050),
-    "agent: lines": (19_944, 15_000),
+    "agent: lines": (19_941, 15_000),
     "agent: modules": (154, 150),
     "the destroying path: lines": (1_616, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (10, 10),
-    "tests: lines": (39_499, 40_000),
+    "tests: lines": (39_497, 40_000),
     "names that tests import from agent": (197, 250),
     "words in *.md": (27_289, 30_000),
-    "words in README.md": (1_287, 1_300),
+    "words in README.md": (1_292, 1_300),
     "hack: lines, without go.mod and go.sum": (2_651, 2_600),
 }
 """The budget of today, and the goal."""

@@ -363,7 +363,6 @@ class PluginProcess:
     pid: int
     command: str
     started: datetime  # to the second
-    called: bool = True  # False: its environment is not that of a plugin: it may be a daemon or an editor
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def _hanging(snapshot: Snapshot) -> Iterator[Finding]:
     processes = snapshot.processes.known()
     for plugin in processes.plugins:
         age = snapshot.taken_at - plugin.started
-        if plugin.called and age >= LONGEST_RUN:
+        if age >= LONGEST_RUN:
             who = f"CNI plugin {plugin.command} (process {plugin.pid})"
             message = f"{who} has been running for {age.total_seconds():.0f} s: new pods may wait for it"
             after_boot = int((plugin.started - processes.booted).total_seconds())  # stays when the clock is set

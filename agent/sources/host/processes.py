@@ -34,7 +34,6 @@ _PLUGINS: Final = frozenset(
 _INTERPRETER: Final = re.compile(r"(python|perl|ruby|node|bash|dash|sh|env|busybox)[\d.]*")
 _PLUGIN_DIRECTORY: Final = re.compile(r"/cni/bin\Z|\A/usr/lib(exec)?/cni\Z")
 """Those of the CNI plugins' documentation and of the distributions."""
-_CALLED: Final = re.compile(r"\A(\Z|CNI_COMMAND=)|\0CNI_COMMAND=")  # an environment that cannot be read is empty
 _COMMAND_LENGTH: Final = 15  # the kernel cuts the name of a process (TASK_COMM_LEN)
 _BOOTED: Final = re.compile(r"^btime (\d+)$", re.MULTILINE)
 _ENDED: Final = frozenset({"Z", "X"})
@@ -46,7 +45,6 @@ class _Process(NamedTuple):
     pid: int
     command: str
     start: int  # clock ticks after boot
-    called: bool = True  # of a plugin
 
 
 class ProcessTable:
@@ -79,7 +77,7 @@ class ProcessTable:
             runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(_RUNTIMES[CONTAINERD], booted),
             crio=self._start(_RUNTIMES[CRI_O], booted),
-            plugins=tuple(PluginProcess(*found[:2], _started(found, booted), found.called) for found in self._plugins),
+            plugins=tuple(PluginProcess(*found[:2], _started(found, booted)) for found in self._plugins),
         )
 
     def running(self, runtimes: Collection[str]) -> Collection[str]:
@@ -255,7 +253,7 @@ def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process |
     known = named and name[:_COMMAND_LENGTH] == process.command
     script = name in names and _INTERPRETER.fullmatch(process.command)
     if directory.startswith("/") and (known or script or _PLUGIN_DIRECTORY.search(directory)):
-        return process._replace(command=name, called=bool(_CALLED.search(_read(proc, process.pid, "environ"))))
+        return process._replace(command=name)
     return None
 
 

@@ -72,15 +72,15 @@ def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
     assert "portmap" not in message(FAILING, saying(treadmill(), of_another_network))
 
 
-def test_a_plugin_that_hangs_is_found_without_a_reservation_and_a_daemon_is_none() -> None:
-    def found(ago: timedelta, *, called: bool = True) -> list[str]:
-        plugin = PluginProcess(70, "host-local", NOW - ago, called)
+def test_a_plugin_that_hangs_is_found_without_a_reservation() -> None:
+    def found(ago: timedelta) -> list[str]:
+        plugin = PluginProcess(70, "host-local", NOW - ago)
         at_work = replace(processes(), plugins=(plugin,))
         return [finding.message for finding in findings_of(FAILING, b.without_api(node(processes=[at_work])))]
 
     (message,) = found(107 * SECOND)
     assert message == "CNI plugin host-local (process 70) has been running for 107 s: new pods may wait for it"
-    assert found(59 * SECOND) == found(MINUTE, called=False) == []
+    assert found(59 * SECOND) == []
     assert b.gap_of(FAILING, b.without(node(), "processes"))
 
 
