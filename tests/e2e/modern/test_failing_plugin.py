@@ -93,7 +93,7 @@ def test_the_plugin_is_named_before_the_leaks_that_it_makes(
             assert before.items() <= node.reserved().items()
         node.clean("--apply")
         node.ready(names)
-        assert {finding["severity"] for finding in node.scan("--grace=0s").findings} <= {"info"}
+        assert {finding["detector"] for finding in node.scan("--grace=0s").findings} <= {"exhausted_range"}
 
 
 def _ask_for(node: ModernNode, count: int) -> list[str]:
