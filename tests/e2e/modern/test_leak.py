@@ -82,7 +82,7 @@ def test_a_reboot_loses_reservations_that_lie_on_a_tmpfs(node: ModernNode) -> No
         node.run("test", "!", "-e", f"{_KIND.data_dir}/marker")
         node.ready(names)
         report = eventually(lambda: _all_in_use(node), 120)
-        assert {finding["severity"] for finding in report.findings} <= {"info"}, report.findings
+        assert {finding["detector"] for finding in report.findings} <= {"exhausted_range"}, report.findings
         assert len(report.states) == len(before) == _PODS
 
 
