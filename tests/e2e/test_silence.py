@@ -121,7 +121,7 @@ def test_an_empty_docker_list_while_pods_run_releases_no_pod_address(
         assert (scan.states, scan.findings) == (dict.fromkeys([*owners, leak], "unknown"), [])
 
         with_checkpoints = nodeleak.scan(*arguments, "--api=off")
-        assert with_checkpoints.states == dict.fromkeys(owners, "teardown_pending") | {leak: "leaked"}
+        assert with_checkpoints.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}
         without = nodeleak.scan(*arguments, "--api=off", f"--checkpoint-dir={tmp_path}")  # an empty directory
         assert without.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}
 
