@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from itertools import chain, groupby, product
 from typing import TypeAlias
 
 IPAddress = IPv4Address | IPv6Address
+_parsed = lru_cache(maxsize=1024)(ip_address)  # each sync asks for the same addresses several times
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ RangeSets: TypeAlias = tuple[tuple[Range, ...], ...]
 
 def covers(sets: RangeSets, ip: str) -> bool:
     """Tell whether an address lies in any of the ranges."""
-    address = ip_address(ip)
+    address = _parsed(ip)
     return any(address in range_ for ranges in sets for range_ in ranges)
 
 
@@ -83,7 +85,7 @@ def usable(sets: RangeSets) -> int:
 def free(sets: RangeSets, taken: Iterable[str]) -> int:
     """Count the sandboxes for which there are addresses left: the fullest set decides."""
     left = [sum(range_.usable for range_ in ranges) for ranges in sets]
-    for address in map(ip_address, taken):
+    for address in map(_parsed, taken):
         for index, ranges in enumerate(sets):
             left[index] -= any(address in range_ and address != range_.gateway for range_ in ranges)
     return min(left, default=0)
@@ -91,7 +93,7 @@ def free(sets: RangeSets, taken: Iterable[str]) -> int:
 
 def numbered(ip: str) -> tuple[int, int]:
     """Return an address's family and number, to sort by."""
-    address = ip_address(ip)
+    address = _parsed(ip)
     return address.version, int(address)
 
 

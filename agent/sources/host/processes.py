@@ -64,7 +64,7 @@ class ProcessTable:
         # `plugins`: further names of these. `complete`: search all processes for them in any case.
         booted, boot_id = _boot(self._proc)
         if complete or self._plugins or uptime - self._searched >= _SEARCH_EVERY or not self._unchanged():
-            self._plugins, self._searched = self._search(_PLUGINS.union(plugins)), uptime
+            self._plugins, self._searched = self._search(_PLUGINS.union(plugins)), max(uptime, self._searched)
         runtimes = self._named_runtimes()
         return ProcessStartTimes(
             booted=booted,
