@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")  # From `clean --apply` to unlink
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_213, 4_300),
+    "agent/sources: lines": (5_217, 4_300),
     "agent/exporters: lines": (2_895, 2_400),
     "agent/checks: lines": (3_186, 2_100),
     "agent/model: lines": (2_458, 1_500),
@@ -25,12 +25,12 @@ BUDGETS: Final = {
     "agent/cli: lines": (1_142, 950),
     "agent/kube_events: lines": (538, 400),
     "agent/app, state and others: lines": (1_351, 1_050),
-    "agent: lines": (19_943, 15_000),
+    "agent: lines": (19_947, 15_000),
     "agent: modules": (154, 150),
     "the destroying path: lines": (1_616, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (10, 10),
-    "tests: lines": (39_497, 40_000),
+    "tests: lines": (39_500, 40_000),
     "names that tests import from agent": (197, 250),
     "words in *.md": (27_289, 30_000),
     "words in README.md": (1_292, 1_300),

@@ -95,7 +95,7 @@ class FakeGrpcServer(Listener):
         super().__init__(at)
         self.answers, self.piece = answers, piece
         self.calls: list[Call] = []
-        self.connections, self.http = 0, b""
+        self.connections, self.http = 0, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
     @property
     def methods(self) -> list[str]:

@@ -10,7 +10,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -115,18 +115,22 @@ class Cri:
             return self._configured() if session.identify().name == CRI_O else CniStatus()
 
     def _configured(self) -> CniStatus:
-        """Ask CRI-O for its configuration, in HTTP at the same socket; without an answer it says nothing."""
+        """Ask CRI-O for its configuration, in HTTP at the same socket; an old one has none. Raises SourceError."""
         connection = HTTPConnection("localhost")
-        with suppress(OSError, HTTPException), socket.socket(socket.AF_UNIX) as connection.sock:
-            connection.sock.settimeout(self._timeout)
-            connection.sock.connect(os.fspath(self._socket))
-            connection.request("GET", "/config")
-            answer = connection.getresponse()
-            if answer.status == HTTPStatus.OK:
-                network = tomllib.loads(answer.read(_LARGEST_CONFIGURATION).decode())["crio"]["network"]
-                directory, default = network.get("network_dir"), network.get("cni_default_network", "")
-                return CniStatus(None, Path(directory) if directory else None, default)
-        return CniStatus()
+        try:
+            with socket.socket(socket.AF_UNIX) as connection.sock:
+                connection.sock.settimeout(self._timeout)
+                connection.sock.connect(os.fspath(self._socket))
+                connection.request("GET", "/config")
+                answer = connection.getresponse()
+                content = answer.read(_LARGEST_CONFIGURATION).decode()
+        except (OSError, HTTPException) as error:
+            raise SourceError(f"{self._endpoint}: GET /config: {truncate(repr(error))}") from error
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return CniStatus()
+        network = tomllib.loads(content)["crio"]["network"]
+        directory, default = network.get("network_dir"), network.get("cni_default_network", "")
+        return CniStatus(None, Path(directory) if directory else None, default)
 
     @contextmanager
     def _session(self) -> Iterator["_Session"]:

@@ -293,15 +293,18 @@ def test_the_networks_are_those_that_containerd_has_loaded_or_cri_o_is_configure
         assert [network for one in networks for network in networks_of(one, dict)] == expected
     with serve(cri_o(info={"config": "{}"})) as server:
         for answer, status in (
-            (b"", (None, "")),
             (http("", "404 Not Found"), (None, "")),
             (http('[crio.network]\nnetwork_dir = "/x"\ncni_default_network = "y"'), (Path("/x"), "y")),
             (http('[crio.network]\nnetwork_dir = ""\ncni_default_network = ""'), (None, "")),
         ):
             server.http = answer
             assert cri.networks()[:3] == (None, *status)
-        server.http = http("[crio.network]\nnetwork_dir = 7")
-        assert "cannot parse the response" in error_of(cri.networks)
+        for silent, why in (
+            (b"", "GET /config"),
+            (http("[crio.network]\nnetwork_dir = 7"), "cannot parse the response"),
+        ):
+            server.http = silent
+            assert why in error_of(cri.networks)
     for config in (
         "", "null", "[]", "{}", "[" * 100_000, '{"Networks": [null]}', '{"Networks": [{}]}',
         '{"Networks": [{"Config": {"Name": "x"}}]}', '{"Networks": [{"Config": {"Name": "x", "Plugins": [{}]}}]}',
