@@ -443,7 +443,7 @@ def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup
         assert f"Cleanup halted: released container {container_id[:12]} reappeared" in incident.clean(*arguments).out
     with syncing(incident, "--cleanup=auto", "--cleanup-network=auto") as (agent, port):
         agent.log_event("cleanup.halted")
-        assert "nodeleak_cleanup_halted 1.0" in served(port, "/metrics")[1]
+        until(lambda: "nodeleak_cleanup_halted 1.0" in served(port, "/metrics")[1], "the metrics follow the log")
         assert len(incident.reserved) == ALL - 1
         done = nodeleak("resume", f"--state-dir={incident.state}")
         resumed = f"resumed: released container {container_id[:12]} "

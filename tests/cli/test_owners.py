@@ -25,7 +25,7 @@ def remembering(node: SmallNode) -> Iterator[str]:
         listen = f"127.0.0.1:{agent.log_event('agent.started')['port']}"
         until(lambda: "Node " in nodeleak("status", "--listen", listen).out, "the first sync")
         node.docker.answers = engine
-        agent.log_event("finding.opened")
+        until(lambda: " leaked pod address" in nodeleak("status", "--listen", listen).out, "the leak is served")
         yield listen
         agent.end()
 
