@@ -19,7 +19,7 @@ ALL: Final = ("base", *sorted(f"overlays/{path.name}" for path in (DEPLOY / "ove
 COMPONENTS: Final = tuple(name for name in ALL if (DEPLOY / name / "component").exists())
 AGENTS: Final = ("base", *COMPONENTS)  # Those that deploy the agent; the others add to what is deployed
 BASE_RULES: Final = {
-    *product([""], ["pods", "nodes"], ["get", "list", "watch"]),
+    *product([""], ["pods", "nodes"], ["list", "watch"]),
     *product([""], ["events"], ["create", "patch"]),
 }
 JOB: Final = "clean-one-node.yaml"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 
 QUICK = ("--interval=500ms", "--confirm-after=0s", "--grace=0s")
 RIGHTS = (
-    {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
 )
 """Those of the base deployment."""

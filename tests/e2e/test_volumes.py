@@ -56,7 +56,7 @@ def _lose_both(disks: Disks) -> None:
 @pytest.fixture
 def stranger(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     """Credentials that may only read pods and nodes."""
-    rule = {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}
+    rule = {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]}
     with cluster.account("e2e-volumes", [rule], tmp_path / "stranger.conf") as config:
         yield config
 
