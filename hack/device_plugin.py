@@ -24,17 +24,10 @@ _GOGO: Final = re.compile(r"^(?:import|option) .*gogo.*$|\s*\[\(gogoproto[^\]]*\
 """Options for the Go generator, which do not affect messages."""
 
 
-def _compiled(proto: Path) -> tuple[Any, Any]:
-    """Compile messages and services at run time, so that no generated files are in the repository."""
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "deviceplugin.proto").write_text(_GOGO.sub("", proto.read_text()))
-        sys.path.insert(0, directory)
-        messages, services = grpc.protos_and_services("deviceplugin.proto")
-        sys.path.remove(directory)
-    return messages, services
-
-
-messages, services = _compiled(_CACHE / "deviceplugin.proto")
+with tempfile.TemporaryDirectory() as _directory:  # at run time, so that no generated files are in the repository
+    Path(_directory, "deviceplugin.proto").write_text(_GOGO.sub("", (_CACHE / "deviceplugin.proto").read_text()))
+    sys.path.insert(0, _directory)
+    messages, services = grpc.protos_and_services("deviceplugin.proto")
 
 
 class Plugin:

@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "names that tests import from agent": (197, 250),
     "words in *.md": (27_289, 30_000),
     "words in README.md": (1_292, 1_300),
-    "hack: lines, without go.mod and go.sum": (2_651, 2_600),
+    "hack: lines, without go.mod and go.sum": (2_600, 2_600),
 }
 """The budget of today, and the goal."""
 

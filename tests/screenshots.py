@@ -1,4 +1,4 @@
-"""`hack/screenshots`: pictures of the web page for docs/, from a recorded node.
+"""`python -m tests.screenshots`: pictures of the web page for docs/, from a recorded node.
 
 The reports come from a recording, so the pictures are the same on every machine; the server is the agent's own.
 Needs Debian's chromium and the font Inter: `hack/cluster build` installs both.
@@ -31,7 +31,7 @@ _KUBELET_STARTED: Final = datetime(2021, 3, 26, 19, 16, 59, tzinfo=UTC)
 
 def main() -> int:
     """Write the pictures and return the exit code."""
-    parser = argparse.ArgumentParser(prog="hack/screenshots", description="Take screenshots of the web page.")
+    parser = argparse.ArgumentParser(prog="python -m tests.screenshots", description="Take pictures of the page.")
     parser.add_argument("--to", type=Path, default=ROOT / "docs", metavar="DIR", help="where to write (default: docs/)")
     options = parser.parse_args()
     try:

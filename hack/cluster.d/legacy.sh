@@ -76,7 +76,7 @@ cmd_leak() {
   # With its checkpoints the kubelet would tear the pods down, and may release their addresses.
   step "$LOG/stop.log" "remove the checkpoints of the sandboxes" rm -f /var/lib/dockershim/sandbox/*
   start_part kubelet
-  say "$(addresses) addresses are reserved in $LEASES; recreated pods get new ones"
+  say "$(find "$LEASES" -name '*.*.*.*' 2>/dev/null | wc -l) addresses are reserved in $LEASES; recreated pods get new ones"
 }
 
 # The commands below may remove pod containers and kubelet state: refuse on a machine with another kubelet.
@@ -164,8 +164,6 @@ check_pod_cidr() {
   bridge=$(ip -4 -o addr show | awk '$2 == "cbr0" {print $4}')
   if [ -n "$bridge" ] && [ "$bridge" != "${base%.*}.$((${base##*.} + 1))/${cidr#*/}" ]; then remove_bridge; fi
 }
-
-addresses() { find "$LEASES" -name '*.*.*.*' 2>/dev/null | wc -l; }
 
 pod_containers() { docker ps -aq --no-trunc --filter label=io.kubernetes.docker.type; }
 

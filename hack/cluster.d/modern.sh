@@ -120,7 +120,7 @@ cmd_leak() {
   step "$LOG/$PROFILE.log" "stop kubelet" hold kubelet
   step "$LOG/$PROFILE.log" "lose the state of the runtime ($how)" lose_state "$how"
   cmd_start
-  say "$(reservations) addresses are reserved in $NODE_STATE/lib/cni/networks; recreated pods get new ones"
+  say "$(find "$NODE_STATE/lib/cni/networks" -name '*.*.*.*' 2>/dev/null | wc -l) addresses are reserved in $NODE_STATE/lib/cni/networks; recreated pods get new ones"
 }
 
 cmd_load() {

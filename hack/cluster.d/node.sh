@@ -152,8 +152,6 @@ unit() {
   chmod +x "$NODE_STATE/units/$unit"
 }
 
-reservations() { find "$NODE_STATE/lib/cni/networks" -name '*.*.*.*' 2>/dev/null | wc -l; }
-
 load_images() {
   local image
   for image in "$NODE_STATE"/images/*.tar; do load_image "/run/node/images/${image##*/}"; done

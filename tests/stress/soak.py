@@ -1,4 +1,4 @@
-"""`hack/soak`: everyday changes on the real node beside one daemon, which must report only what was provoked.
+"""Everyday changes on the real node beside one daemon, which must report only what was provoked.
 
 Rollouts, restarts of the kubelet and docker, drains, removals of the Node object, failing pods and CronJobs on the
 cluster of hack/cluster. Exit codes: 0 nothing else was reported; 1 something was, or a step failed; 2 wrong usage.
@@ -278,7 +278,7 @@ class Done:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="hack/soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.stress.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=45, help="begin no step after this time (45)")
     parser.add_argument("--write", action="store_true", help="write the result to docs/figures.md")
     given = parser.parse_args()
@@ -303,7 +303,7 @@ def _leave(_signal: int, _frame: object) -> NoReturn:
 
 def _section(done: Mapping[str, Sequence[Done]]) -> Iterator[str]:
     yield from ("## False alarms", "", "Everyday changes on one node of Kubernetes 1.20.2 with docker and kubenet, and")
-    yield f"what a daemon with `{' '.join(_OPTIONS)}` reported (`hack/soak --write`)."
+    yield f"what a daemon with `{' '.join(_OPTIONS)}` reported (`python -m tests.stress.soak --write`)."
     yield from ("", "| step | runs | minutes | reported | unexpected | sources unavailable for a while |")
     yield "|---|---|---|---|---|---|"
     for name, results in done.items():
