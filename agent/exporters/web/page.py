@@ -3,7 +3,7 @@
 import os
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import cache
 from hashlib import sha256
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent.exporters.advice import advice, description, release_commands, runbook
 from agent.exporters.json.scan import scan_document
-from agent.exporters.range_map import LOOKS, Mark, Row, by_weight, network_maps
+from agent.exporters.range_map import LOOKS, by_weight, network_maps
 from agent.exporters.summary import LONGEST_LIST, Status, finding_lines, headline, incomplete, status_of
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.exporters.text.scan import HEADS, device_rows
 from agent.exporters.text.timeline import time_of
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
+from agent.model.ranges import IPAddress
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
 from agent.model.text import count_of, escape, format_age, format_number
@@ -35,7 +36,7 @@ _EVENTS: Final = 60
 _REFRESH_SECONDS: Final = 30
 _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
-_LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {Mark.IN_USE: "", Mark.UNAVAILABLE: ""}
+_LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {"in_use": "", "unavailable": ""}
 """On the squares; these two are a plain and a hatched one."""
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
@@ -161,16 +162,15 @@ def _age(seconds: float | None) -> str:
     return "" if seconds is None else format_age(timedelta(seconds=seconds))
 
 
-def _summary(counts: Counter[Mark]) -> str:
-    """List counts, the most severe mark first; of one address only its label."""
+def _summary(counts: Counter[str]) -> str:
     if counts.total() == 1:
         return LOOKS[next(iter(counts))].label
     return ", ".join(f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_weight(counts))
 
 
-def _row_labels(rows: Sequence[Row]) -> list[str]:
+def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
     """Shorten addresses by what all have in common: the range's name says it."""
-    names = [str(row.first) for row in rows]
+    names = list(map(str, rows))
     common = commonprefix(names)  # noqa: RUF071 (not paths)
     keep = max(common.rfind("."), common.rfind(":"))
     return names if keep < 0 else [f"{name[keep:]}{'' if name[keep + 1 :] else '0'}" for name in names]
