@@ -65,14 +65,16 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
         groups.setdefault((not verbose and _group(tracked)) or number, []).append(tracked)
     lines: dict[str, list[FindingLine]] = {}
     for group in groups.values():
-        text = _text(group, runtimes.name_of(report.assessment.snapshot))
-        first = group[0]
-        line = FindingLine(first.finding.severity, text, first.confirmed)
-        lines.setdefault(first.finding.detector, []).append(line)
+        finding, text = group[0].finding, group[0].finding.message
+        if len(group) > 1 and isinstance(finding.cause, LeakCause):
+            text = _leaks(group, finding.cause, runtimes.name_of(report.assessment.snapshot))
+        elif len(group) > 1:
+            text = _rejected(group)
+        lines.setdefault(finding.detector, []).append(FindingLine(finding.severity, text, group[0].confirmed))
     return lines
 
 
-def problems(finding: Finding) -> int:
+def _problems(finding: Finding) -> int:
     """Return for how many leaks, pods or others a finding stands."""
     return max(finding.count, len(finding.rejected_pods))
 
@@ -82,21 +84,18 @@ def count_by_severity(report: Report) -> str:
     counts: dict[Severity, Counter[str]] = {}
     for tracked in report.sorted_findings:
         finding = tracked.finding
-        counts.setdefault(finding.severity, Counter())[finding.detector] += problems(finding)
+        counts.setdefault(finding.severity, Counter())[finding.detector] += _problems(finding)
     return "; ".join(_count(severity, detectors) for severity, detectors in counts.items())
 
 
 def _count(severity: Severity, detectors: Counter[str]) -> str:
-    kinds = [(_noun(detector, severity, count), count) for detector, count in detectors.items()]
-    nouns = ", ".join(noun if len(kinds) == 1 else f"{noun} ({format_number(count)})" for noun, count in kinds)
+    nouns = {detector: NOUNS[detector][count != 1] for detector, count in detectors.items()}
+    if severity is Severity.CRITICAL and exhausted_range.NAME in nouns:
+        nouns[exhausted_range.NAME] = "no free addresses"
+    if len(nouns) > 1:
+        nouns = {detector: f"{noun} ({format_number(detectors[detector])})" for detector, noun in nouns.items()}
     plural = "warnings" if severity is Severity.WARNING else severity.value
-    return f"{count_of(detectors.total(), severity.value, plural)}: {nouns}"
-
-
-def _noun(detector: str, severity: Severity, count: int) -> str:
-    if (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL):
-        return "no free addresses"
-    return NOUNS[detector][count != 1]
+    return f"{count_of(detectors.total(), severity.value, plural)}: {', '.join(nouns.values())}"
 
 
 def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:
@@ -110,13 +109,6 @@ def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:
     if finding.rejected_pods and finding.pod and finding.pod_outcome is not PodOutcome.TERMINATING_STUCK:
         return finding.resource, finding.cause, finding.pod_outcome, tracked.confirmed
     return None
-
-
-def _text(group: Sequence[TrackedFinding], runtime: str) -> str:
-    first = group[0].finding
-    if len(group) == 1:
-        return first.message
-    return _leaks(group, first.cause, runtime) if isinstance(first.cause, LeakCause) else _rejected(group)
 
 
 def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> str:
@@ -223,7 +215,7 @@ def _consequence(detector: str, report: Report, found: Sequence[Finding]) -> str
             return "the API server sends outdated watch events"
         case _:
             where = f" on {report.assessment.snapshot.node_name}" if detector == leaked_reservation.NAME else ""
-            return f"{count_of(sum(map(problems, found)), *NOUNS[detector])}{where}"
+            return f"{count_of(sum(map(_problems, found)), *NOUNS[detector])}{where}"
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:
