@@ -149,7 +149,6 @@ def _status_of_network(network: NetworkSummary) -> dict[str, Any]:
 
 
 def _counted_findings(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
-    """Count the confirmed findings of each detector and severity, the worst first."""
     groups: dict[tuple[str, str], list[TrackedFinding]] = {}
     for tracked in findings:
         if tracked.confirmed:
