@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from agent.checks import replayed_watch, unregistered_node
@@ -14,6 +13,7 @@ from agent.model.finding import RESTARTS, Finding, LeakCause, Severity, TrackedF
 from agent.model.ranges import runs
 from agent.model.rejections import PodOutcome
 from agent.model.report import NetworkSummary, Report
+from agent.model.status import NodeState
 from agent.model.text import count_of, format_number, format_time
 
 LONGEST_LIST: Final = 40
@@ -141,36 +141,22 @@ def _listed(names: Sequence[str], unnamed: int = 0) -> str:
     return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
 
 
-class Status(StrEnum):
-    HEALTHY = "healthy"
-    UNCONFIRMED = "unconfirmed"
-    """A problem was seen that has not lasted yet."""
-    PROBLEM = "problem"
-    INCOMPLETE = "incomplete"
-    """Something could not be read, so nothing is known to be healthy."""
-
-
-def status_of(report: Report, *, alive: bool = True) -> Status:
+def state_of(report: Report, *, alive: bool = True) -> NodeState:
     if any(tracked.confirmed for tracked in report.problems) or (report.cleaning and report.cleaning.halted):
-        return Status.PROBLEM
-    if report.unavailable or not report.complete or not alive:
-        return Status.INCOMPLETE
-    return Status.UNCONFIRMED if report.problems else Status.HEALTHY
+        return NodeState.FINDINGS
+    return NodeState.INCOMPLETE if report.unavailable or not report.complete or not alive else NodeState.OK
 
 
 def headline(report: Report, *, alive: bool = True) -> str:
-    match status_of(report, alive=alive):
-        case Status.HEALTHY:
-            return f"OK: {_informational(report)}"
-        case Status.UNCONFIRMED:
-            return f"Unconfirmed: {_worst(report, confirmed=False)[1]}"
-        case Status.INCOMPLETE:
-            return f"Incomplete: {incomplete(report) if alive else 'the nodeleak agent is up but has stopped scanning'}"
-        case Status.PROBLEM:
-            severity, text = _worst(report, confirmed=True)
-            if severity is not Severity.CRITICAL and report.cleaning is not None and report.cleaning.halted:
-                return f"Critical: cleanup halted: {report.cleaning.halted}"
-            return f"{severity.value.capitalize()}: {text}"
+    state = state_of(report, alive=alive)
+    if state is NodeState.FINDINGS:
+        severity, text = _worst(report, confirmed=True)
+        if severity is not Severity.CRITICAL and report.cleaning is not None and report.cleaning.halted:
+            return f"Critical: cleanup halted: {report.cleaning.halted}"
+        return f"{severity.value.capitalize()}: {text}"
+    if state is NodeState.INCOMPLETE:
+        return f"Incomplete: {incomplete(report) if alive else 'the nodeleak agent is up but has stopped scanning'}"
+    return f"Unconfirmed: {_worst(report, confirmed=False)[1]}" if report.problems else f"OK: {_informational(report)}"
 
 
 def incomplete(report: Report) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from agent.checks.devices.state import resource_states
-from agent.exporters.summary import Status, headline, status_of
+from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, TrackedFinding, total
@@ -16,7 +16,6 @@ from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"
-_STATES: Final = {Status.PROBLEM: NodeState.FINDINGS, Status.INCOMPLETE: NodeState.INCOMPLETE}
 
 
 def scan_document(report: Report) -> dict[str, Any]:
@@ -132,7 +131,7 @@ def status_document(
         "schema": SCHEMA,
         "version": version,
         "node": report.assessment.snapshot.node_name,
-        "state": (_STATES.get(status_of(report), NodeState.OK) if alive else NodeState.STALLED).value,
+        "state": (state_of(report) if alive else NodeState.STALLED).value,
         "headline": headline(report, alive=alive),
         "cleanup": {**cleanup, "halted": report.cleaning.halted if report.cleaning else ""},
         "networks": [_status_of_network(network) for network in report.networks if not network.not_in_use],

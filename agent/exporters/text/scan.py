@@ -15,6 +15,7 @@ from agent.model.devices import ResourceState
 from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
+from agent.model.status import NodeState
 from agent.model.text import format_number, rfc3339
 
 _LISTED: Final = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
@@ -51,7 +52,7 @@ def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
     yield from layout.fill(summary.headline(report), columns, rest="  ")
-    if summary.status_of(report) is not summary.Status.INCOMPLETE and (missing := summary.incomplete(report)):
+    if summary.state_of(report) is not NodeState.INCOMPLETE and (missing := summary.incomplete(report)):
         yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
 
 

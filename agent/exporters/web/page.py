@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent.exporters.advice import advice, description, release_commands, runbook
 from agent.exporters.json.scan import scan_document
 from agent.exporters.range_map import LOOKS, by_weight, network_maps
-from agent.exporters.summary import LONGEST_LIST, Status, finding_lines, headline, incomplete, status_of
+from agent.exporters.summary import LONGEST_LIST, finding_lines, headline, incomplete, state_of
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.exporters.text.scan import HEADS, device_rows
 from agent.exporters.text.timeline import time_of
@@ -23,6 +23,7 @@ from agent.model.finding import total
 from agent.model.ranges import IPAddress
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
+from agent.model.status import NodeState
 from agent.model.text import count_of, escape, format_age, format_number
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
 _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {"in_use": "", "unavailable": ""}
 """On the squares; these two are a plain and a hatched one."""
+_STATUS: Final = {NodeState.FINDINGS: "problem", NodeState.INCOMPLETE: "incomplete"}
+"""The color; where nothing is wrong, it is that of a problem that has not lasted yet, or of a healthy node."""
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
@@ -67,7 +70,7 @@ class Page:
             "document": document,
             "cleaning": report.cleaning,
             "timeline": timeline_document(report, *self._releases()),
-            "status": status_of(report, alive=alive),
+            "status": _STATUS.get(state_of(report, alive=alive), "unconfirmed" if report.problems else "healthy"),
             "partly": bool(report.unavailable) or not report.complete or not alive,
             "headline": headline(report, alive=alive),
             "details": list(_details(report, alive=alive)),
@@ -84,7 +87,7 @@ def _details(report: Report, *, alive: bool) -> Iterator[str]:
     if not alive:
         yield "No sync has finished for too long: this page shows old data."
     missing = incomplete(report)
-    if missing and (not alive or status_of(report) is not Status.INCOMPLETE):
+    if missing and (not alive or state_of(report) is not NodeState.INCOMPLETE):
         yield f"Incomplete: {missing}."
     if sources := list(dict.fromkeys(source.source for source in report.unavailable)):
         yield f"Unavailable: {', '.join(sources)}."
