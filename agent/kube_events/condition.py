@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from agent.checks.addresses import exhausted_range
-from agent.kube_events.delivery import DeliveryQueue, Kind, Message
-from agent.kube_events.messages import REPEAT_AFTER
+from agent.kube_events.delivery import REPEAT_AFTER, DeliveryQueue, Kind, Message
 from agent.model.finding import Severity, urgency
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import ADDRESS_PRESSURE, Known

@@ -32,7 +32,7 @@ def policy() -> Object:
 
 def event(about: About, node: str = "worker-1", **changes: object) -> Object:
     """Return an Event as the API server has it after the agent wrote it."""
-    spec = EventSpec(node=node, about=about, reason="LeakedReservation", type="Warning", message="1 leak")
+    spec = EventSpec(node=node, about=about, reason="LeakedReservation", message="1 leak")
     return spec.event(NOW) | changes
 
 
