@@ -27,18 +27,13 @@ class Kind(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why a message was not delivered: the closed list."""
+    """Why a message was not delivered: own limits, a client error, 429 twice, no answer or a server error."""
 
     RATE_LIMITED = "rate_limited"
-    """The agent's own limit."""
     QUEUE_FULL = "queue_full"
-    """Too many messages wait already: the server is slow."""
     REFUSED = "refused"
-    """The server returned a client error, such as 403."""
     THROTTLED = "throttled"
-    """The server returned 429, also to the second attempt."""
     UNREACHABLE = "unreachable"
-    """No answer, or a server error."""
 
 
 class Message(NamedTuple):

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from agent.checks.registry import DETECTORS
 from agent.model.finding import Finding, Severity
 from agent.model.release import Cleaning, Verdict
 from agent.model.report import Report
@@ -25,15 +24,6 @@ LONGEST: Final = 1024
 _LONGEST_EXAMPLE: Final = 180
 _LONGEST_NAME: Final = 200
 """Characters of the object's name in the Event's own name, which may have 253."""
-
-
-def reason(detector: str) -> str:
-    """Write a detector's name in camel case: `leaked_reservation` is `LeakedReservation`."""
-    return "".join(word.capitalize() for word in detector.split("_"))
-
-
-RELEASED: Final = "ReleasedReservation"
-REASONS: Final = (*(reason(detector.NAME) for detector in DETECTORS), RELEASED)
 
 
 class About(NamedTuple):
@@ -110,7 +100,8 @@ def event_specs(report: Report) -> Iterator[EventSpec]:
             found[About("Pod", namespace, name, pod.uid), finding.detector, ""].append(finding)
     for (about, detector, subject), findings in found.items():
         severity = max((finding.severity for finding in findings), key=lambda severity: severity.rank)
-        yield EventSpec(node, about, reason(detector), _message(subject, findings), severity, subject)
+        reason = detector.title().replace("_", "")
+        yield EventSpec(node, about, reason, _message(subject, findings), severity, subject)
 
 
 def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
@@ -129,7 +120,8 @@ def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
                 released[reservation.network].append(f"{reservation.ip}{pod}")
     for network, addresses in released.items():
         message = _list(f"released leaked addresses in {network} ({len(addresses)})", addresses, len(addresses))
-        yield EventSpec(about_node.name, about_node, RELEASED, message, Severity.INFO, network, lasting=False)
+        reason = "ReleasedReservation"
+        yield EventSpec(about_node.name, about_node, reason, message, Severity.INFO, network, lasting=False)
 
 
 def _message(subject: str, findings: Sequence[Finding]) -> str:
