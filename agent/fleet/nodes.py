@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from agent.model.documents import MAX_LEVELS, is_deeper
@@ -33,8 +32,6 @@ class Agent(NamedTuple):
     ready: bool = True
     not_running: str = ""
     """Why no command can be run in it; empty: one can."""
-    order: tuple[bool, bool, bool, str] = (False, False, False, "")
-    """The greatest is asked: during an update a node has two agents, and an evicted pod stays in the list."""
 
     @property
     def name(self) -> str:
@@ -56,19 +53,21 @@ class Target(NamedTuple):
 
 
 def agents_in(listed: str) -> list[Agent]:
-    """Read `kubectl get pods --output=json`."""
-    return [_agent(pod) for pod in json.loads(listed)["items"]]
+    """Read `kubectl get pods --output=json`. During an update a node has two agents, and an evicted pod stays in it.
 
-
-def _agent(pod: Mapping[str, Any]) -> Agent:
-    metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    names = [container["name"] for container in spec["containers"]]
-    container = "nodeleak" if "nodeleak" in names else names[0]
-    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
-    ready, not_running = conditions.get("Ready") == "True", _not_running(status, container)
-    order = not not_running, "deletionTimestamp" not in metadata, ready, metadata["creationTimestamp"]
-    node = spec.get("nodeName", "")
-    return Agent(node, metadata["namespace"], metadata["name"], container, ready, not_running, order)
+    Of one node, that to be asked is the last one.
+    """
+    agents = []
+    for pod in json.loads(listed)["items"]:
+        metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+        names = [container["name"] for container in spec["containers"]]
+        container = "nodeleak" if "nodeleak" in names else names[0]
+        conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
+        ready, not_running = conditions.get("Ready") == "True", _not_running(status, container)
+        order = not not_running, "deletionTimestamp" not in metadata, ready, metadata["creationTimestamp"]
+        node, namespace, name = spec.get("nodeName", ""), metadata["namespace"], metadata["name"]
+        agents.append((order, Agent(node, namespace, name, container, ready, not_running)))
+    return [agent for _, agent in sorted(agents)]
 
 
 def _not_running(status: Mapping[str, Any], container: str) -> str:
@@ -81,8 +80,8 @@ def _not_running(status: Mapping[str, Any], container: str) -> str:
 
 
 def targets(node_lines: str, found: Iterable[Agent]) -> list[Target]:
-    """Combine `kubectl get nodes --no-headers` with the agents' pods."""
-    agents = {agent.node: agent for agent in sorted(found, key=attrgetter("order"))}
+    """Combine `kubectl get nodes --no-headers` with the agents' pods; of several on one node, the last one is asked."""
+    agents = {agent.node: agent for agent in found}
     nodes = (line.split() for line in node_lines.splitlines())
     return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
 
