@@ -23,8 +23,6 @@ _ADDRESS: Final = 5
 
 
 class Agent(NamedTuple):
-    """A pod of the DaemonSet."""
-
     node: str
     namespace: str
     pod: str
@@ -52,13 +50,10 @@ class Target(NamedTuple):
         return self.agent.not_running and f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
 
 
-def agents_in(listed: str) -> list[Agent]:
-    """Read `kubectl get pods --output=json`. During an update a node has two agents, and an evicted pod stays in it.
-
-    Of one node, that to be asked is the last one.
-    """
+def agents_in(pods: Iterable[Mapping[str, Any]]) -> list[Agent]:
+    """Return the agents, of each node that to be asked last: in an update it has two, and an evicted pod is listed."""
     agents = []
-    for pod in json.loads(listed)["items"]:
+    for pod in pods:
         metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
         names = [container["name"] for container in spec["containers"]]
         container = "nodeleak" if "nodeleak" in names else names[0]
@@ -144,16 +139,12 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     if code and last not in lines:
         return Answer(node, None, "", errors.strip() or f"kubectl exec ended with exit code {code}")
     answer = Answer(node, code, output, "\n".join(line for line in lines if line != last).strip())
-    if code or _is_whole(answer):
+    # Every command prints something, and only a document begins with a brace.
+    if code or (answer.document is not None if output.startswith("{") else output.strip()):
         return answer
     # kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once.
     why = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
     return Answer(node, None, "", why, lost=True)
-
-
-def _is_whole(answer: Answer) -> bool:
-    """Every command prints something, and only a document begins with a brace."""
-    return answer.document is not None if answer.output.startswith("{") else bool(answer.output.strip())
 
 
 def merged(command: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -193,9 +193,7 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
 
 
 def _findings(agent: AgentSeries) -> Iterator[dict[str, Any]]:
-    found = [
-        (sample.labels["severity"], sample.labels["detector"], int(sample.value)) for sample in agent.of["finding"]
-    ]
+    found = ((each.labels["severity"], each.labels["detector"], int(each.value)) for each in agent.of["finding"])
     for severity, detector, count in sorted(found, key=lambda each: (_ORDER.index(each[0]), each[1])):
         yield {"severity": severity, "detector": detector, "count": count, "oldest": None}
 
