@@ -43,9 +43,6 @@ class Kubectl:
         listed: list[dict[str, Any]] = json.loads(self.get(*arguments, "--output=json"))["items"]
         return listed
 
-    def raw(self, path: str) -> str:
-        return self.output("ask the API server", "get", "--raw", path, f"--request-timeout={self._timeout:g}s")
-
     def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:
         """Return what a command prints; errors and prompts go to the terminal. `what` it does, for errors."""
         may_log_in = not text and (os.isatty(0) or os.isatty(2))

@@ -51,7 +51,7 @@ class Target(NamedTuple):
 
 
 def agents_in(pods: Iterable[Mapping[str, Any]]) -> list[Agent]:
-    """Return the agents, of each node that to be asked last: in an update it has two, and an evicted pod is listed."""
+    """Return the agents. Of several on one node, as in an update or after an eviction, the last one is to be asked."""
     agents = []
     for pod in pods:
         metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}

@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -66,10 +66,11 @@ class AgentSeries(NamedTuple):
 def statuses(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
     """Return the status of each chosen node; raises KubectlError if Prometheus does not answer, and UsageError."""
     found, known = session.nodes(arguments.nodes)
-    ask, cluster = _asker(arguments, session), arguments.prometheus_cluster
+    cluster = arguments.prometheus_cluster
     chosen = f"cluster={json.dumps(cluster)}" if cluster else ""
+    queries = {name: query.replace("CLUSTER", chosen) for name, query in QUERIES.items()}
     try:
-        answers = ((name, ask(query.replace("CLUSTER", chosen))) for name, query in QUERIES.items())
+        answers = ((name, _ask(arguments, session, query)) for name, query in queries.items())
         agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
     except ValueError as error:
         raise KubectlError(f"{arguments.prometheus or arguments.prometheus_service}: {error}") from error
@@ -80,23 +81,20 @@ def statuses(arguments: argparse.Namespace, session: Session) -> list[NodeStatus
     return [_status(target, of_node[target.node]) for target in found]
 
 
-def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], str]:
-    if arguments.prometheus:
-        url, timeout = f"{arguments.prometheus.rstrip('/')}{_PATH}", arguments.timeout.total_seconds()
-        return lambda query: _fetch(url, query, timeout)
-    namespace, _, service = arguments.prometheus_service.partition("/")
-    path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{_PATH}"
-    return lambda query: session.kubectl.raw(f"{path}?{urlencode({'query': query})}")
-
-
-def _fetch(url: str, query: str, timeout: float) -> str:
+def _ask(arguments: argparse.Namespace, session: Session, query: str) -> str:
+    seconds = arguments.timeout.total_seconds()
+    if not arguments.prometheus:
+        namespace, _, service = arguments.prometheus_service.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{_PATH}?{urlencode({'query': query})}"
+        return session.kubectl.output("ask the API server", "get", "--raw", path, f"--request-timeout={seconds:g}s")
+    url = arguments.prometheus.rstrip("/")
     try:
         # The text also of an error, which says what is wrong.
-        return requests.get(url, params={"query": query}, timeout=timeout).text
+        return requests.get(f"{url}{_PATH}", params={"query": query}, timeout=seconds).text
     except requests.RequestException as error:
         inner = error.args[0] if error.args else error
         why = truncate(str(getattr(inner, "reason", inner)))
-        raise KubectlError(f"no answer from {url.removesuffix(_PATH)}: {why}") from error
+        raise KubectlError(f"no answer from {url}: {why}") from error
 
 
 def _samples(answer: str) -> list[Sample]:
