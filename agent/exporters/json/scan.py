@@ -7,7 +7,6 @@ from typing import Any, Final
 from agent.checks.devices.state import resource_states
 from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
-from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, TrackedFinding, total
 from agent.model.ranges import numbered
 from agent.model.report import NetworkSummary, Report
@@ -83,23 +82,23 @@ def _reservation(
 
 def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
     try:
-        return [_device(state) for state in resource_states(snapshot)]
+        states = resource_states(snapshot)
     except InsufficientData:
         return None
-
-
-def _device(state: ResourceState) -> dict[str, Any]:
-    return {
-        "resource": state.resource,
-        "devices": state.devices,
-        "allocated": state.allocated,
-        "registered": state.registered,
-        "registered_since": None if state.registered_since is None else rfc3339(state.registered_since),
-        "registration_delay_seconds": None if state.delay is None else round(state.delay.total_seconds(), 3),
-        "socket": state.socket or None,
-        "socket_present": state.socket_present,
-        "connected": state.connected,
-    }
+    return [
+        {
+            "resource": state.resource,
+            "devices": state.devices,
+            "allocated": state.allocated,
+            "registered": state.registered,
+            "registered_since": None if state.registered_since is None else rfc3339(state.registered_since),
+            "registration_delay_seconds": None if state.delay is None else round(state.delay.total_seconds(), 3),
+            "socket": state.socket or None,
+            "socket_present": state.socket_present,
+            "connected": state.connected,
+        }
+        for state in states
+    ]
 
 
 def _finding(tracked: TrackedFinding) -> dict[str, Any]:
