@@ -142,16 +142,13 @@ class MetricsExporter(Collector):
             yield from _networks(report)
             yield from (_findings(report), _oldest(report))
             yield from _devices(report)
-            yield from self._sources(report.assessment.snapshot)
+            up = _sources_up(report.assessment.snapshot)
+            read_at = {source: self._read_at.get(source) for source, is_up in up.items() if not is_up}
+            yield _gauge("source_up", up, "source")
+            yield _gauge("source_last_read_timestamp_seconds", read_at, "source")
+            yield _single("last_sync_timestamp_seconds", report.assessment.snapshot.taken_at.timestamp())
             if report.cleaning is not None:
                 yield _single("cleanup_halted", bool(report.cleaning.halted))
-
-    def _sources(self, snapshot: Snapshot) -> Iterator[Metric]:
-        up = _sources_up(snapshot)
-        read_at = {source: self._read_at.get(source) for source, is_up in up.items() if not is_up}
-        yield _gauge("source_up", up, "source")
-        yield _gauge("source_last_read_timestamp_seconds", read_at, "source")
-        yield _single("last_sync_timestamp_seconds", snapshot.taken_at.timestamp())
 
 
 def _counter(registry: CollectorRegistry | None, name: str, *labels: str) -> Counter:
