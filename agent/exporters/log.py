@@ -143,14 +143,11 @@ class LogExporter:
             # At first by time; later not, because the clock may be set back.
             is_new = transition.at > self._started if self._history is None else transition not in self._history
             if is_new and transition.what in _TRANSITIONS:
-                self._log_transition(transition)
+                fields = _given(resource=transition.resource, socket=transition.socket)
+                fields |= {"at": transition.at.isoformat(timespec="milliseconds"), "exact": transition.exact}
+                log = self._log.warning if transition.what is TransitionKind.LOST else self._log.info
+                log(_TRANSITIONS[transition.what], **fields)
         self._history = frozenset(plugins.history)
-
-    def _log_transition(self, transition: DeviceTransition) -> None:
-        fields: dict[str, Any] = _given(resource=transition.resource, socket=transition.socket)
-        fields |= {"at": transition.at.isoformat(timespec="milliseconds"), "exact": transition.exact}
-        log = self._log.warning if transition.what is TransitionKind.LOST else self._log.info
-        log(_TRANSITIONS[transition.what], **fields)
 
     def _log_watches(self, snapshot: Snapshot) -> None:
         """Log old versions that are no API server's fault, once for as long as they go on: the others are findings."""
