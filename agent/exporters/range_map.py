@@ -106,16 +106,13 @@ class NetworkMap(NamedTuple):
         return sum((range_map.counts for range_map in self.maps), elsewhere)
 
 
-def network_maps(report: Report) -> list[NetworkMap]:
-    return [_network(network, report) for network in report.networks]
-
-
-def _network(network: NetworkSummary, report: Report) -> NetworkMap:
-    mine = [entry for entry in report.assessment.reservations if entry.network == network.name]
-    taken = {ip_address(entry.name): entry for entry in mine if entry.blocks}
-    ranges = list(chain.from_iterable(network.ranges or ()))
-    maps = tuple(_lay_out(each, taken, available=network.states is not None) for each in ranges)
-    return NetworkMap(network, maps, sorted_reservations(entry for entry in mine if not _is_in(entry, ranges)))
+def network_maps(report: Report) -> Iterator[NetworkMap]:
+    for network in report.networks:
+        mine = [entry for entry in report.assessment.reservations if entry.network == network.name]
+        taken = {ip_address(entry.name): entry for entry in mine if entry.blocks}
+        ranges = list(chain.from_iterable(network.ranges or ()))
+        maps = tuple(_lay_out(each, taken, available=network.states is not None) for each in ranges)
+        yield NetworkMap(network, maps, sorted_reservations(entry for entry in mine if not _is_in(entry, ranges)))
 
 
 def _is_in(entry: ClassifiedReservation, ranges: Iterable[Range]) -> bool:

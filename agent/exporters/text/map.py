@@ -33,7 +33,7 @@ def map_table(report: Report, *, color: bool, unicode: bool) -> str:
 
 def _lines(report: Report, letter: Letter) -> Iterator[str]:
     yield from map(escape, header(report))
-    maps = network_maps(report)
+    maps = list(network_maps(report))
     for network_map in maps:
         yield ""
         yield from _network(network_map, letter)
