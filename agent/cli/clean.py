@@ -25,8 +25,8 @@ from ipaddress import ip_address
 from agent.app.cleaning import clean_once
 from agent.app.sources import for_command
 from agent.cli.node import remembered_pods
-from agent.cli.options import add_address_table, add_apply, config_of, value, view_of
 from agent.cli.output import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE, as_json, progress, warn, write
+from agent.cli.parser import add_address_table, add_apply, config_of, value, view_of
 from agent.config import positive
 from agent.exporters.json.clean import clean_document
 from agent.exporters.text.clean import clean_names, clean_table

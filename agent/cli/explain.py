@@ -15,13 +15,30 @@ exit codes:
 """
 
 import argparse
+import inspect
 import re
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+import tomllib
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from importlib.resources import files
+from typing import Final
 
-from agent.cli.glossary import FINDING, MESSAGES, SETTING, Term, entries
+from agent.checks.registry import DETECTORS
 from agent.cli.output import DONE, reflow, write
-from agent.config import UsageError, did_you_mean, quote
+from agent.config import UsageError, all_settings, did_you_mean, option, quote, variable
+from agent.exporters.metric_help import HELP, PREFIX
+from agent.exporters.text.clean import WHEN_HALTED
+from agent.model.assessment import State
+from agent.model.finding import Severity
+from agent.model.release import BlockedBy, Reason, Verdict
+from agent.model.status import NodeState
+from agent.model.volumes import Confidence
+
+_FINDING: Final = "finding"
+_SETTING: Final = "setting"
+_WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(files("agent.cli").joinpath("glossary.toml").read_text())
+"""The words that are not explained where they are defined. `messages`: what kubelet, runtimes and CNI plugins print, in
+lower case, and the word that explains it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,24 +47,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    known = entries()
+    known = dict(_kinds())
     if arguments.word is None:
         write("\n".join(_list(known)) + "\n")
         return DONE
     if not (found := _find(arguments.word, known)):
-        suggestion = did_you_mean(arguments.word, {entry.word for entry in known})
+        suggestion = did_you_mean(arguments.word, set().union(*known.values()))
         hint = "run 'nodeleak explain' for a list of all words"
         raise UsageError(f"unknown word {quote(arguments.word)}{suggestion}", hint)
-    write("\n\n".join(f"{entry.word} ({entry.kind})\n\n{reflow(entry.text)}" for entry in found) + "\n")
+    write("\n\n".join(found) + "\n")
     return DONE
 
 
-def _find(word: str, known: Sequence[Term]) -> list[Term]:
-    """Find a word however it is written, a metric by one of its samples, or a known message of another program."""
+def _find(word: str, known: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Explain a word however it is written, a metric by one of its samples, or a known message of another program."""
     message = " ".join(word.lower().split())
-    plain = _plain(next((known_as for part, known_as in MESSAGES.items() if part in message), word))
+    plain = _plain(next((known_as for part, known_as in _WRITTEN["messages"].items() if part in message), word))
     for spelling in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
-        if found := [entry for entry in known if _plain(entry.word) == spelling]:
+        found = [
+            f"{name} ({kind})\n\n{reflow(text)}"
+            for kind, texts in known.items()
+            for name, text in texts.items()
+            if _plain(name) == spelling
+        ]
+        if found:
             return found
     return []
 
@@ -56,13 +79,54 @@ def _plain(word: str) -> str:
     return re.sub(r"[-_]", "", word.lower())
 
 
-def _list(known: Sequence[Term]) -> Iterator[str]:
-    for kind, group in groupby(known, key=lambda entry: entry.kind):
+def _list(known: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for kind, texts in known.items():
         yield f"{kind}:"
-        if kind == FINDING:
-            yield from (reflow(f"  {entry.word:<24}{entry.text.splitlines()[0]}", " " * 26) for entry in group)
-        elif kind == SETTING:
+        if kind == _FINDING:
+            yield from (reflow(f"  {word:<24}{text.splitlines()[0]}", " " * 26) for word, text in texts.items())
+        elif kind == _SETTING:
             yield "  every option of 'nodeleak run --help-all', such as grace"
         else:
-            yield reflow(f"  {', '.join(entry.word for entry in group)}", "  ")
+            yield reflow(f"  {', '.join(texts)}", "  ")
     yield "\nRun 'nodeleak explain WORD' for one of them."
+
+
+def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield the words of each kind with their texts. Some words have several meanings."""
+    yield _FINDING, {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
+    yield "severity of a finding", _documented(Severity)
+    yield _written("headline of a report")
+    yield "state of a node in nodeleak status", _documented(NodeState)
+    yield _written("phase of a finding")
+    yield "state of a reservation", _documented(State)
+    yield _written("likely cause of a leak")
+    yield "reason why clean refuses an address", _documented(Reason)
+    yield "blocker: why no release is possible here", _documented(BlockedBy)
+    yield "result of clean for an address", _documented(Verdict)
+    yield _written("likely cause of a pod rejection")
+    yield _written("outcome of a rejected pod")
+    yield "evidence that a volume is lost", _documented(Confidence)
+    yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))
+    yield "metric", {f"{PREFIX}{name}": text for name, text in HELP.items()} | _written("metric")[1]
+    yield _SETTING, {name: _setting(name) for name in all_settings()}
+
+
+def _written(kind: str) -> tuple[str, dict[str, str]]:
+    hints = _WRITTEN["hints"] | {"when_halted": WHEN_HALTED}
+    return kind, {word: text.format(**hints) for word, text in _WRITTEN[kind].items()}
+
+
+def _setting(name: str) -> str:
+    setting = all_settings()[name]
+    default = f"Default: {setting.default}\n" if setting.default else ""
+    return (
+        f"{setting.help[0].upper()}{setting.help[1:]}.\n{default}"
+        f"Option: {option(name)}={setting.metavar} ({', '.join(sorted(setting.commands))})\n"
+        f"Environment variable: {variable(name)}"
+    )
+
+
+def _documented(kind: type[StrEnum]) -> dict[str, str]:
+    """Return the text below each member of an enum. Python does not keep it, so it is read from the source."""
+    members = re.findall(r'^    \w+ = "(\w+)"\n    """(.*?)"""$', inspect.getsource(kind), re.MULTILINE | re.DOTALL)
+    return {name: inspect.cleandoc(text) for name, text in members}

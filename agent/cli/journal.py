@@ -14,8 +14,8 @@ exit codes:
 import argparse
 
 from agent.app.cleaning import read_journal
-from agent.cli.options import add_output, config_of
 from agent.cli.output import DONE, as_json, write
+from agent.cli.parser import add_output, config_of
 from agent.exporters.json.clean import journal_document
 from agent.exporters.text.clean import journal_table
 

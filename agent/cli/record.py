@@ -17,8 +17,8 @@ exit codes:
 import argparse
 
 from agent.cli.node import record_node
-from agent.cli.options import config_of
 from agent.cli.output import DONE, write
+from agent.cli.parser import config_of
 from agent.model import documents
 from agent.model.anonymize import anonymous
 

@@ -21,8 +21,8 @@ from typing import Final
 
 from agent.app import cleaning
 from agent.cleanup.journal import Entry, Journal
-from agent.cli.options import add_apply, config_of
 from agent.cli.output import DONE, FAILED, write
+from agent.cli.parser import add_apply, config_of
 from agent.config import UsageError, quote
 from agent.exporters.text.clean import restoration_text
 from agent.model.release import Verdict

@@ -14,8 +14,8 @@ exit codes:
 import argparse
 
 from agent.app.cleaning import resume
-from agent.cli.options import config_of
 from agent.cli.output import DONE, write
+from agent.cli.parser import config_of
 from agent.config import UsageError
 
 

@@ -17,7 +17,7 @@ import argparse
 import signal
 import sys
 
-from agent.cli.options import config_of
+from agent.cli.parser import config_of
 
 
 def execute(arguments: argparse.Namespace) -> int:

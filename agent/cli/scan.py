@@ -24,8 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.cli.node import assess, record_node
-from agent.cli.options import add_address_table, config_of, view_of
 from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_unicode, warn, write
+from agent.cli.parser import add_address_table, config_of, view_of
 from agent.config import UsageError, duration, invalid, option, quote, settings_of
 from agent.exporters.json.scan import scan_document
 from agent.exporters.summary import incomplete

@@ -23,8 +23,8 @@ import sys
 from threading import Event
 from typing import Any, Final, NoReturn
 
-from agent.cli.options import add_output, config_of
 from agent.cli.output import DONE, FOUND, NO_DAEMON, UNAVAILABLE, as_json, write
+from agent.cli.parser import add_output, config_of
 from agent.exporters.text.status import status_line, status_table
 from agent.model.status import NodeState, no_report
 from agent.sources.daemon import DaemonClient

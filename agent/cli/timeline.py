@@ -20,8 +20,8 @@ import argparse
 
 from agent.app import cleaning
 from agent.cli.node import assess, record_node
-from agent.cli.options import add_output, config_of, value
 from agent.cli.output import DONE, UNAVAILABLE, as_json, terminal_columns, write
+from agent.cli.parser import add_output, config_of, value
 from agent.config import duration
 from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document

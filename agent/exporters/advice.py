@@ -71,12 +71,10 @@ def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> l
 
 
 def description(detector: str) -> str:
-    """Return the first line of a detector's page."""
     return _page(detector).partition("\n")[0]
 
 
 def _documented(detector: str, report: Report) -> Iterator[Step]:
-    """Make a step of each sentence that follows `Do:` on a detector's page."""
     severities = {tracked.finding.severity for tracked in report.findings if tracked.finding.detector == detector}
     text = " ".join(_page(detector).partition("\nDo: ")[2].split())
     for sentence in _SENTENCE_ENDS.split(text):
@@ -126,7 +124,6 @@ def _urgency(networks: Sequence[NetworkSummary]) -> str:
 
 
 def _about_pods(report: Report, node: str) -> Iterator[Step]:
-    """Say what to do about a range that is full of pods, or is too small for them."""
     found = [tracked.finding for tracked in report.findings if tracked.finding.detector == exhausted_range.NAME]
     if full := {finding.network for finding in found if finding.severity is Severity.CRITICAL}:
         yield Step("No address is free, and pods that start now fail. Cordon the node:", (f"kubectl cordon {node}",))
@@ -135,7 +132,6 @@ def _about_pods(report: Report, node: str) -> Iterator[Step]:
 
 
 def _about_states(entries: Sequence[ClassifiedReservation]) -> Iterator[Step]:
-    """Say how a full range without a known leak gets addresses again."""
     candidates = sum(entry.state is State.CANDIDATE for entry in entries)
     ended = {entry.container_id for entry in entries if entry.state in {State.NOT_READY, State.TEARDOWN_PENDING}}
     if candidates:

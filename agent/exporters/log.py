@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -11,7 +11,7 @@ import structlog
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.model.devices import DeviceTransition, TransitionKind
-from agent.model.finding import Finding, Key, Severity, TrackedFinding
+from agent.model.finding import Key, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.runtime import AUTO
@@ -42,13 +42,12 @@ class _Source(NamedTuple):
     """Each network's reservations are read, and fail, on their own."""
 
 
-_Missing = dict[_Source, Unavailable | NotRequested]
+_Missing = Unavailable | NotRequested
 _UNLISTED: Final = _Source("reservations", AUTO)
 """Stands for the networks that were not found, because the directories could not be listed."""
 
 
 def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
-    """Set up structlog: JSON lines, or colors on a terminal, on standard error."""
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer()
@@ -74,7 +73,7 @@ class LogExporter:
         self._log = logger
         self._lines, self._omitted = TokenBucket(MOST_LINES, _LINE_INTERVAL), 0
         self._open: dict[Key, TrackedFinding] = {}
-        self._missing: _Missing = {}
+        self._missing: dict[_Source, _Missing] = {}
         self._failed_detectors: frozenset[str] = frozenset()
         self._outcomes: dict[Reservation, tuple[str, str]] = {}
         self._halted = ""
@@ -115,14 +114,20 @@ class LogExporter:
         if isinstance(missing.get(_UNLISTED), Unavailable):
             # Of networks that may be there nothing has changed.
             missing |= {source: reading for source, reading in before.items() if source not in readings}
-        for source in _changed(before, missing, Unavailable):
-            self._log.error("source.unavailable", **_given(**source._asdict()), why=missing[source].why)
-        for source in sorted(before.keys() - missing.keys()):
-            if isinstance(before[source], Unavailable):
-                self._log.info("source.recovered", **_given(**source._asdict()))
-        for source in _changed(before, missing, NotRequested):
-            self._log.info("source.not_requested", **_given(**source._asdict()), why=missing[source].why)
+        for source in sorted(before.keys() | missing.keys()):
+            self._log_source(source, before.get(source), missing.get(source))
         self._missing = missing
+
+    def _log_source(self, source: _Source, before: _Missing | None, now: _Missing | None) -> None:
+        fields = _given(**source._asdict())
+        if type(before) is type(now):
+            return
+        if isinstance(now, Unavailable):
+            self._log.error("source.unavailable", **fields, why=now.why)
+        elif isinstance(now, NotRequested):
+            self._log.info("source.not_requested", **fields, why=now.why)
+        elif isinstance(before, Unavailable):
+            self._log.info("source.recovered", **fields)
 
     def _log_detectors(self, report: Report) -> None:
         failed = {gap.detector: gap.why for gap in report.gaps if gap.broken}
@@ -138,14 +143,11 @@ class LogExporter:
             # At first by time; later not, because the clock may be set back.
             is_new = transition.at > self._started if self._history is None else transition not in self._history
             if is_new and transition.what in _TRANSITIONS:
-                self._log_transition(transition)
+                fields = _given(resource=transition.resource, socket=transition.socket)
+                fields |= {"at": transition.at.isoformat(timespec="milliseconds"), "exact": transition.exact}
+                log = self._log.warning if transition.what is TransitionKind.LOST else self._log.info
+                log(_TRANSITIONS[transition.what], **fields)
         self._history = frozenset(plugins.history)
-
-    def _log_transition(self, transition: DeviceTransition) -> None:
-        fields: dict[str, Any] = _given(resource=transition.resource, socket=transition.socket)
-        fields |= {"at": transition.at.isoformat(timespec="milliseconds"), "exact": transition.exact}
-        log = self._log.warning if transition.what is TransitionKind.LOST else self._log.info
-        log(_TRANSITIONS[transition.what], **fields)
 
     def _log_watches(self, snapshot: Snapshot) -> None:
         """Log old versions that are no API server's fault, once for as long as they go on: the others are findings."""
@@ -165,16 +167,20 @@ class LogExporter:
             before = self._open.get(key)
             if before is None or tracked.finding.severity.rank > before.finding.severity.rank:
                 self._log_opened(tracked)
-        gone = {key: tracked for key, tracked in self._open.items() if key not in confirmed}
-        still_open = confirmed | _not_gone(gone, report)
-        for key, tracked in gone.items():
-            if key not in still_open:
-                self._log_closed(tracked.finding)
-        self._open = still_open
+        self._open = confirmed | self._log_closed(confirmed, report)
 
-    def _log_closed(self, finding: Finding) -> None:
-        if self._has_room(finding.severity):
-            self._log.info("finding.closed", detector=finding.detector, subject=finding.subject)
+    def _log_closed(self, confirmed: Container[Key], report: Report) -> dict[Key, TrackedFinding]:
+        """Return those that may remain: their detector could not run, or they are leaks that are counted together."""
+        not_evaluated, leaked = {gap.detector for gap in report.gaps}, {str(key) for key in report.confirmed_leaks}
+        remaining = {}
+        for key in (key for key in self._open if key not in confirmed):
+            finding = self._open[key].finding
+            is_leak = finding.detector == leaked_reservation.NAME and finding.subject in leaked
+            if is_leak or finding.detector in not_evaluated:
+                remaining[key] = self._open[key]
+            elif self._has_room(finding.severity):
+                self._log.info("finding.closed", detector=finding.detector, subject=finding.subject)
+        return remaining
 
     def _log_opened(self, tracked: TrackedFinding) -> None:
         finding = tracked.finding
@@ -201,19 +207,18 @@ class LogExporter:
         self._warnings = frozenset(cleaning.warnings)
 
     def _log_releases(self, cleaning: Cleaning, leaks: frozenset[ReservationKey]) -> None:
-        outcomes = {
-            reservation: outcome
-            for outcome in cleaning.outcomes
-            for reservation in outcome.request.reservations
-            # A refusal to release what is not a confirmed leak is no change: every ordinary teardown has one.
-            if outcome.verdict is not Verdict.REFUSED or reservation.key in leaks
-        }
-        for reservation, outcome in outcomes.items():
-            if self._outcomes.get(reservation) != _compared(outcome):
-                self._log_release(reservation, outcome)
         # A sync that could not evaluate the guards forgets nothing.
-        before = self._outcomes if cleaning.unavailable else {}
-        self._outcomes = before | {reservation: _compared(outcome) for reservation, outcome in outcomes.items()}
+        before, self._outcomes = self._outcomes, dict(self._outcomes) if cleaning.unavailable else {}
+        for outcome in cleaning.outcomes:
+            # Of a refusal only the reason, because its text may count seconds.
+            what = outcome.verdict.value, outcome.refusals[0].reason.value if outcome.refusals else outcome.why
+            for reservation in outcome.request.reservations:
+                # A refusal to release what is not a confirmed leak is no change: every ordinary teardown has one.
+                if outcome.verdict is Verdict.REFUSED and reservation.key not in leaks:
+                    continue
+                self._outcomes[reservation] = what
+                if before.get(reservation) != what:
+                    self._log_release(reservation, outcome)
 
     def _log_release(self, reservation: Reservation, outcome: Outcome) -> None:
         names = {"network": reservation.network, "ip": reservation.ip, "container": reservation.container_id}
@@ -231,38 +236,13 @@ class LogExporter:
             self._log.info("address.released", **ids, entry=outcome.entry, **_given(why=outcome.why))
 
 
-def _not_gone(gone: Mapping[Key, TrackedFinding], report: Report) -> dict[Key, TrackedFinding]:
-    """Return those whose detector could not run, and the leaks that are among those counted together."""
-    not_evaluated = {gap.detector for gap in report.gaps}
-    leaked = {str(key) for key in report.confirmed_leaks}
-
-    def remains(finding: Finding) -> bool:
-        is_leak = finding.detector == leaked_reservation.NAME and finding.subject in leaked
-        return is_leak or finding.detector in not_evaluated
-
-    return {key: tracked for key, tracked in gone.items() if remains(tracked.finding)}
-
-
-def _compared(outcome: Outcome) -> tuple[str, str]:
-    """Return what makes an outcome a new one; of a refusal its reason, because its text may count seconds."""
-    return outcome.verdict.value, outcome.refusals[0].reason.value if outcome.refusals else outcome.why
-
-
 def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
     yield from ((_Source("reservations", store.network), store.reading) for store in snapshot.reservations)
     yield from ((_Source(name), reading) for name, reading in snapshot.readings() if name != "reservations")
 
 
-def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[Unavailable | NotRequested]:
+def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[_Missing]:
     return isinstance(reading, Unavailable) or (isinstance(reading, NotRequested) and source.source in _MAY_BE_ABSENT)
-
-
-def _changed(before: _Missing, now: _Missing, kind: type) -> list[_Source]:
-    return sorted(
-        source
-        for source, reading in now.items()
-        if isinstance(reading, kind) and not isinstance(before.get(source), kind)
-    )
 
 
 def _given(**fields: Any) -> dict[str, Any]:

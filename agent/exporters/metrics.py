@@ -89,7 +89,6 @@ class MetricsExporter(Collector):
         registry.register(self)
 
     def _begin(self, networks: Iterable[str]) -> None:
-        """Let the counters of networks start at 0."""
         for network in networks:
             self._released.labels(network)
             for verdict in MISSED:
@@ -143,16 +142,13 @@ class MetricsExporter(Collector):
             yield from _networks(report)
             yield from (_findings(report), _oldest(report))
             yield from _devices(report)
-            yield from self._sources(report.assessment.snapshot)
+            up = _sources_up(report.assessment.snapshot)
+            read_at = {source: self._read_at.get(source) for source, is_up in up.items() if not is_up}
+            yield _gauge("source_up", up, "source")
+            yield _gauge("source_last_read_timestamp_seconds", read_at, "source")
+            yield _single("last_sync_timestamp_seconds", report.assessment.snapshot.taken_at.timestamp())
             if report.cleaning is not None:
                 yield _single("cleanup_halted", bool(report.cleaning.halted))
-
-    def _sources(self, snapshot: Snapshot) -> Iterator[Metric]:
-        up = _sources_up(snapshot)
-        read_at = {source: self._read_at.get(source) for source, is_up in up.items() if not is_up}
-        yield _gauge("source_up", up, "source")
-        yield _gauge("source_last_read_timestamp_seconds", read_at, "source")
-        yield _single("last_sync_timestamp_seconds", snapshot.taken_at.timestamp())
 
 
 def _counter(registry: CollectorRegistry | None, name: str, *labels: str) -> Counter:
@@ -191,7 +187,6 @@ def _watch_counters(watches: "Sequence[Reflector[Any]]") -> Iterator[Metric]:
 
 
 def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
-    """Return for each source whether it was read; disabled sources are left out."""
     requested: dict[str, bool] = {}
     for source, reading in snapshot.readings():
         if not isinstance(reading, NotRequested):
@@ -206,9 +201,7 @@ def _in_use(report: Report) -> Iterator[str]:
 
 def _networks(report: Report) -> Iterator[Metric]:
     networks = report.networks
-    states = {
-        (network.name, state.value): count for network in networks for state, count in (network.states or {}).items()
-    }
+    states = {(network.name, state.value): n for network in networks for state, n in (network.states or {}).items()}
     yield _gauge("reservations", states, "network", "state")
     yield _gauge("range_addresses", {network.name: network.usable for network in networks}, "network")
     yield _gauge("range_free_addresses", {network.name: network.free for network in networks}, "network")
@@ -216,22 +209,16 @@ def _networks(report: Report) -> Iterator[Metric]:
 
 def _findings(report: Report) -> Metric:
     """Of what alerts compare, zeros too; of a detector that was not evaluated, nothing: unknown is not 0."""
-    not_evaluated = {gap.detector for gap in report.gaps}
     found = Counts[tuple[str, Severity, str]]()
     for tracked in report.findings:
         found[tracked.finding.detector, tracked.finding.severity, _PHASES[tracked.confirmed]] += tracked.finding.count
-    samples = {
-        (detector.NAME, severity, phase): found[detector.NAME, severity, phase]
-        for detector in DETECTORS
-        if detector.NAME not in not_evaluated
-        for severity, phase in product(detector.SEVERITIES, _PHASES)
-    }
-    shown = {key: count for key, count in samples.items() if count or _is_compared(*key)}
-    return _gauge("findings", shown, "detector", "severity", "phase")
-
-
-def _is_compared(_: str, severity: Severity, phase: str) -> bool:
-    return phase == "confirmed" and severity is not Severity.INFO
+    not_evaluated, samples = {gap.detector for gap in report.gaps}, {}
+    for detector in (detector for detector in DETECTORS if detector.NAME not in not_evaluated):
+        for severity, phase in product(detector.SEVERITIES, _PHASES):
+            count = found[detector.NAME, severity, phase]
+            if count or (phase == "confirmed" and severity is not Severity.INFO):
+                samples[detector.NAME, severity, phase] = count
+    return _gauge("findings", samples, "detector", "severity", "phase")
 
 
 def _oldest(report: Report) -> Metric:

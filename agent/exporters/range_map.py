@@ -8,7 +8,6 @@ of its most severe address.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
 from ipaddress import ip_address
 from itertools import chain
 from typing import Final, NamedTuple
@@ -25,25 +24,6 @@ _BLOCKS: Final = 256
 """The most blocks of a larger range, plus or minus a row; a grid of more cells has wider rows."""
 
 
-class Mark(StrEnum):
-    """How an address is shown: the states of reservations, and addresses without one. The least severe comes first."""
-
-    FREE = "free"
-    GATEWAY = "gateway"
-    IN_USE = "in_use"
-    NOT_READY = "not_ready"
-    TEARDOWN_PENDING = "teardown_pending"
-    CANDIDATE = "candidate"
-    UNRECOGNIZED = "unrecognized"
-    UNMANAGED = "unmanaged"
-    UNAVAILABLE = "unavailable"
-    UNKNOWN = "unknown"
-    LEAKED = "leaked"
-
-
-WEIGHT: Final = {mark: weight for weight, mark in enumerate(Mark)}
-
-
 class Look(NamedTuple):
     letter: str
     color: str
@@ -52,45 +32,41 @@ class Look(NamedTuple):
 
 
 LOOKS: Final = {
-    Mark.FREE: Look("·", "2", "free"),
-    Mark.GATEWAY: Look("G", "2", "gateway"),
-    Mark.IN_USE: Look("■", "34", "in use"),
-    Mark.NOT_READY: Look("N", "36", "not ready: its sandbox is not running"),
-    Mark.TEARDOWN_PENDING: Look("T", "36", "teardown pending: no container, but a checkpoint"),
-    Mark.CANDIDATE: Look("C", "33", "candidate: no owner, not confirmed yet"),
-    Mark.UNRECOGNIZED: Look("U", "35", "unrecognized: not a reservation of host-local"),
-    Mark.UNMANAGED: Look("M", "35", "unmanaged: in use, unknown to the runtime"),
-    Mark.UNAVAILABLE: Look("░", "7", "unavailable: may be reserved or free"),
-    Mark.UNKNOWN: Look("?", "7", "reserved, owner unknown"),
-    Mark.LEAKED: Look("L", "1;37;41", "leaked"),
+    "free": Look("·", "2", "free"),
+    "gateway": Look("G", "2", "gateway"),
+    "in_use": Look("■", "34", "in use"),
+    "not_ready": Look("N", "36", "not ready: its sandbox is not running"),
+    "teardown_pending": Look("T", "36", "teardown pending: no container, but a checkpoint"),
+    "candidate": Look("C", "33", "candidate: no owner, not confirmed yet"),
+    "unrecognized": Look("U", "35", "unrecognized: not a reservation of host-local"),
+    "unmanaged": Look("M", "35", "unmanaged: in use, unknown to the runtime"),
+    "unavailable": Look("░", "7", "unavailable: may be reserved or free"),
+    "unknown": Look("?", "7", "reserved, owner unknown"),
+    "leaked": Look("L", "1;37;41", "leaked"),
 }
+"""By mark: the state of a reservation, or what an address without one is. The least severe comes first."""
+_WEIGHT: Final = {mark: weight for weight, mark in enumerate(LOOKS)}
 
 
-def by_weight(counts: Mapping[Mark, int]) -> list[tuple[Mark, int]]:
+def by_weight(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return counts, the most severe mark first."""
-    return sorted(counts.items(), key=lambda item: WEIGHT[item[0]], reverse=True)
+    return sorted(counts.items(), key=lambda item: _WEIGHT[item[0]], reverse=True)
 
 
 class Cell(NamedTuple):
     first: IPAddress
     last: IPAddress
-    counts: Counter[Mark]
+    counts: Counter[str]
+    """Addresses by mark."""
     entry: ClassifiedReservation | None = None
     """The reservation, where the cell is one address."""
 
     @property
-    def mark(self) -> Mark:
-        return max(self.counts, key=WEIGHT.__getitem__)
+    def mark(self) -> str:
+        return max(self.counts, key=_WEIGHT.__getitem__)
 
     def __str__(self) -> str:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
-
-
-class Row(NamedTuple):
-    first: IPAddress
-    """The address of the first column; in a range's first row it may lie before the range."""
-    cells: tuple[Cell | None, ...]
-    """None: outside the range."""
 
 
 class RangeMap(NamedTuple):
@@ -99,60 +75,51 @@ class RangeMap(NamedTuple):
     """Addresses in a cell."""
     columns: int
     """Cells in a row. A row begins at a multiple of them, so that a column always has the same last bits."""
-    rows: tuple[Row, ...]
+    rows: Mapping[IPAddress, tuple[Cell | None, ...]]
+    """By the address of the first column, which in the first row may lie before the range. None: outside the range."""
     rest: Cell | None
     """Everything after the rows, in one cell; None: nothing."""
 
     @property
-    def cells(self) -> Iterator[Cell]:
-        return (cell for cell in (*chain.from_iterable(row.cells for row in self.rows), self.rest) if cell)
-
-    @property
-    def counts(self) -> Counter[Mark]:
-        return sum((cell.counts for cell in self.cells), Counter[Mark]())
+    def counts(self) -> Counter[str]:
+        cells = (*chain.from_iterable(self.rows.values()), self.rest)
+        return sum((cell.counts for cell in cells if cell), Counter[str]())
 
     @property
     def rule(self) -> Iterator[str]:
         block = f"{format_number(self.block)} addresses, marked by the most severe"
         yield f"One cell per {'address' if self.block == 1 else block}."
         if self.rest is not None:
-            what = "unavailable" if Mark.UNAVAILABLE in self.rest.counts else "free"
+            what = "unavailable" if "unavailable" in self.rest.counts else "free"
             yield f"The last cell is the rest: {format_number(self.rest.counts.total())} addresses, {what}."
 
 
 class NetworkMap(NamedTuple):
     network: NetworkSummary
     maps: tuple[RangeMap, ...]
-    elsewhere: tuple[ClassifiedReservation, ...]
+    elsewhere: list[ClassifiedReservation]
     """Entries outside the ranges, by name."""
 
     @property
-    def counts(self) -> Counter[Mark]:
-        """Count addresses of all ranges, and entries elsewhere, by mark."""
-        return sum((range_map.counts for range_map in self.maps), Counter(map(mark_of, self.elsewhere)))
+    def counts(self) -> Counter[str]:
+        elsewhere = Counter(entry.state.value for entry in self.elsewhere)
+        return sum((range_map.counts for range_map in self.maps), elsewhere)
 
 
-def mark_of(entry: ClassifiedReservation) -> Mark:
-    return Mark(entry.state.value)
-
-
-def network_maps(report: Report) -> tuple[NetworkMap, ...]:
-    return tuple(_network(network, report) for network in report.networks)
-
-
-def _network(network: NetworkSummary, report: Report) -> NetworkMap:
-    mine = [entry for entry in report.assessment.reservations if entry.network == network.name]
-    taken = {ip_address(entry.name): entry for entry in mine if entry.blocks}
-    ranges = list(chain.from_iterable(network.ranges or ()))
-    maps = tuple(lay_out(each, taken, available=network.states is not None) for each in ranges)
-    return NetworkMap(network, maps, tuple(sorted_reservations(entry for entry in mine if not _is_in(entry, ranges))))
+def network_maps(report: Report) -> Iterator[NetworkMap]:
+    for network in report.networks:
+        mine = [entry for entry in report.assessment.reservations if entry.network == network.name]
+        taken = {ip_address(entry.name): entry for entry in mine if entry.blocks}
+        ranges = list(chain.from_iterable(network.ranges or ()))
+        maps = tuple(_lay_out(each, taken, available=network.states is not None) for each in ranges)
+        yield NetworkMap(network, maps, sorted_reservations(entry for entry in mine if not _is_in(entry, ranges)))
 
 
 def _is_in(entry: ClassifiedReservation, ranges: Iterable[Range]) -> bool:
     return entry.blocks and any(ip_address(entry.name) in each for each in ranges)
 
 
-def lay_out(of: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, available: bool) -> RangeMap:
+def _lay_out(of: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, available: bool) -> RangeMap:
     """Lay out one range. `taken`: reservations, of this range or not; `available`: whether they are known at all."""
     mine = {int(ip): entry for ip, entry in taken.items() if ip in of}
     numbers, (first, last) = sorted(mine), (int(of.first), int(of.last))
@@ -164,17 +131,17 @@ def lay_out(of: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, avai
         if low > high:
             return None
         entries = [mine[n] for n in numbers[bisect_left(numbers, low) : bisect_left(numbers, high + 1)]]
-        counts = Counter(map(mark_of, entries))
+        counts = Counter(entry.state.value for entry in entries)
         if low <= int(of.gateway) <= high and int(of.gateway) not in mine:
-            counts[Mark.GATEWAY] = 1
+            counts["gateway"] = 1
         if left := high - low + 1 - counts.total():
-            counts[Mark.FREE if available else Mark.UNAVAILABLE] = left
+            counts["free" if available else "unavailable"] = left
         return Cell(address(low), address(high), counts, entries[0] if entries and low == high else None)
 
-    rows = tuple(
-        Row(address(start), tuple(cell(low, min(low + block - 1, end)) for low in range(start, start + width, block)))
+    rows = {
+        address(start): tuple(cell(low, min(low + block - 1, end)) for low in range(start, start + width, block))
         for start in range(first - first % width, end + 1, width)
-    )
+    }
     return RangeMap(of, block, columns, rows, cell(end + 1, last))
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from agent.checks import replayed_watch, unregistered_node
@@ -14,6 +13,7 @@ from agent.model.finding import RESTARTS, Finding, LeakCause, Severity, TrackedF
 from agent.model.ranges import runs
 from agent.model.rejections import PodOutcome
 from agent.model.report import NetworkSummary, Report
+from agent.model.status import NodeState
 from agent.model.text import count_of, format_number, format_time
 
 LONGEST_LIST: Final = 40
@@ -65,14 +65,16 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
         groups.setdefault((not verbose and _group(tracked)) or number, []).append(tracked)
     lines: dict[str, list[FindingLine]] = {}
     for group in groups.values():
-        text = _text(group, runtimes.name_of(report.assessment.snapshot))
-        first = group[0]
-        line = FindingLine(first.finding.severity, text, first.confirmed)
-        lines.setdefault(first.finding.detector, []).append(line)
+        finding, text = group[0].finding, group[0].finding.message
+        if len(group) > 1 and isinstance(finding.cause, LeakCause):
+            text = _leaks(group, finding.cause, runtimes.name_of(report.assessment.snapshot))
+        elif len(group) > 1:
+            text = _rejected(group)
+        lines.setdefault(finding.detector, []).append(FindingLine(finding.severity, text, group[0].confirmed))
     return lines
 
 
-def problems(finding: Finding) -> int:
+def _problems(finding: Finding) -> int:
     """Return for how many leaks, pods or others a finding stands."""
     return max(finding.count, len(finding.rejected_pods))
 
@@ -82,21 +84,18 @@ def count_by_severity(report: Report) -> str:
     counts: dict[Severity, Counter[str]] = {}
     for tracked in report.sorted_findings:
         finding = tracked.finding
-        counts.setdefault(finding.severity, Counter())[finding.detector] += problems(finding)
+        counts.setdefault(finding.severity, Counter())[finding.detector] += _problems(finding)
     return "; ".join(_count(severity, detectors) for severity, detectors in counts.items())
 
 
 def _count(severity: Severity, detectors: Counter[str]) -> str:
-    kinds = [(_noun(detector, severity, count), count) for detector, count in detectors.items()]
-    nouns = ", ".join(noun if len(kinds) == 1 else f"{noun} ({format_number(count)})" for noun, count in kinds)
+    nouns = {detector: NOUNS[detector][count != 1] for detector, count in detectors.items()}
+    if severity is Severity.CRITICAL and exhausted_range.NAME in nouns:
+        nouns[exhausted_range.NAME] = "no free addresses"
+    if len(nouns) > 1:
+        nouns = {detector: f"{noun} ({format_number(detectors[detector])})" for detector, noun in nouns.items()}
     plural = "warnings" if severity is Severity.WARNING else severity.value
-    return f"{count_of(detectors.total(), severity.value, plural)}: {nouns}"
-
-
-def _noun(detector: str, severity: Severity, count: int) -> str:
-    if (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL):
-        return "no free addresses"
-    return NOUNS[detector][count != 1]
+    return f"{count_of(detectors.total(), severity.value, plural)}: {', '.join(nouns.values())}"
 
 
 def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:
@@ -110,13 +109,6 @@ def _group(tracked: TrackedFinding) -> tuple[object, ...] | None:
     if finding.rejected_pods and finding.pod and finding.pod_outcome is not PodOutcome.TERMINATING_STUCK:
         return finding.resource, finding.cause, finding.pod_outcome, tracked.confirmed
     return None
-
-
-def _text(group: Sequence[TrackedFinding], runtime: str) -> str:
-    first = group[0].finding
-    if len(group) == 1:
-        return first.message
-    return _leaks(group, first.cause, runtime) if isinstance(first.cause, LeakCause) else _rejected(group)
 
 
 def _leaks(group: Sequence[TrackedFinding], cause: LeakCause, runtime: str) -> str:
@@ -149,36 +141,22 @@ def _listed(names: Sequence[str], unnamed: int = 0) -> str:
     return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
 
 
-class Status(StrEnum):
-    HEALTHY = "healthy"
-    UNCONFIRMED = "unconfirmed"
-    """A problem was seen that has not lasted yet."""
-    PROBLEM = "problem"
-    INCOMPLETE = "incomplete"
-    """Something could not be read, so nothing is known to be healthy."""
-
-
-def status_of(report: Report, *, alive: bool = True) -> Status:
+def state_of(report: Report, *, alive: bool = True) -> NodeState:
     if any(tracked.confirmed for tracked in report.problems) or (report.cleaning and report.cleaning.halted):
-        return Status.PROBLEM
-    if report.unavailable or not report.complete or not alive:
-        return Status.INCOMPLETE
-    return Status.UNCONFIRMED if report.problems else Status.HEALTHY
+        return NodeState.FINDINGS
+    return NodeState.INCOMPLETE if report.unavailable or not report.complete or not alive else NodeState.OK
 
 
 def headline(report: Report, *, alive: bool = True) -> str:
-    match status_of(report, alive=alive):
-        case Status.HEALTHY:
-            return f"OK: {_informational(report)}"
-        case Status.UNCONFIRMED:
-            return f"Unconfirmed: {_worst(report, confirmed=False)[1]}"
-        case Status.INCOMPLETE:
-            return f"Incomplete: {incomplete(report) if alive else 'the nodeleak agent is up but has stopped scanning'}"
-        case Status.PROBLEM:
-            severity, text = _worst(report, confirmed=True)
-            if severity is not Severity.CRITICAL and report.cleaning is not None and report.cleaning.halted:
-                return f"Critical: cleanup halted: {report.cleaning.halted}"
-            return f"{severity.value.capitalize()}: {text}"
+    state = state_of(report, alive=alive)
+    if state is NodeState.FINDINGS:
+        severity, text = _worst(report, confirmed=True)
+        if severity is not Severity.CRITICAL and report.cleaning is not None and report.cleaning.halted:
+            return f"Critical: cleanup halted: {report.cleaning.halted}"
+        return f"{severity.value.capitalize()}: {text}"
+    if state is NodeState.INCOMPLETE:
+        return f"Incomplete: {incomplete(report) if alive else 'the nodeleak agent is up but has stopped scanning'}"
+    return f"Unconfirmed: {_worst(report, confirmed=False)[1]}" if report.problems else f"OK: {_informational(report)}"
 
 
 def incomplete(report: Report) -> str:
@@ -223,7 +201,7 @@ def _consequence(detector: str, report: Report, found: Sequence[Finding]) -> str
             return "the API server sends outdated watch events"
         case _:
             where = f" on {report.assessment.snapshot.node_name}" if detector == leaked_reservation.NAME else ""
-            return f"{count_of(sum(map(problems, found)), *NOUNS[detector])}{where}"
+            return f"{count_of(sum(map(_problems, found)), *NOUNS[detector])}{where}"
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:

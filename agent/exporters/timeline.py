@@ -4,9 +4,8 @@ Each event comes from one record and has that record's time. Clocks differ: a ti
 snapshots, is not exact.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent.checks import runtime as runtimes
@@ -47,33 +46,19 @@ _REJECTIONS: Final = {
 }
 
 
-class EventKind(StrEnum):
-    """Of two events at one time, the earlier in this list comes first."""
-
-    BOOTED = "booted"
-    DOCKER_STARTED = "docker_started"
-    RUNTIME_STARTED = "runtime_started"
-    KUBELET_STARTED = "kubelet_started"
-    DEVICE_MANAGER_STARTED = "device_manager_started"
-    SOCKET_GONE = "socket_gone"
-    LOST = "lost"
-    DROPPED = "dropped"
-    REJECTED = "rejected"
-    SOCKET_APPEARED = "socket_appeared"
-    REGISTERED = "registered"
-    LEAKED = "leaked"
-    RELEASED = "released"
-    RESTORED = "restored"
-
-
-_STARTS: Final = {"kubelet": EventKind.KUBELET_STARTED, DOCKER: EventKind.DOCKER_STARTED}
+_ORDER: Final = (
+    *("booted", "docker_started", "runtime_started", "kubelet_started", "device_manager_started", "socket_gone"),
+    *("lost", "dropped", "rejected", "socket_appeared", "registered", "leaked", "released", "restored"),
+)
+"""Of two events at one time, the kind that is named earlier comes first."""
+_STARTS: Final = {"kubelet": "kubelet_started", DOCKER: "docker_started"}
 
 
 class _Event(NamedTuple):
     at: datetime
     exact: bool
     """False: a bound, whole seconds only, or another clock than the node's."""
-    what: EventKind
+    what: str
     subject: str
     text: str
     source: str
@@ -107,16 +92,15 @@ def timeline_document(
     }
 
 
-def _in_order(events: Iterable[_Event]) -> list[_Event]:
-    events, rank = tuple(events), list(EventKind)
-    starts = [event.at for event in events if event.what is EventKind.DEVICE_MANAGER_STARTED]
+def _in_order(events: Sequence[_Event]) -> list[_Event]:
+    starts = [event.at for event in events if event.what == "device_manager_started"]
 
     def order(event: _Event) -> tuple[datetime, int, str]:
         at = event.at
-        if event.what is EventKind.REJECTED:
+        if event.what == "rejected":
             # The device manager starts before any pod is admitted; a rejection's time has whole seconds only.
             at = max([at, *(start for start in starts if _NONE <= start - at < _SECOND)])
-        return at, rank.index(event.what), event.subject
+        return at, _ORDER.index(event.what), event.subject
 
     return sorted(events, key=order)
 
@@ -131,11 +115,11 @@ def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
 def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
     if (processes := known_or(snapshot.processes, None)) is None:
         return
-    yield _Event(processes.booted, True, EventKind.BOOTED, "node", "the node booted", "processes")
+    yield _Event(processes.booted, True, "booted", "node", "the node booted", "processes")
     starts = {"kubelet": processes.kubelet} | {name: processes.start_of(name) for name in runtimes.names(snapshot)}
     for name, started in starts.items():
         if started is not None:
-            kind = _STARTS.get(name, EventKind.RUNTIME_STARTED)
+            kind = _STARTS.get(name, "runtime_started")
             yield _Event(started, True, kind, name, f"{name} started", "processes")
 
 
@@ -143,9 +127,9 @@ def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
     plugins = known_or(snapshot.device_plugins, None)
     for transition in plugins.history if plugins else ():
         resource, name, what = transition.resource, transition.socket, transition.what
-        kind, subject = EventKind.DEVICE_MANAGER_STARTED, "kubelet"
-        if what is not TransitionKind.KUBELET_STARTED:
-            kind, subject = EventKind(what.value), name if what in _OF_SOCKETS else resource
+        kind, subject = what.value, name if what in _OF_SOCKETS else resource
+        if what is TransitionKind.KUBELET_STARTED:
+            kind, subject = "device_manager_started", "kubelet"
         text = _TRANSITIONS[what].format(resource=resource, socket=f"{name} ({resource})" if resource else name)
         yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
 
@@ -171,7 +155,7 @@ def _rejections(report: Report) -> Iterator[_Event]:
         at = _node_time(rejection.at, snapshot.api_skew if rejection.by_api else None)
         text = f"pod {pod.name} was rejected: {_why(rejection)}{outcome}"
         # Not exact by the node's own clock either: whole seconds.
-        yield _Event(at, False, EventKind.REJECTED, pod.name, text, "pods")
+        yield _Event(at, False, "rejected", pod.name, text, "pods")
 
 
 def _node_time(at: datetime, skew: timedelta | None) -> datetime:
@@ -196,7 +180,7 @@ def _leaks(report: Report) -> Iterator[_Event]:
             at = finding.since or finding.cause_at or tracked.first_seen
             when = "then or later" if finding.since else "then or earlier"
             text = f"leak (began {when}): {finding.message}"
-            yield _Event(at, False, EventKind.LEAKED, finding.subject, text, "reservations")
+            yield _Event(at, False, "leaked", finding.subject, text, "reservations")
 
 
 def _releases(releases: "Iterable[Entry]") -> Iterator[_Event]:
@@ -206,7 +190,7 @@ def _releases(releases: "Iterable[Entry]") -> Iterator[_Event]:
         ips = ", ".join(entry.ips)
         of_pod = f" of pod {entry.pod}" if entry.pod else ""
         text = f"{ips}{of_pod} was released by `{entry.actor}`, journal entry {entry.name}"
-        yield _Event(entry.at, True, EventKind.RELEASED, ips, text, "journal")
+        yield _Event(entry.at, True, "released", ips, text, "journal")
         if entry.restored is not None:
             text = f"{ips}{of_pod} was restored, journal entry {entry.name}"
-            yield _Event(entry.restored, True, EventKind.RESTORED, ips, text, "journal")
+            yield _Event(entry.restored, True, "restored", ips, text, "journal")

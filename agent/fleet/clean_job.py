@@ -35,8 +35,7 @@ _LABELS: Final = {"app.kubernetes.io/name": "nodeleak-clean", "app.kubernetes.io
 def print_or_run_job(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     (target,) = session.targets(arguments.nodes)
-    listed = session.kubectl.get("daemonsets", *session.agents_in, f"--selector={LABELS}", "--output=json")
-    found = json.loads(listed)["items"]
+    found = session.kubectl.items("daemonsets", *session.agents_in, f"--selector={LABELS}")
     if len(found) != 1:
         names = ", ".join(daemon_set["metadata"]["namespace"] for daemon_set in found) or "none"
         hint = "choose one with --namespace"
@@ -105,7 +104,6 @@ def _networks(container: Mapping[str, Any]) -> list[str]:
 
 
 def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> None:
-    """Mount host-local's directory writable, and nothing else."""
     paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
     found = [mount for mount in container["volumeMounts"] if paths.get(mount["name"]) == _STORE]
     if not found:
@@ -115,7 +113,6 @@ def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> No
 
 
 def run_job(kubectl: Kubectl, job: Mapping[str, Any], seconds: float) -> int:
-    """Return the exit code of the command in the Job. Raises KubectlError if it does not end in time."""
     namespace = job["metadata"]["namespace"]
     created = kubectl.output("create the Job", "create", "--filename=-", "--output=name", text=json.dumps(job))
     name = created.strip().rpartition("/")[2]
@@ -135,9 +132,7 @@ def _wait(kubectl: Kubectl, namespace: str, job: str, container: str, seconds: f
     """Return the pod of the Job, and the exit code of its container. A sidecar may run on."""
     shown, pod, why = "", "", ""
     for _ in range(max(1, round(seconds / _INTERVAL))):
-        selector = f"--selector=job-name={job}"
-        listed = kubectl.get("pods", f"--namespace={namespace}", selector, "--output=json")
-        for found in json.loads(listed)["items"]:
+        for found in kubectl.items("pods", f"--namespace={namespace}", f"--selector=job-name={job}"):
             pod, status = found["metadata"]["name"], found.get("status") or {}
             state = _state(status, container)
             if "terminated" in state:
@@ -167,7 +162,7 @@ def _last_event(kubectl: Kubectl, namespace: str, name: str) -> str:
     """Say what the cluster reported last about a pod or a Job, such as a volume that cannot be mounted."""
     with suppress(KubectlError):  # not everybody may list Events
         selector = f"--field-selector=involvedObject.name={name}"
-        listed = kubectl.get("events", f"--namespace={namespace}", selector, "--output=json")
-        events = sorted(json.loads(listed)["items"], key=lambda event: event.get("lastTimestamp") or "")
+        listed = kubectl.items("events", f"--namespace={namespace}", selector)
+        events = sorted(listed, key=lambda event: event.get("lastTimestamp") or "")
         return _why(events[-1]) if events else ""
     return ""

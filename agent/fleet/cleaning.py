@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, as_json, warn, write
 from agent.config import UsageError
-from agent.fleet.nodes import Agent, Answer, merged, natural
+from agent.fleet.nodes import Answer, Target, merged, natural
 from agent.fleet.reading import run_on_nodes
-from agent.fleet.session import Session, agents_of, cluster_options
+from agent.fleet.session import Session, cluster_options, reachable
 from agent.model.text import count_of, escape, format_number, truncate
 
 CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
@@ -37,9 +37,9 @@ def clean_nodes(arguments: argparse.Namespace) -> int:
 
 def _apply(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
-    found = sorted(session.targets(arguments.nodes), key=lambda target: natural(target.node))
+    found = session.targets(arguments.nodes)
     skipped = {target.node: target.unreachable for target in found if target.unreachable}
-    agents, results = agents_of(found), dict[str, Result]()
+    agents, results = reachable(found), dict[str, Result]()
     _confirm(arguments, session, agents, skipped)
     with _stopping() as stop:
         _clean(arguments, session, results, agents, stop)
@@ -54,7 +54,7 @@ def _apply(arguments: argparse.Namespace) -> int:
 
 
 def _confirm(
-    arguments: argparse.Namespace, session: Session, agents: Sequence[Agent], skipped: Mapping[str, str]
+    arguments: argparse.Namespace, session: Session, agents: Sequence[Target], skipped: Mapping[str, str]
 ) -> None:
     warn(*(f"{node} is skipped: {why}" for node, why in skipped.items()))
     if not agents:
@@ -93,7 +93,7 @@ def _stopping() -> Iterator[Event]:
 
 
 def _clean(
-    arguments: argparse.Namespace, session: Session, results: dict[str, Result], agents: Sequence[Agent], stop: Event
+    arguments: argparse.Namespace, session: Session, results: dict[str, Result], agents: Sequence[Target], stop: Event
 ) -> None:
     """Clean wave by wave until all are done, one had an unexpected result, or the operator interrupts."""
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from agent.cli import exit_code_of, version
-from agent.cli.options import value
 from agent.cli.output import reflow
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
-from agent.cli.parser import HELP, Parser, options_of, see_help, with_command
+from agent.cli.parser import HELP, Parser, options_of, see_help, value, with_command
 from agent.config import UsageError, did_you_mean, duration_between, matching, positive, quote
 from agent.fleet.clean_job import print_or_run_job
 from agent.fleet.cleaning import clean_nodes
@@ -139,15 +138,14 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _add_common(parser: argparse.ArgumentParser, timeout: str) -> None:
-    parser.add_argument("-h", "--help", action="help", help="print this help")
-    text = "ask at most N at once (20)"
-    parser.add_argument("--parallel", type=value(positive), default=20, metavar="N", help=text)
-    time, text = value(duration_between("1s", "1h")), f"how long one node may take ({timeout})"
-    parser.add_argument("--timeout", type=time, default=timeout, metavar="TIME", help=text)
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig")
+    add, time = parser.add_argument, value(duration_between("1s", "1h"))
+    add("-h", "--help", action="help", help="print this help")
+    add("--parallel", type=value(positive), default=20, metavar="N", help="ask at most N at once (20)")
+    add("--timeout", type=time, default=timeout, metavar="TIME", help=f"how long one node may take ({timeout})")
+    add("--context", metavar="NAME", help="context of the kubeconfig")
+    add("--kubeconfig", metavar="FILE", help="the kubeconfig")
     text = "namespace of the agents (default: any; needs the right to list pods in all)"
-    parser.add_argument("-n", "--namespace", metavar="NAME", help=text)
+    add("-n", "--namespace", metavar="NAME", help=text)
 
 
 def _add_nodes(
@@ -163,22 +161,21 @@ def _add_nodes(
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
     _add_nodes(parser, ("table", "wide", "json"), default_all=True)
-    text = "exit with 1 if there are critical findings or warnings"
-    parser.add_argument("--exit-code", action="store_true", help=text)
+    add = parser.add_argument
+    add("--exit-code", action="store_true", help="exit with 1 if there are critical findings or warnings")
     which = parser.add_mutually_exclusive_group()
     text = "ask this Prometheus instead of every agent, such as http://localhost:9090"
     which.add_argument("--prometheus", type=value(_url), metavar="URL", help=text)
     text = "ask this Prometheus through the API server, such as monitoring/prometheus:9090"
     which.add_argument("--prometheus-service", type=value(_service), metavar="NAMESPACE/NAME:PORT", help=text)
     text = "the value of the label 'cluster', if that Prometheus has agents of several clusters"
-    parser.add_argument("--prometheus-cluster", metavar="NAME", help=text)
+    add("--prometheus-cluster", metavar="NAME", help=text)
 
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:
     _add_nodes(parser)
-    parser.add_argument("--apply", action="store_true", help="release every address that passes all guards")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    text = "nodes in one wave (5)"
-    parser.add_argument("--max-nodes", type=value(positive), default=5, metavar="N", help=text)
-    pause, text = value(duration_between("0s", "1h")), "between two waves (30s)"
-    parser.add_argument("--pause", type=pause, default="30s", metavar="TIME", help=text)
+    add, time = parser.add_argument, value(duration_between("0s", "1h"))
+    add("--apply", action="store_true", help="release every address that passes all guards")
+    add("--yes", action="store_true", help="do not ask")
+    add("--max-nodes", type=value(positive), default=5, metavar="N", help="nodes in one wave (5)")
+    add("--pause", type=time, default="30s", metavar="TIME", help="between two waves (30s)")

@@ -1,12 +1,13 @@
 """The operator's own kubectl, as a child process: it knows contexts, credential plugins, proxies and impersonation."""
 
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Event
-from typing import Final
+from typing import Any, Final
 
 from agent.cli.output import NoAnswer
 from agent.fleet.nodes import Agent, Answer, answer_of
@@ -38,8 +39,9 @@ class Kubectl:
     def get(self, *arguments: str) -> str:
         return self.output(f"list {arguments[0]}", "get", *arguments)
 
-    def raw(self, path: str) -> str:
-        return self.output("ask the API server", "get", "--raw", path, f"--request-timeout={self._timeout:g}s")
+    def items(self, *arguments: str) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = json.loads(self.get(*arguments, "--output=json"))["items"]
+        return listed
 
     def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:
         """Return what a command prints; errors and prompts go to the terminal. `what` it does, for errors."""
@@ -62,7 +64,6 @@ class Kubectl:
             raise KubectlError(f"cannot run kubectl: {error.strerror}: install it, or add it to PATH") from error
 
     def execute(self, agent: Agent, arguments: Sequence[str]) -> Answer:
-        """Run a command of the agent in its pod, and end it after the timeout."""
         pod = ["exec", *self._options, "--namespace", agent.namespace, agent.pod, "--container", agent.container]
         try:
             code, output, errors = self._run(

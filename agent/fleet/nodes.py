@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from agent.model.documents import MAX_LEVELS, is_deeper
@@ -24,8 +23,6 @@ _ADDRESS: Final = 5
 
 
 class Agent(NamedTuple):
-    """A pod of the DaemonSet."""
-
     node: str
     namespace: str
     pod: str
@@ -33,8 +30,6 @@ class Agent(NamedTuple):
     ready: bool = True
     not_running: str = ""
     """Why no command can be run in it; empty: one can."""
-    order: tuple[bool, bool, bool, str] = (False, False, False, "")
-    """The greatest is asked: during an update a node has two agents, and an evicted pod stays in the list."""
 
     @property
     def name(self) -> str:
@@ -55,20 +50,19 @@ class Target(NamedTuple):
         return self.agent.not_running and f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
 
 
-def agents_in(listed: str) -> list[Agent]:
-    """Read `kubectl get pods --output=json`."""
-    return [_agent(pod) for pod in json.loads(listed)["items"]]
-
-
-def _agent(pod: Mapping[str, Any]) -> Agent:
-    metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    names = [container["name"] for container in spec["containers"]]
-    container = "nodeleak" if "nodeleak" in names else names[0]
-    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
-    ready, not_running = conditions.get("Ready") == "True", _not_running(status, container)
-    order = not not_running, "deletionTimestamp" not in metadata, ready, metadata["creationTimestamp"]
-    node = spec.get("nodeName", "")
-    return Agent(node, metadata["namespace"], metadata["name"], container, ready, not_running, order)
+def agents_in(pods: Iterable[Mapping[str, Any]]) -> list[Agent]:
+    """Return the agents. Of several on one node, as in an update or after an eviction, the last one is to be asked."""
+    agents = []
+    for pod in pods:
+        metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+        names = [container["name"] for container in spec["containers"]]
+        container = "nodeleak" if "nodeleak" in names else names[0]
+        conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
+        ready, not_running = conditions.get("Ready") == "True", _not_running(status, container)
+        order = not not_running, "deletionTimestamp" not in metadata, ready, metadata["creationTimestamp"]
+        node, namespace, name = spec.get("nodeName", ""), metadata["namespace"], metadata["name"]
+        agents.append((order, Agent(node, namespace, name, container, ready, not_running)))
+    return [agent for _, agent in sorted(agents)]
 
 
 def _not_running(status: Mapping[str, Any], container: str) -> str:
@@ -81,8 +75,8 @@ def _not_running(status: Mapping[str, Any], container: str) -> str:
 
 
 def targets(node_lines: str, found: Iterable[Agent]) -> list[Target]:
-    """Combine `kubectl get nodes --no-headers` with the agents' pods."""
-    agents = {agent.node: agent for agent in sorted(found, key=attrgetter("order"))}
+    """Combine `kubectl get nodes --no-headers` with the agents' pods; of several on one node, the last one is asked."""
+    agents = {agent.node: agent for agent in found}
     nodes = (line.split() for line in node_lines.splitlines())
     return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
 
@@ -145,16 +139,12 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     if code and last not in lines:
         return Answer(node, None, "", errors.strip() or f"kubectl exec ended with exit code {code}")
     answer = Answer(node, code, output, "\n".join(line for line in lines if line != last).strip())
-    if code or _is_whole(answer):
+    # Every command prints something, and only a document begins with a brace.
+    if code or (answer.document is not None if output.startswith("{") else output.strip()):
         return answer
     # kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once.
     why = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
     return Answer(node, None, "", why, lost=True)
-
-
-def _is_whole(answer: Answer) -> bool:
-    """Every command prints something, and only a document begins with a brace."""
-    return answer.document is not None if answer.output.startswith("{") else bool(answer.output.strip())
 
 
 def merged(command: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

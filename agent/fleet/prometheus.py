@@ -2,8 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -47,12 +47,10 @@ class Sample(NamedTuple):
     value: float
 
 
-@dataclass(slots=True)
-class AgentSeries:
-    """The samples of one agent, by query, and those of the query `value` by metric."""
-
+class AgentSeries(NamedTuple):
     target: Mapping[str, str]
-    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    of: defaultdict[str, list[Sample]]
+    """The samples of one agent, by query, and those of the query `value` by metric."""
 
     @property
     def node(self) -> str:
@@ -61,48 +59,42 @@ class AgentSeries:
         host, _, port = instance.rpartition(":")
         return self.target.get("node") or (host if port.isdecimal() else instance).strip("[]")
 
-    def of(self, name: str) -> list[Sample]:
-        return self.samples.get(name, [])
-
     def label(self, name: str, label: str) -> str:
-        return next((sample.labels.get(label, "") for sample in self.of(name)), "")
+        return next((sample.labels.get(label, "") for sample in self.of[name]), "")
 
 
 def statuses(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
     """Return the status of each chosen node; raises KubectlError if Prometheus does not answer, and UsageError."""
     found, known = session.nodes(arguments.nodes)
-    ask, cluster = _asker(arguments, session), arguments.prometheus_cluster
+    cluster = arguments.prometheus_cluster
     chosen = f"cluster={json.dumps(cluster)}" if cluster else ""
+    queries = {name: query.replace("CLUSTER", chosen) for name, query in QUERIES.items()}
     try:
-        answers = ((name, ask(query.replace("CLUSTER", chosen))) for name, query in QUERIES.items())
+        answers = ((name, _ask(arguments, session, query)) for name, query in queries.items())
         agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
     except ValueError as error:
         raise KubectlError(f"{arguments.prometheus or arguments.prometheus_service}: {error}") from error
     _check_clusters(agents, known)
-    of_node: dict[str, list[AgentSeries]] = {}
+    of_node: defaultdict[str, list[AgentSeries]] = defaultdict(list)
     for agent in agents:
-        if agent.node in known:
-            of_node.setdefault(known[agent.node], []).append(agent)
-    return [_status(target, of_node.get(target.node, ())) for target in found]
+        of_node[known.get(agent.node, "")].append(agent)
+    return [_status(target, of_node[target.node]) for target in found]
 
 
-def _asker(arguments: argparse.Namespace, session: Session) -> Callable[[str], str]:
-    if arguments.prometheus:
-        url, timeout = f"{arguments.prometheus.rstrip('/')}{_PATH}", arguments.timeout.total_seconds()
-        return lambda query: _fetch(url, query, timeout)
-    namespace, _, service = arguments.prometheus_service.partition("/")
-    path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{_PATH}"
-    return lambda query: session.kubectl.raw(f"{path}?{urlencode({'query': query})}")
-
-
-def _fetch(url: str, query: str, timeout: float) -> str:
+def _ask(arguments: argparse.Namespace, session: Session, query: str) -> str:
+    seconds = arguments.timeout.total_seconds()
+    if not arguments.prometheus:
+        namespace, _, service = arguments.prometheus_service.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{_PATH}?{urlencode({'query': query})}"
+        return session.kubectl.output("ask the API server", "get", "--raw", path, f"--request-timeout={seconds:g}s")
+    url = arguments.prometheus.rstrip("/")
     try:
         # The text also of an error, which says what is wrong.
-        return requests.get(url, params={"query": query}, timeout=timeout).text
+        return requests.get(f"{url}{_PATH}", params={"query": query}, timeout=seconds).text
     except requests.RequestException as error:
         inner = error.args[0] if error.args else error
         why = truncate(str(getattr(inner, "reason", inner)))
-        raise KubectlError(f"no answer from {url.removesuffix(_PATH)}: {why}") from error
+        raise KubectlError(f"no answer from {url}: {why}") from error
 
 
 def _samples(answer: str) -> list[Sample]:
@@ -135,10 +127,10 @@ def _by_agent(samples: Iterable[tuple[str, Sample]]) -> list[AgentSeries]:
                     "give it another name in the scrape configuration, or set honor_labels"
                 )
         target = {key: value for key, value in sample.labels.items() if key not in _OF_A_METRIC}
-        agent = agents.setdefault(frozenset(target.items()), AgentSeries(target))
+        agent = agents.setdefault(frozenset(target.items()), AgentSeries(target, defaultdict(list)))
         name = sample.labels.get("__name__", "").removeprefix("nodeleak_") if query == "value" else query
-        agent.samples.setdefault(name, []).append(sample)
-    return [agent for agent in agents.values() if agent.of("build_info")]
+        agent.of[name].append(sample)
+    return [agent for agent in agents.values() if agent.of["build_info"]]
 
 
 def _check_clusters(agents: Sequence[AgentSeries], known: Mapping[str, str]) -> None:
@@ -164,7 +156,7 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
         which = sorted(truncate(f"{agent.target.get('job')} {agent.target.get('instance')}") for agent in agents)
         return unknown(target, "ambiguous", f"Prometheus has several agents of this node: {', '.join(which)}")
     (agent,) = agents
-    if not agent.of("last_sync_timestamp_seconds"):
+    if not agent.of["last_sync_timestamp_seconds"]:
         return unknown(target, "no report", "no report: the agent has not finished its first sync")
     try:
         found = document(agent, target.node)
@@ -175,11 +167,11 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
 
 def document(agent: AgentSeries, node: str) -> dict[str, Any]:
     """Return `nodeleak.status/v1`; raises ValueError, LookupError, OverflowError, OSError for what no agent exports."""
-    if not agent.of("sources"):
+    if not agent.of["sources"]:
         raise LookupError("Prometheus stores no nodeleak_source_up of it")
-    last = agent.of("last_sync_timestamp_seconds")[-1]
+    last = agent.of["last_sync_timestamp_seconds"][-1]
     findings, unavailable = list(_findings(agent)), list(_unavailable(agent))
-    halted = any(sample.value for sample in agent.of("cleanup_halted"))
+    halted = any(sample.value for sample in agent.of["cleanup_halted"])
     taken_at, age = datetime.fromtimestamp(last.value, UTC), max(0.0, last.at - last.value)
     mode, why = agent.label("mode_info", "mode"), "kubectl nodeleak scan says why" if halted else ""
     severe = halted or any(finding["severity"] != Severity.INFO.value for finding in findings)
@@ -188,7 +180,7 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": agent.label("build_info", "version"),
         "node": node,
-        "state": (NodeState.STALLED if agent.of("stalled") else state).value,
+        "state": (NodeState.STALLED if agent.of["stalled"] else state).value,
         "headline": "Critical: cleanup halted" if halted else "",
         "report": {"taken_at": rfc3339(taken_at), "age_seconds": round(age, 1), "interval_seconds": None},
         "cleanup": {"mode": mode, "networks": [], "release_possible": None, "why_not": [], "halted": why},
@@ -199,23 +191,21 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
 
 
 def _findings(agent: AgentSeries) -> Iterator[dict[str, Any]]:
-    found = [
-        (sample.labels["severity"], sample.labels["detector"], int(sample.value)) for sample in agent.of("finding")
-    ]
+    found = ((each.labels["severity"], each.labels["detector"], int(each.value)) for each in agent.of["finding"])
     for severity, detector, count in sorted(found, key=lambda each: (_ORDER.index(each[0]), each[1])):
         yield {"severity": severity, "detector": detector, "count": count, "oldest": None}
 
 
 def _unavailable(agent: AgentSeries) -> Iterator[dict[str, str]]:
-    for source in sorted(sample.labels["source"] for sample in agent.of("unavailable")):
+    for source in sorted(sample.labels["source"] for sample in agent.of["unavailable"]):
         yield {"source": source, "why": "kubectl nodeleak scan says why"}
-    if agent.of("failed"):
+    if agent.of["failed"]:
         yield {"source": "a check", "why": "it failed within five minutes, kubectl nodeleak scan says why"}
 
 
 def _networks(agent: AgentSeries) -> Iterator[dict[str, Any]]:
     def counts(name: str, state: str = "") -> dict[str, int]:
-        of_state = [sample for sample in agent.of(name) if sample.labels.get("state", "") == state]
+        of_state = [sample for sample in agent.of[name] if sample.labels.get("state", "") == state]
         return {sample.labels["network"]: int(sample.value) for sample in of_state}
 
     known = {

@@ -3,9 +3,9 @@
 import argparse
 
 from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, warn, write
-from agent.fleet.nodes import Answer, merged, natural
+from agent.fleet.nodes import Answer, merged
 from agent.fleet.prometheus import statuses as from_prometheus
-from agent.fleet.session import Session, agents_of
+from agent.fleet.session import Session
 from agent.fleet.status import NodeStatus, Rank, node_status, status_table, worst_first
 from agent.model.text import escape
 
@@ -24,14 +24,14 @@ def show_status(arguments: argparse.Namespace) -> int:
 
 def _asked(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
     found = session.targets(arguments.nodes)
-    answers = {answer.node: answer for answer in session.ask(agents_of(found), ("status", "-o", "json"))}
-    return [node_status(target, answers.get(target.node)) for target in found]
+    answers = session.ask(found, ("status", "-o", "json"))
+    return [node_status(target, answer) for target, answer in zip(found, answers, strict=True)]
 
 
 def run_on_nodes(arguments: argparse.Namespace) -> int:
     """Run the command of the same name on each node. Text is printed as it arrives, JSON as one document."""
     session = Session(arguments)
-    found = sorted(session.targets(arguments.nodes), key=lambda target: natural(target.node))
+    found = session.targets(arguments.nodes)
     wants_json = arguments.output == "json"
     command = (arguments.command, *arguments.rest, *(("-o", "json") if wants_json else ()))
 
@@ -39,13 +39,9 @@ def run_on_nodes(arguments: argparse.Namespace) -> int:
         if not wants_json:
             _print(answer, several=len(found) > 1)
 
-    missed = [Answer(target.node, None, "", target.unreachable) for target in found if target.unreachable]
-    for answer in missed:
-        arrived(answer)
-    answers = [*missed, *session.ask(agents_of(found), command, arrived)]
+    answers = session.ask(found, command, arrived)
     if wants_json:
-        entries = sorted((answer.entry() for answer in answers), key=lambda entry: natural(entry["node"]))
-        write(as_json(merged(arguments.command, entries)))
+        write(as_json(merged(arguments.command, (answer.entry() for answer in answers))))
     codes = {UNAVAILABLE if answer.exit_code is None else answer.exit_code for answer in answers}
     # Whatever else happened, it must not hide that a node was not read.
     return UNAVAILABLE if UNAVAILABLE in codes else max(codes, default=DONE)

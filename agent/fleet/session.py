@@ -8,7 +8,7 @@ from typing import Final
 from agent.cli.output import show_progress
 from agent.config import UsageError, quote
 from agent.fleet.kubectl import Kubectl
-from agent.fleet.nodes import LABELS, WITHOUT_AGENT, Agent, Answer, Target, addresses, agents_in, targets
+from agent.fleet.nodes import LABELS, WITHOUT_AGENT, Agent, Answer, Target, addresses, agents_in, natural, targets
 from agent.model.text import format_number
 
 _FEW: Final = 10
@@ -28,7 +28,7 @@ class Session:
     def targets(self, names: Sequence[str]) -> list[Target]:
         few = names[:_FEW] if len(names) <= _FEW else ()
         nodes = self._nodes(few)
-        agents = [agent for node in few or ("",) for agent in agents_in(self._pods(node))]
+        agents = [agent for node in few or ("",) for agent in self._agents(node)]
         # Somebody may have made pods that could answer for any node.
         if len(namespaces := sorted({agent.namespace for agent in agents})) > 1:
             where = ", ".join(namespaces)
@@ -51,21 +51,31 @@ class Session:
         selector = ",".join(filter(None, [self._arguments.selector, WITHOUT_AGENT]))
         return self.kubectl.get("nodes", f"--selector={selector}", "--no-headers", *options)
 
-    def _pods(self, node: str) -> str:
+    def _agents(self, node: str) -> list[Agent]:
         of_node = [f"--field-selector=spec.nodeName={node}"] if node else []
-        return self.kubectl.get("pods", *self.agents_in, f"--selector={LABELS}", *of_node, "--output=json")
+        return agents_in(self.kubectl.items("pods", *self.agents_in, f"--selector={LABELS}", *of_node))
 
     def ask(
-        self, agents: Sequence[Agent], command: Sequence[str], finished: Callable[[Answer], None] = lambda _: None
+        self, found: Sequence[Target], command: Sequence[str], finished: Callable[[Answer], None] = lambda _: None
     ) -> list[Answer]:
-        """Run a command in each pod, and call `finished` with each answer. What was answered before Ctrl-C counts."""
+        """Run a command in each pod, and call `finished` with each answer, also of nodes that cannot be asked.
+
+        What was answered before Ctrl-C counts.
+        """
 
         def execute(agent: Agent) -> Answer:
             answer = self.kubectl.execute(agent, command)
             # A command that changes nothing can be repeated.
             return self.kubectl.execute(agent, command) if answer.lost and "--apply" not in command else answer
 
-        answers = {agent.node: Answer(agent.node, None, "", "interrupted before it answered") for agent in agents}
+        answers, agents = dict[str, Answer](), list[Agent]()
+        for target in found:
+            why = target.unreachable
+            answers[target.node] = Answer(target.node, None, error=why or "interrupted before it answered")
+            if why:
+                finished(answers[target.node])
+            elif target.agent:
+                agents.append(target.agent)
         with ThreadPoolExecutor(self._arguments.parallel) as pool:
             futures = [pool.submit(execute, agent) for agent in agents]
             try:
@@ -93,14 +103,14 @@ def cluster_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _chosen(found: Sequence[Target], names: Sequence[str]) -> list[Target]:
-    """Return the targets with these names, each once; without names, all targets. Raises UsageError."""
+    """Return the targets with these names, or without names all targets, each once, by name. Raises UsageError."""
     by_name = {target.node: target for target in found}
     if unknown := [name for name in names if name not in by_name]:
         raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names")
     if not found:
         raise UsageError("no node matches", "run 'kubectl get nodes --show-labels' for names and labels")
-    return [by_name[name] for name in dict.fromkeys(names or by_name)]
+    return [by_name[name] for name in sorted(dict.fromkeys(names or by_name), key=natural)]
 
 
-def agents_of(found: Iterable[Target]) -> list[Agent]:
-    return [target.agent for target in found if target.agent and not target.unreachable]
+def reachable(found: Iterable[Target]) -> list[Target]:
+    return [target for target in found if not target.unreachable]

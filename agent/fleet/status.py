@@ -53,9 +53,8 @@ def unknown(target: Target, agent: str, why: str, entry: Mapping[str, Any] | Non
     return NodeStatus(target, Rank.UNKNOWN, agent, why, entry or Answer(target.node, None, error=why).entry())
 
 
-def node_status(target: Target, answer: Answer | None) -> NodeStatus:
-    """Interpret an answer. None: the node was not asked."""
-    if target.unreachable or answer is None:
+def node_status(target: Target, answer: Answer) -> NodeStatus:
+    if target.unreachable:
         return unknown(target, "not running" if target.agent else "missing", target.unreachable)
     document, entry = answer.document, answer.entry()
     if answer.exit_code is None or document is None:
@@ -117,7 +116,6 @@ def _cleanup(cleanup: Mapping[str, Any]) -> str:
 
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
-    """Sort by rank; then the fewest free addresses, then the most leaks, then by name."""
 
     def sort_key(status: NodeStatus) -> tuple[object, ...]:
         free = min((found["free"] for found in status.networks if found["free"] is not None), default=float("inf"))

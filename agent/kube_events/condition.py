@@ -5,20 +5,14 @@ unconfirmed finding leaves the condition unchanged, and a node without kubenet d
 """
 
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from agent.checks.addresses import exhausted_range
-from agent.kube_events.delivery import DeliveryQueue, Kind, Message
-from agent.kube_events.messages import REPEAT_AFTER
+from agent.kube_events.delivery import REPEAT_AFTER, DeliveryQueue, Kind, Message
 from agent.model.finding import Severity, urgency
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import ADDRESS_PRESSURE, Known
 from agent.model.text import rfc3339
-
-EXHAUSTED: Final = "CNIAddressesExhausted"
-SCARCE: Final = "CNIAddressesScarce"
-AVAILABLE: Final = "CNIAddressesAvailable"
-UNKNOWN: Final = "CNIAddressesUnknown"
 
 
 class Condition(NamedTuple):
@@ -38,7 +32,7 @@ def condition(report: Report) -> Condition | None:
     """Return the condition; None: leave it unchanged."""
     found = [tracked for tracked in report.problems if tracked.finding.detector == exhausted_range.NAME]
     if confirmed := [tracked.finding for tracked in sorted(found, key=urgency) if tracked.confirmed]:
-        reason = EXHAUSTED if confirmed[0].severity is Severity.CRITICAL else SCARCE
+        reason = "CNIAddressesExhausted" if confirmed[0].severity is Severity.CRITICAL else "CNIAddressesScarce"
         return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
     return None if found else _without_finding(report)
 
@@ -47,9 +41,9 @@ def _without_finding(report: Report) -> Condition | None:
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.
-            return None if gap.chosen and not _status(report) else Condition("Unknown", UNKNOWN, gap.why)
+            return None if gap.chosen and not _status(report) else Condition("Unknown", "CNIAddressesUnknown", gap.why)
     free = (_free_addresses(network) for network in report.networks if not network.not_in_use)
-    return Condition("False", AVAILABLE, "; ".join(free))
+    return Condition("False", "CNIAddressesAvailable", "; ".join(free))
 
 
 def _free_addresses(network: NetworkSummary) -> str:

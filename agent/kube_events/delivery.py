@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
@@ -15,8 +16,9 @@ from agent.kube_events.writer import Writer
 from agent.sources.kube.client import ApiError
 from agent.sources.source_error import SourceError
 
+REPEAT_AFTER: Final = timedelta(minutes=5)
+"""What lasts is sent again: a message, or the object itself, may get lost."""
 _CAPACITY: Final = 64
-SENT: Final = "sent"
 
 
 class Kind(StrEnum):
@@ -25,18 +27,13 @@ class Kind(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why a message was not delivered: the closed list."""
+    """Why a message was not delivered: own limits, a client error, 429 twice, no answer or a server error."""
 
     RATE_LIMITED = "rate_limited"
-    """The agent's own limit."""
     QUEUE_FULL = "queue_full"
-    """Too many messages wait already: the server is slow."""
     REFUSED = "refused"
-    """The server returned a client error, such as 403."""
     THROTTLED = "throttled"
-    """The server returned 429, also to the second attempt."""
     UNREACHABLE = "unreachable"
-    """No answer, or a server error."""
 
 
 class Message(NamedTuple):
@@ -60,7 +57,7 @@ class DeliveryMetrics:
         self._conditions = counter("node_condition_patches_total", patches, ["result"])
 
     def sent(self, message: Message) -> None:
-        counter = self._sent.labels(message.reason) if message.kind is Kind.EVENT else self._conditions.labels(SENT)
+        counter = self._sent.labels(message.reason) if message.kind is Kind.EVENT else self._conditions.labels("sent")
         counter.inc()
 
     def failed(self, kind: Kind, failure: Failure, times: int = 1) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -47,19 +48,12 @@ class Writer:
             response = api.call_api(*request, _request_timeout=(self._timeout, self._timeout))
             if response.status not in {HTTPStatus.OK, HTTPStatus.CREATED}:
                 raise refusal(response)
-            return _object(response)
+            with closing(response.response) as answer:
+                tree = json.loads(answer.read(_LARGEST_ANSWER))
         except client.ApiException as error:
             raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError, RecursionError) as error:
             raise SourceError(f"API server: {truncate(str(error))}") from error
-
-
-def _object(response: Any) -> Mapping[str, Any]:
-    """Return the object of an answer; after the page of a proxy, nothing was written."""
-    try:
-        tree = json.loads(response.response.read(_LARGEST_ANSWER))
-    finally:
-        response.response.close()
-    if not isinstance(tree, dict):
-        raise ValueError(f"the answer is no JSON object ({type(tree).__name__})")  # noqa: TRY004 (as for invalid JSON)
-    return tree
+        if not isinstance(tree, dict):  # the page of a proxy: nothing was written
+            raise SourceError(f"API server: the answer is no JSON object ({type(tree).__name__})")
+        return tree

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.kube_events.condition import AVAILABLE, Condition
+from agent.kube_events.condition import Condition
 from agent.kube_events.messages import About, EventSpec
 from tests.deploy.manifests import Object, of_kind
 from tests.wire import needs
@@ -20,7 +20,7 @@ AGENT = "system:serviceaccount:kube-system:nodeleak"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NODE = {
     "metadata": {"name": "worker-1"},
-    "status": Condition("False", AVAILABLE, "").patch(NOW, changed=True)["status"],
+    "status": Condition("False", "CNIAddressesAvailable", "").patch(NOW, changed=True)["status"],
 }
 
 
@@ -32,7 +32,7 @@ def policy() -> Object:
 
 def event(about: About, node: str = "worker-1", **changes: object) -> Object:
     """Return an Event as the API server has it after the agent wrote it."""
-    spec = EventSpec(node=node, about=about, reason="LeakedReservation", type="Warning", message="1 leak")
+    spec = EventSpec(node=node, about=about, reason="LeakedReservation", message="1 leak")
     return spec.event(NOW) | changes
 
 

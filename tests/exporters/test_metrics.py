@@ -7,7 +7,6 @@ from datetime import timedelta
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.kube_events.delivery import Failure, Kind, Message
-from agent.kube_events.messages import REASONS
 from agent.model.devices import TransitionKind
 from agent.model.finding import Finding, LeakCause, SkippedCheck, TrackedFinding
 from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause
@@ -43,7 +42,7 @@ def everything() -> Daemon:
     daemon = Daemon(mode="clean", journal=4096)
     for kind in Kind:
         daemon.deliveries.failed(kind, Failure.UNREACHABLE)
-        daemon.deliveries.sent(Message(kind, REASONS[0], lambda _: None))
+        daemon.deliveries.sent(Message(kind, "LeakedReservation", lambda _: None))
     last = node(LOST, device_plugins=devices, mounts=b.unavailable("mounts"))
     return (
         daemon.syncs(3, node(LOST))

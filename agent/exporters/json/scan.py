@@ -5,9 +5,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from agent.checks.devices.state import resource_states
-from agent.exporters.summary import Status, headline, status_of
+from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
-from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, TrackedFinding, total
 from agent.model.ranges import numbered
 from agent.model.report import NetworkSummary, Report
@@ -16,7 +15,6 @@ from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"
-_STATES: Final = {Status.PROBLEM: NodeState.FINDINGS, Status.INCOMPLETE: NodeState.INCOMPLETE}
 
 
 def scan_document(report: Report) -> dict[str, Any]:
@@ -84,23 +82,23 @@ def _reservation(
 
 def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
     try:
-        return [_device(state) for state in resource_states(snapshot)]
+        states = resource_states(snapshot)
     except InsufficientData:
         return None
-
-
-def _device(state: ResourceState) -> dict[str, Any]:
-    return {
-        "resource": state.resource,
-        "devices": state.devices,
-        "allocated": state.allocated,
-        "registered": state.registered,
-        "registered_since": None if state.registered_since is None else rfc3339(state.registered_since),
-        "registration_delay_seconds": None if state.delay is None else round(state.delay.total_seconds(), 3),
-        "socket": state.socket or None,
-        "socket_present": state.socket_present,
-        "connected": state.connected,
-    }
+    return [
+        {
+            "resource": state.resource,
+            "devices": state.devices,
+            "allocated": state.allocated,
+            "registered": state.registered,
+            "registered_since": None if state.registered_since is None else rfc3339(state.registered_since),
+            "registration_delay_seconds": None if state.delay is None else round(state.delay.total_seconds(), 3),
+            "socket": state.socket or None,
+            "socket_present": state.socket_present,
+            "connected": state.connected,
+        }
+        for state in states
+    ]
 
 
 def _finding(tracked: TrackedFinding) -> dict[str, Any]:
@@ -132,7 +130,7 @@ def status_document(
         "schema": SCHEMA,
         "version": version,
         "node": report.assessment.snapshot.node_name,
-        "state": (_STATES.get(status_of(report), NodeState.OK) if alive else NodeState.STALLED).value,
+        "state": (state_of(report) if alive else NodeState.STALLED).value,
         "headline": headline(report, alive=alive),
         "cleanup": {**cleanup, "halted": report.cleaning.halted if report.cleaning else ""},
         "networks": [_status_of_network(network) for network in report.networks if not network.not_in_use],
@@ -149,7 +147,6 @@ def _status_of_network(network: NetworkSummary) -> dict[str, Any]:
 
 
 def _counted_findings(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
-    """Count the confirmed findings of each detector and severity, the worst first."""
     groups: dict[tuple[str, str], list[TrackedFinding]] = {}
     for tracked in findings:
         if tracked.confirmed:

@@ -16,6 +16,7 @@ _P = ParamSpec("_P")
 
 WIDTH: Final = 100
 """Longer lines of prose are hard to read. Tables are as wide as the terminal."""
+WHOLE_WORDS: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
 _UNBROKEN: Final = re.compile(r"`[^`]*`|\d{4}-\d\d-\d\d \d\d:")
 """Commands and times, which stay on one line."""
 
@@ -50,14 +51,7 @@ def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = 
     if columns is None:
         return [f"{first}{escape(text)}"]
     joined = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), escape(text))
-    lines = textwrap.wrap(
-        joined,
-        min(columns, WIDTH),
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    lines = textwrap.wrap(joined, min(columns, WIDTH), initial_indent=first, subsequent_indent=rest, **WHOLE_WORDS)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
@@ -65,12 +59,7 @@ def fill_each(texts: Iterable[str], columns: int | None = None, *, indent: str =
     return (line for text in texts for line in fill(text, columns, first=indent, rest=f"{indent}  "))
 
 
-def explain(words: Iterable[str]) -> list[str]:
-    return [f"nodeleak explain {word}" for word in dict.fromkeys(words)]
-
-
 def numbered_steps(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
-    """Write what to do, in order, with each command on a line of its own."""
     for number, step in enumerate(steps, 1):
         if number == 1:
             yield "  Do:"
@@ -78,9 +67,10 @@ def numbered_steps(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
         yield from (f"         {command}" for command in step.commands)
 
 
-def commands(lines: Iterable[str], head: str, indent: str = "") -> Iterator[str]:
-    yield f"{indent}{head}"
-    yield from (f"{indent}  {line}" for line in lines)
+def explain(words: Iterable[str], head: str, *first: str, indent: str = "  ") -> Iterator[str]:
+    """Write the commands that explain these words, after `first`."""
+    lines = (*first, *(f"nodeleak explain {word}" for word in dict.fromkeys(words)))
+    yield from (f"{indent}{head}", *(f"{indent}  {line}" for line in lines))
 
 
 def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
@@ -94,7 +84,7 @@ def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
 def what_to_do(unavailable: Sequence[Mapping[str, str]], columns: int | None = None) -> Iterator[str]:
     yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
-        yield from commands(explain(source["source"] for source in unavailable), "Do:", "  ")
+        yield from explain((source["source"] for source in unavailable), "Do:")
 
 
 def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:

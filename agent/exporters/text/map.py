@@ -1,11 +1,11 @@
 """The map for terminals: one letter for each cell, so that colors are not needed to read it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from agent.exporters.json.scan import scan_document
-from agent.exporters.range_map import LOOKS, Mark, NetworkMap, RangeMap, Row, by_weight, mark_of, network_maps
+from agent.exporters.range_map import LOOKS, Cell, NetworkMap, RangeMap, by_weight, network_maps
 from agent.exporters.summary import LONGEST_LIST, count_by_severity
 from agent.exporters.text.layout import fill
 from agent.exporters.text.scan import header, unavailable
@@ -17,13 +17,13 @@ _GROUP: Final = 8
 _SPACED: Final = 16
 """A row of up to so many cells has room for a space after each."""
 
-Letter = Callable[[Mark], str]
+Letter = Callable[[str], str]
 
 
 def map_table(report: Report, *, color: bool, unicode: bool) -> str:
     """Draw a report. `unicode`: whether the terminal can show more than ASCII."""
 
-    def letter(mark: Mark) -> str:
+    def letter(mark: str) -> str:
         look = LOOKS[mark]
         text = look.letter if unicode else _ASCII.get(look.letter, look.letter)
         return f"\x1b[{look.color}m{text}\x1b[0m" if color else text
@@ -33,12 +33,15 @@ def map_table(report: Report, *, color: bool, unicode: bool) -> str:
 
 def _lines(report: Report, letter: Letter) -> Iterator[str]:
     yield from map(escape, header(report))
-    maps = network_maps(report)
+    maps = list(network_maps(report))
     for network_map in maps:
         yield ""
         yield from _network(network_map, letter)
     yield ""
-    yield from _legend(sum((network_map.counts for network_map in maps), Counter[Mark]()), letter)
+    counts = sum((network_map.counts for network_map in maps), Counter[str]())
+    width = max((len(format_number(count)) for count in counts.values()), default=1)
+    for mark, count in by_weight(counts):
+        yield f"  {letter(mark)} {format_number(count):>{width}} {LOOKS[mark].label}"
     if report.findings:
         yield from ("", *fill(count_by_severity(report), rest="  "), "Run without --map to list them.")
     yield from map(escape, unavailable(scan_document(report)["unavailable"]))
@@ -60,28 +63,22 @@ def _network(network_map: NetworkMap, letter: Letter) -> Iterator[str]:
     if network_map.elsewhere:
         yield "  Entries outside every known range:"
         for entry in network_map.elsewhere[:LONGEST_LIST]:
-            yield f"    {letter(mark_of(entry))} {escape(entry.name)}"
+            yield f"    {letter(entry.state.value)} {escape(entry.name)}"
         if (more := len(network_map.elsewhere) - LONGEST_LIST) > 0:
             yield f"    and {more} more: -o json lists all"
 
 
 def _range(range_map: RangeMap, letter: Letter) -> Iterator[str]:
-    label = max(len(str(row.first)) for row in range_map.rows)
-    for row in range_map.rows:
-        yield f"  {row.first!s:<{label}}  {_row(row, letter)}".rstrip()
+    label = max(len(str(first)) for first in range_map.rows)
+    for first, cells in range_map.rows.items():
+        yield f"  {first!s:<{label}}  {_row(cells, letter)}".rstrip()
     if range_map.rest is not None:
         yield f"  {'the rest':<{label}}  {letter(range_map.rest.mark)}"
     yield from (f"  {sentence}" for sentence in range_map.rule)
 
 
-def _row(row: Row, letter: Letter) -> str:
-    cells = [" " if cell is None else letter(cell.mark) for cell in row.cells]
-    between = " " if len(cells) <= _SPACED else ""
-    groups = (cells[start : start + _GROUP] for start in range(0, len(cells), _GROUP))
+def _row(cells: Sequence[Cell | None], letter: Letter) -> str:
+    letters = [" " if cell is None else letter(cell.mark) for cell in cells]
+    between = " " if len(letters) <= _SPACED else ""
+    groups = (letters[start : start + _GROUP] for start in range(0, len(letters), _GROUP))
     return (between or " ").join(between.join(group) for group in groups)
-
-
-def _legend(counts: Counter[Mark], letter: Letter) -> Iterator[str]:
-    width = max((len(format_number(count)) for count in counts.values()), default=1)
-    for mark, count in by_weight(counts):
-        yield f"  {letter(mark)} {format_number(count):>{width}} {LOOKS[mark].label}"

@@ -15,6 +15,7 @@ from agent.model.devices import ResourceState
 from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
+from agent.model.status import NodeState
 from agent.model.text import format_number, rfc3339
 
 _LISTED: Final = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
@@ -32,7 +33,6 @@ HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Regi
 
 @layout.as_text
 def scan_table(report: Report, *, verbose: bool = False, view: TableView = _DEFAULT) -> Iterator[str]:
-    """Write a report. `verbose`: every entry and finding on a line of its own."""
     document = scan_document(report)
     yield from header(report, view.columns)
     yield ""
@@ -52,7 +52,7 @@ def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
     yield from layout.fill(summary.headline(report), columns, rest="  ")
-    if summary.status_of(report) is not summary.Status.INCOMPLETE and (missing := summary.incomplete(report)):
+    if summary.state_of(report) is not NodeState.INCOMPLETE and (missing := summary.incomplete(report)):
         yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
 
 
@@ -125,15 +125,12 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     for detector, lines in groups.items():
         shown = lines if verbose else lines[: summary.LONGEST_LIST]
         for line in shown:
-            yield from layout.fill(f"{detector}: {_severity(line)}{line.text}", view.columns, first="  ", rest="    ")
+            severity = "" if line.severity is Severity.WARNING else f"({line.severity.value}) "  # most are warnings
+            yield from layout.fill(f"{detector}: {severity}{line.text}", view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
         if detector not in _SAY_WHAT_TO_DO:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
-    yield from layout.commands(layout.explain(groups), "For more:", "  ")
-
-
-def _severity(line: summary.FindingLine) -> str:
-    return "" if line.severity is Severity.WARNING else f"({line.severity.value}) "  # most are warnings
+    yield from layout.explain(groups, "For more:")
 
 
 def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
-from agent.exporters.text.layout import as_text, commands, explain, fill_each, grid, section
+from agent.exporters.text.layout import as_text, explain, fill_each, grid, section
 from agent.model.status import NodeState
 from agent.model.text import format_age, format_number
 
@@ -47,7 +47,7 @@ def status_table(document: dict[str, Any]) -> Iterator[str]:
     yield from ("", *_cleanup(document["cleanup"]))
     # People copy this line, and any process could have written the document.
     words = [finding["detector"] for finding in found if finding["detector"].isidentifier()]
-    yield from ("", *commands(["nodeleak scan", *explain(words)], "For more:"))
+    yield from ("", *explain(words, "For more:", "nodeleak scan", indent=""))
 
 
 def _head(document: dict[str, Any]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import os
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import cache
 from hashlib import sha256
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent.exporters.advice import advice, description, release_commands, runbook
 from agent.exporters.json.scan import scan_document
-from agent.exporters.range_map import LOOKS, Mark, Row, by_weight, network_maps
-from agent.exporters.summary import LONGEST_LIST, Status, finding_lines, headline, incomplete, status_of
+from agent.exporters.range_map import LOOKS, by_weight, network_maps
+from agent.exporters.summary import LONGEST_LIST, finding_lines, headline, incomplete, state_of
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.exporters.text.scan import HEADS, device_rows
 from agent.exporters.text.timeline import time_of
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
+from agent.model.ranges import IPAddress
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
+from agent.model.status import NodeState
 from agent.model.text import count_of, escape, format_age, format_number
 
 if TYPE_CHECKING:
@@ -35,8 +37,10 @@ _EVENTS: Final = 60
 _REFRESH_SECONDS: Final = 30
 _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
-_LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {Mark.IN_USE: "", Mark.UNAVAILABLE: ""}
+_LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {"in_use": "", "unavailable": ""}
 """On the squares; these two are a plain and a hatched one."""
+_STATUS: Final = {NodeState.FINDINGS: "problem", NodeState.INCOMPLETE: "incomplete"}
+"""The color; where nothing is wrong, it is that of a problem that has not lasted yet, or of a healthy node."""
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
@@ -66,7 +70,7 @@ class Page:
             "document": document,
             "cleaning": report.cleaning,
             "timeline": timeline_document(report, *self._releases()),
-            "status": status_of(report, alive=alive),
+            "status": _STATUS.get(state_of(report, alive=alive), "unconfirmed" if report.problems else "healthy"),
             "partly": bool(report.unavailable) or not report.complete or not alive,
             "headline": headline(report, alive=alive),
             "details": list(_details(report, alive=alive)),
@@ -83,7 +87,7 @@ def _details(report: Report, *, alive: bool) -> Iterator[str]:
     if not alive:
         yield "No sync has finished for too long: this page shows old data."
     missing = incomplete(report)
-    if missing and (not alive or status_of(report) is not Status.INCOMPLETE):
+    if missing and (not alive or state_of(report) is not NodeState.INCOMPLETE):
         yield f"Incomplete: {missing}."
     if sources := list(dict.fromkeys(source.source for source in report.unavailable)):
         yield f"Unavailable: {', '.join(sources)}."
@@ -161,16 +165,15 @@ def _age(seconds: float | None) -> str:
     return "" if seconds is None else format_age(timedelta(seconds=seconds))
 
 
-def _summary(counts: Counter[Mark]) -> str:
-    """List counts, the most severe mark first; of one address only its label."""
+def _summary(counts: Counter[str]) -> str:
     if counts.total() == 1:
         return LOOKS[next(iter(counts))].label
     return ", ".join(f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_weight(counts))
 
 
-def _row_labels(rows: Sequence[Row]) -> list[str]:
+def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
     """Shorten addresses by what all have in common: the range's name says it."""
-    names = [str(row.first) for row in rows]
+    names = list(map(str, rows))
     common = commonprefix(names)  # noqa: RUF071 (not paths)
     keep = max(common.rfind("."), common.rfind(":"))
     return names if keep < 0 else [f"{name[keep:]}{'' if name[keep + 1 :] else '0'}" for name in names]

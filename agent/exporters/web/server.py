@@ -170,10 +170,8 @@ class HttpExporter:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         if path == "/metrics" and method == "GET":
             return self._render_metrics(environ, start)
-        if method in {"GET", "HEAD"}:
-            response = self._response(path, environ)
-        else:
-            response = _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
+        refusal = _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
+        response = self._response(path, environ) if method in {"GET", "HEAD"} else refusal
         length = ("Content-Length", str(len(response.body)))
         headers = [("Content-Type", response.content_type), length, *_ALWAYS, *response.headers.items()]
         start(f"{response.status.value} {response.status.phrase}", headers)
