@@ -13,7 +13,7 @@ from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import Restoration
-from agent.cleanup.run import Apply, Budget, DryRun
+from agent.cleanup.run import Budget, Cleaner
 from agent.cleanup.signals import held_signals
 from agent.cleanup.summary import find_blockers
 from agent.cleanup.unlink import NodeFiles, describe_error
@@ -34,15 +34,13 @@ def cleaner(
     limits: Limits,
     budget: Budget,
     heartbeat: Callable[[], None] = lambda: None,
-) -> DryRun | None:
-    """`mode`: `off`, `dry-run` or `auto`. `actor`: who releases, for the journal. `heartbeat`: see Apply."""
-    journal = JournalStore(config.state_dir)
-    session = limits, budget, actor, journal, recheck, node_files(config)
+) -> Cleaner | None:
+    """`mode`: `off`, `dry-run` or `auto`. `actor`: who releases, for the journal. `heartbeat`: see Cleaner."""
     if mode == "off":
         return None
-    if mode == "dry-run":
-        return DryRun(*session, partial(_blockers, config, journal))
-    return Apply(*session, now=loop.wall, lock_timeout=config.lock_timeout.total_seconds(), heartbeat=heartbeat)
+    journal = JournalStore(config.state_dir)
+    session = limits, budget, actor, journal, recheck, node_files(config), loop.wall
+    return Cleaner(*session, mode == "auto", heartbeat, partial(_blockers, config, journal))
 
 
 def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> tuple[Blocker, ...]:

@@ -19,9 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalFull, JournalStore, new_entry, retrying
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore, new_entry, retrying
 from agent.cleanup.recheck import Recheck
-from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Outcome, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
 from agent.sources.source_error import SourceError
@@ -67,29 +67,28 @@ def release(
     actor: str,
     at: datetime,
 ) -> Outcome:
-    """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here."""
+    """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here.
+
+    Raises OSError if the journal cannot be written. Then nothing was touched.
+    """
     try:
         answers = recheck.ask(request)
         if isinstance(answers, Refusal):
             return Outcome(request, Verdict.REFUSED, (answers,))
         with files.opened(request.directories) as networks:
             images = [_read_assessed(reservation, networks) for reservation in request.reservations]
-        cached = files.cached(request)
+        images += files.cached(request)
         start = files.clock()
-        with files.locked(request.directories):
-            waited = files.clock() - start  # a lock that is held for hours must not fill the journal
+        with files.locked(request.directories):  # a lock that is held for hours must not fill the journal
+            waited = files.clock() - start
     except RaceLost as lost:
         return Outcome(request, lost.verdict, why=str(lost))
     except (SourceError, OSError) as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
-    entry = new_entry(request, (*images, *cached), actor, at)
-    try:
-        # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
-        journal.begin(entry, (*answers, *evidence))
-    except OSError as error:
-        reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
-        return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
-    return _release_journaled(request, entry, waited, files, journal)
+    entry = new_entry(request, images, actor, at)
+    # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
+    journal.begin(entry, (*answers, *evidence))
+    return _release_journaled(Outcome(request, Verdict.FAILED, entry=entry.name), entry, waited, files, journal)
 
 
 def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork"]) -> FileImage:
@@ -106,11 +105,11 @@ def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork
 
 
 def _release_journaled(
-    request: ReleaseRequest, entry: Entry, waited: float, files: "NodeFiles", journal: JournalStore
+    outcome: Outcome, entry: Entry, waited: float, files: "NodeFiles", journal: JournalStore
 ) -> Outcome:
-    outcome, start = Outcome(request, Verdict.FAILED, entry=entry.name), files.clock()
+    start = files.clock()
     try:
-        with files.locked(request.directories) as networks:
+        with files.locked(entry.directories) as networks:
             locked = files.clock()
             verdict, why = _compare_and_unlink(entry.reservations, networks)
             outcome = replace(outcome, waited=waited + locked - start, held=files.clock() - locked)

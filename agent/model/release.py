@@ -98,7 +98,7 @@ class ProbeResult:
 
     why: str
     objection: Reason | None = None
-    asked: bool = True  # whether the address could be asked
+    conclusive: bool = True  # False: the address could not be asked, or its silence would prove nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 from agent.cleanup.journal import Entry, Journal, JournalStore
 from agent.cleanup.restore import recover_and_restore
-from agent.cleanup.run import Apply, Budget
+from agent.cleanup.run import Budget, Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
 from agent.model.release import Limits, Outcome
 from agent.model.snapshot import Reservation, Snapshot
@@ -148,14 +148,15 @@ class Store:
     def file_ops(self, lock_timeout: float = 0.1, happens: Callable[[Step], None] = lambda _: None) -> NodeFiles:
         return WatchedFiles(self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens)
 
-    def cleaner(self, limits: Limits, *, at: datetime | None = None, **parts: Any) -> Apply:
+    def cleaner(self, limits: Limits, *, at: datetime | None = None, **parts: Any) -> Cleaner:
         usual: dict[str, Any] = {
             "journal": self.journal_store,
             "recheck": Owners().recheck(),
             "file_ops": self.file_ops(),
         }
         now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
-        return Apply(limits, Budget(), "clean", *(usual | parts).values(), now=lambda: now, lock_timeout=30)
+        journal, recheck, files = (usual | parts).values()
+        return Cleaner(limits, Budget(), "clean", journal, recheck, files, lambda: now)
 
     def release(self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any) -> Outcome:
         """Release one sandbox with these reservations, as `nodeleak clean --apply` does."""

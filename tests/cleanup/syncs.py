@@ -11,7 +11,7 @@ from typing import Any
 from agent.checks import engine
 from agent.checks.engine import ConfirmationState
 from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, JournalStore
-from agent.cleanup.run import Apply, Budget, DryRun
+from agent.cleanup.run import Budget, Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.report import Report
@@ -150,7 +150,7 @@ class Daemon:
         self.files, self.journal = Files(), journal or InMemoryJournal(*entries)
         recheck = (owners or Owners()).recheck()
         self.session = limits or make_limits(), budget or Budget(), "run", self.journal, recheck, self.files
-        self.cleaner: DryRun = Apply(*self.session, now=lambda: self.now, lock_timeout=0)
+        self.cleaner: Cleaner = Cleaner(*self.session, lambda: self.now)
         self.now = NOW
         self._memory: ConfirmationState | None = None
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.cleanup.journal import Journal
-from agent.cleanup.run import Apply, Budget, DryRun
+from agent.cleanup.run import Budget, Cleaner
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
 from agent.model.snapshot import Address, Checkpoint, Reservation
 from agent.sources.source_error import SourceError
@@ -25,7 +25,7 @@ def per_sync(most: int) -> Budget:
 def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_nothing() -> None:
     records = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
     doing, trying = Daemon(budget=per_sync(2)), Daemon(budget=per_sync(2))
-    trying.cleaner = DryRun(*trying.session)
+    trying.cleaner = Cleaner(*trying.session, lambda: NOW, applied=False)
     for daemon in (doing, trying):
         daemon.sync(*records)
     before = trying.names
@@ -154,7 +154,6 @@ def test_no_release_starts_long_after_its_snapshot() -> None:
         owners = Owners()
         daemon = Daemon(owners=owners)
         daemon.sync(LEAK)
-        assert isinstance(daemon.cleaner, Apply)
         daemon.cleaner.now = lambda: daemon.now + timedelta(seconds=seconds)  # noqa: B023 (it is called now)
         cleaning = daemon.sync(LEAK)
         expired = abs(seconds) > 60
@@ -227,7 +226,7 @@ def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> Non
     for dry_run in (False, True):
         daemon = Daemon(entry(LEAK))
         if dry_run:
-            daemon.cleaner = DryRun(*daemon.session)
+            daemon.cleaner = Cleaner(*daemon.session, lambda: NOW, applied=False)
         snapshots = node(AGAIN), node()
         assert daemon.clean(snapshots, scanned(*snapshots)).halted
         assert bool(daemon.journal.read().halted()) is not dry_run

@@ -20,7 +20,7 @@ from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, FileImage, Journal, JournalStore
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import RestoreError, recover_and_restore
-from agent.cleanup.run import Apply, Budget
+from agent.cleanup.run import Budget, Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
 from agent.model.ranges import subnet_range
 from agent.model.release import Limits, ProbeResult, Reason
@@ -168,7 +168,7 @@ class InMemory:
 
     def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
         if not self._setup.probe:
-            return {leak.key: ProbeResult("not probed: --probe=off", asked=False) for leak in reservations}
+            return {leak.key: ProbeResult("not probed: --probe=off", conclusive=False) for leak in reservations}
         answering = self._ask("probe", tuple(leak.ip for leak in reservations)) if self._setup.pinning else ()
         taken = {leak.key: Reason.ADDRESS_IN_USE for leak in reservations if leak.ip in answering}
         return {leak.key: ProbeResult(f"{leak.ip} was probed", taken.get(leak.key)) for leak in reservations}
@@ -313,7 +313,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
 
     session = limits, setup.budget, "run" if setup.syncs else "clean", journal, node.recheck(), node.files()
     if setup.syncs:
-        cleaner = Apply(*session, now=journal_time, lock_timeout=0)
+        cleaner = Cleaner(*session, now=journal_time)
         state: ConfirmationState | None = None
         for _ in range(setup.syncs):
             cleaner.before_snapshot()
@@ -321,7 +321,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             report, state = engine.run(current, state, grace=setup.grace, confirm_after=setup.confirm)
             cleaner.after_snapshot((current,), report)
         return
-    cleaner = _Merging(*session, now=journal_time, lock_timeout=0)
+    cleaner = _Merging(*session, now=journal_time)
     cleaner.ask, cleaner.setup = ask, setup
     cleaner.before_snapshot()
     snapshots: tuple[Snapshot, ...] = (snapshot(),)
@@ -344,7 +344,7 @@ def _merge(ask: Answered, setup: Setup, *relevant: Answer) -> None:
         ask(MERGE, *relevant)
 
 
-class _Merging(Apply):
+class _Merging(Cleaner):
     """After the decisions, only what they are has any effect."""
 
     ask: Answered

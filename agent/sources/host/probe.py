@@ -190,7 +190,7 @@ def probe(
         elif send:
             probes[key] = _Probe(ip, route, doubt)
         elif doubt:
-            results[key] = ProbeResult(f"a probe of {ip} cannot prove that nobody has it: {doubt}", asked=False)
+            results[key] = ProbeResult(f"a probe of {ip} cannot prove that nobody has it: {doubt}", conclusive=False)
     waiting = list(probes.values())
     try:
         for _ in range(_TIMES):
@@ -208,7 +208,7 @@ def _unasked(ip: str, route: _Route, plugins: Collection[str]) -> ProbeResult | 
         return ProbeResult(f"a route to {ip} alone leads to interface {route.link}", Reason.ADDRESS_IN_USE)
     isolating = ", ".join(sorted(ISOLATING.intersection(plugins)))
     why = f"the node does not reach pods of {isolating}" if route.link else "the node has it on no link"
-    return ProbeResult(f"{ip} cannot be probed: {why}", asked=False) if isolating or not route.link else None
+    return ProbeResult(f"{ip} cannot be probed: {why}", conclusive=False) if isolating or not route.link else None
 
 
 def _doubt(route: _Route, plugins: Collection[str]) -> str:
@@ -299,7 +299,7 @@ class _Probe:
             if code == errno.EHOSTUNREACH and not self._unsent:
                 why = f"nobody on {self._route.link} has {self.ip}: host unreachable"
                 doubt = f", which proves nothing: {self._doubt}" if self._doubt else ""
-                self._found = ProbeResult(f"{why}{doubt}", asked=not doubt)
+                self._found = ProbeResult(f"{why}{doubt}", conclusive=not doubt)
         else:
             by = "" if sender == self.ip else f" by {sender}"
             self._found = self._in_use(f"{os.strerror(code).lower()}{by}")
