@@ -159,14 +159,18 @@ def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str
     return journal.entries, journal.damage
 
 
-def restore_entry(config: Config, entry: Entry) -> Restoration:
-    """Recover what is unfinished, then restore an entry, under the cleaner's lock."""
-    journal_store = JournalStore(config.state_dir)
+def restore_entry(config: Config, entry: Entry, journal: Journal, *, apply: bool) -> Restoration:
+    """Recover what is unfinished, and restore an entry, under the cleaner's lock. Without `apply`, only check it."""
+    files, store, why = node_files(config), JournalStore(config.state_dir), ""
     try:
-        with journal_store.exclusive(config.lock_timeout.total_seconds()), held_signals():
-            return restoring.recover_and_restore(entry.name, node_files(config), journal_store, loop.wall())
+        if apply:
+            with store.exclusive(files.lock_timeout), held_signals():
+                why = restoring.recover_and_restore(entry.name, files, store, loop.wall())
+        else:
+            restoring.check(entry, journal, files)
     except (Busy, OSError, restoring.RestoreError, SourceError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
+    return Restoration(entry, done=True, why=why)
 
 
 def resume(config: Config) -> tuple[Entry, ...]:
@@ -180,14 +184,3 @@ def resume(config: Config) -> tuple[Entry, ...]:
     except (Busy, OSError, SourceError) as error:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {describe_error(error)}") from error
     return halted
-
-
-def try_restore(config: Config, entry: Entry) -> Restoration:
-    """Return what a restoration would do, and change nothing."""
-    try:
-        restoring.check_last(read_journal(config), entry)
-        with node_files(config).opened(entry.directories) as networks:
-            restoring.missing_of(entry, networks)
-    except (restoring.RestoreError, OSError) as error:
-        return Restoration(entry, done=False, why=describe_error(error))
-    return Restoration(entry, done=True)

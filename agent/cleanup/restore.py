@@ -22,7 +22,7 @@ class RestoreError(Exception):
     """The entry must not be restored; the text says why."""
 
 
-def missing_of(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[FileImage]:
+def _missing(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[FileImage]:
     """Return what to put back. Raises RestoreError if that took an address from its owner, or gave a sandbox two."""
     if entry.verdict is None:
         raise RestoreError(_UNFINISHED)
@@ -47,57 +47,56 @@ def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> tuple[li
     return missing, [image for image, now in found if now is not None and image in missing]
 
 
-def restore(entry: Entry, files: NodeFiles, journal: JournalStore, now: datetime) -> Restoration:
-    """Put the files of an entry back, under host-local's locks. The caller holds the cleaner's lock."""
-    try:
-        with files.opened(entry.directories) as opened:
-            missing_of(entry, opened)
-        # If this process is killed now, the next cleanup or restore knows what it began.
-        began = entry.restoration_began(now)
-        journal.update(began, now)
-    except (RestoreError, OSError) as error:
-        return Restoration(entry, done=False, why=describe_error(error))
-    linked: list[FileImage] = []
-    try:
-        with files.locked(entry.directories) as networks:
-            for image in missing_of(replace(began, restoring=None), networks):
-                networks[image.directory].link(image)
-                linked.append(image)
-    except (RestoreError, LockHeld, OSError) as error:
-        why = describe_error(error)
-        if linked:
-            return Restoration(entry, done=False, why=f"{why}: {_UNFINISHED}")
-        ended = began.ended(entry.verdict or Verdict.FAILED, f"not restored: {why}")
-    else:
-        ended = replace(began, restored=now, restoring=None)
-        why = files.link_cached(entry) if linked else "it was already in place; the journal now records that"
-    return Restoration(entry, done=ended.restored is not None, why=record(journal, ended, now, why))
+def check(entry: Entry, journal: Journal, files: NodeFiles) -> None:
+    """Raise RestoreError or OSError if the entry cannot be restored, as when its sandbox was released again later."""
+    later = None if entry.released else journal.released_from().get(entry.container_id)
+    if later:
+        raise RestoreError(f"the entry was restored and released again since: restore {later.name} instead")
+    with files.opened(entry.directories) as networks:
+        _missing(entry, networks)
 
 
-def recover_and_restore(name: str, files: NodeFiles, journal: JournalStore, now: datetime) -> Restoration:
-    """Do what `restore --apply` does, once it holds the cleaner's lock. Raises RestoreError, SourceError."""
-    before = journal.read().named(name)
-    unfinished = recover_all(files, journal, now)
-    read = journal.read()
-    entry = read.named(name)
+def recover_and_restore(name: str, files: NodeFiles, store: JournalStore, now: datetime) -> str:
+    """Do what `restore --apply` does, once it holds the cleaner's lock. Return what was not put back, or other news.
+
+    Raises RestoreError, OSError and SourceError.
+    """
+    before = store.read().named(name)
+    unfinished = recover_all(files, store, now)
+    journal = store.read()
+    entry = journal.named(name)
     if before is None or entry is None:
         raise RestoreError("the journal does not have the entry any more")
     if why := unfinished.get(name):
         # If it began anew and failed, nobody would know that a part of it may be in place.
         raise RestoreError(f"the entry is unfinished, and cannot be recovered now: {why}")
     if before.unfinished and not entry.released:
-        return Restoration(entry, done=True, why="it was interrupted, and all its reservations are in place now")
+        return "it was interrupted, and all its reservations are in place now"
     if before.verdict is None and entry.released:
         raise RestoreError(entry.why)
-    check_last(read, entry)
-    return restore(entry, files, journal, now)
+    check(entry, journal, files)
+    return _restore(entry, files, store, now)
 
 
-def check_last(journal: Journal, entry: Entry) -> None:
-    """Raise RestoreError if the entry's sandbox was released again later."""
-    later = None if entry.released else journal.released_from().get(entry.container_id)
-    if later:
-        raise RestoreError(f"the entry was restored and released again since: restore {later.name} instead")
+def _restore(entry: Entry, files: NodeFiles, store: JournalStore, now: datetime) -> str:
+    """Put the files of an entry back, under host-local's locks."""
+    # If this process is killed now, the next cleanup or restore knows what it began.
+    began = entry.restoration_began(now)
+    store.update(began, now)
+    linked: list[FileImage] = []
+    try:
+        with files.locked(entry.directories) as networks:
+            for image in _missing(entry, networks):
+                networks[image.directory].link(image)
+                linked.append(image)
+    except (RestoreError, LockHeld, OSError) as error:
+        why = describe_error(error)
+        if linked:
+            raise RestoreError(f"{why}: {_UNFINISHED}") from error
+        ended = began.ended(entry.verdict or Verdict.FAILED, f"not restored: {why}")
+        raise RestoreError(record(store, ended, now, why)) from error
+    why = files.link_cached(entry) if linked else "it was already in place; the journal now records that"
+    return record(store, replace(began, restored=now, restoring=None), now, why)
 
 
 def recover_all(files: NodeFiles, journal: JournalStore, now: datetime) -> Mapping[str, str]:

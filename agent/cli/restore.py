@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     journal = cleaning.read_journal(config)
     entry = _last(journal, config.state_dir) if arguments.last else _named(journal, arguments.entry, config.state_dir)
-    done = cleaning.restore_entry(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
+    done = cleaning.restore_entry(config, entry, journal, apply=arguments.apply)
     write(restoration_text(done, journal, applied=arguments.apply))
     return DONE if done.done else FAILED
 

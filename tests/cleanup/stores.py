@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.cleanup.journal import Entry, Journal, JournalStore
-from agent.cleanup.restore import recover_and_restore
+from agent.cleanup.restore import RestoreError, recover_and_restore
 from agent.cleanup.run import Budget, Cleaner
-from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
+from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, describe_error
 from agent.model.release import Limits, Outcome
 from agent.model.snapshot import Reservation, Snapshot
 from agent.sources.host.reservations import read_reservations
@@ -149,11 +149,7 @@ class Store:
         return WatchedFiles(self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens)
 
     def cleaner(self, limits: Limits, *, at: datetime | None = None, **parts: Any) -> Cleaner:
-        usual: dict[str, Any] = {
-            "journal": self.journal_store,
-            "recheck": Owners().recheck(),
-            "file_ops": self.file_ops(),
-        }
+        usual = {"journal": self.journal_store, "recheck": Owners().recheck(), "file_ops": self.file_ops()}
         now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
         journal, recheck, files = (usual | parts).values()
         return Cleaner(limits, Budget(), "clean", journal, recheck, files, lambda: now)
@@ -183,8 +179,10 @@ class Store:
         """Restore an entry, by default the only one, and return whether that is done, and why not."""
         parts = file_ops or self.file_ops(), self.journal_store
         with self.journal_store.exclusive(30):
-            done = recover_and_restore(name or self.entry().name, *parts, NOW)
-        return [done.done, done.why]
+            try:
+                return [True, recover_and_restore(name or self.entry().name, *parts, NOW)]
+            except (OSError, RestoreError) as error:
+                return [False, describe_error(error)]
 
     def journal(self) -> Journal:
         """Read the journal as a new process does."""
