@@ -120,13 +120,13 @@ class GuardContext:
     @cached_property
     def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:
         """What each network allocates from, or why that is not known."""
-        return {store.network: self._ranges(store.network) for store in self.snapshot.reservations}
-
-    def _ranges(self, network: str) -> RangeSets | InsufficientData:
-        try:
-            return self.assessment.ranges(network)
-        except InsufficientData as missing:
-            return missing
+        found: dict[str, RangeSets | InsufficientData] = {}
+        for store in self.snapshot.reservations:
+            try:
+                found[store.network] = self.assessment.ranges(store.network)
+            except InsufficientData as missing:
+                found[store.network] = missing
+        return found
 
     @cached_property
     def running(self) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from agent.config import positive
 from agent.exporters.json.clean import clean_document
 from agent.exporters.text.clean import clean_names, clean_table
 from agent.exporters.text.layout import TableView, by_reason
-from agent.model.release import Cleaning
+from agent.model.release import Cleaning, Reason, Verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,12 +78,13 @@ def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -
 
 
 def _exit_code(cleaning: Cleaning) -> int:
+    refused = {outcome.refusals[0].reason for outcome in cleaning.outcomes if outcome.refusals}
     if cleaning.unavailable:
         return UNAVAILABLE
-    if cleaning.applied and cleaning.journal_unwritable:
+    if cleaning.applied and Reason.JOURNAL_UNWRITABLE in refused:  # nothing more important refused that release
         return OUTPUT
     if cleaning.failed:
         return FAILED
-    if cleaning.interrupted:
+    if cleaning.tally()[Verdict.INTERRUPTED]:
         return INTERRUPTED
-    return BLOCKED if cleaning.blocked else DONE
+    return DONE if all(blocker.network for blocker in cleaning.blockers) else BLOCKED

@@ -15,6 +15,7 @@ exit codes:
 """
 
 import argparse
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -63,7 +64,9 @@ def _last(journal: Journal, state_dir: Path) -> Entry:
 
 def _named(journal: Journal, name: str, state_dir: Path) -> Entry:
     """Find an entry of the journal; an address means its last release that was not restored."""
-    ip, newest_first = _canonical(name), journal.entries[::-1]
+    ip, newest_first = name, journal.entries[::-1]
+    with suppress(ValueError):
+        ip = str(ip_address(name))  # as host-local writes it
     for entry in newest_first:
         if entry.name == name or (ip in entry.ips and _restorable(entry)):
             return entry
@@ -81,11 +84,3 @@ def _restorable(entry: Entry) -> bool:
 def _not_found(why: str, journal: Journal) -> UsageError:
     damage = f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)" if journal.damage else ""
     return UsageError(f"{why}{damage}", _LIST)
-
-
-def _canonical(text: str) -> str:
-    """Write an address as host-local does; empty if it is none."""
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        return ""

@@ -259,20 +259,5 @@ class Cleaning:
         return replace(self, outcomes=tuple(replace(outcome, request=request) for outcome, request in pairs))
 
     @property
-    def blocked(self) -> bool:
-        """Whether nothing at all could be released here."""
-        return any(not blocker.network for blocker in self.blockers)
-
-    @property
     def failed(self) -> bool:
         return any(outcome.verdict in {Verdict.BUSY, Verdict.FAILED} for outcome in self.outcomes)
-
-    @property
-    def interrupted(self) -> bool:
-        return any(outcome.verdict is Verdict.INTERRUPTED for outcome in self.outcomes)
-
-    @property
-    def journal_unwritable(self) -> bool:
-        """Whether a release would have been made, had the journal been writable."""
-        first = {outcome.refusals[0].reason for outcome in self.outcomes if outcome.refusals}
-        return Reason.JOURNAL_UNWRITABLE in first

@@ -149,9 +149,9 @@ class Store:
         return WatchedFiles(self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens)
 
     def cleaner(self, limits: Limits, *, at: datetime | None = None, **parts: Any) -> Cleaner:
-        usual = {"journal": self.journal_store, "recheck": Owners().recheck(), "file_ops": self.file_ops()}
         now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
-        journal, recheck, files = (usual | parts).values()
+        journal = parts.get("journal", self.journal_store)
+        recheck, files = parts.get("recheck", Owners().recheck()), parts.get("file_ops", self.file_ops())
         return Cleaner(limits, Budget(), "clean", journal, recheck, files, lambda: now)
 
     def release(self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any) -> Outcome:
