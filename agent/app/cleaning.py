@@ -13,7 +13,7 @@ from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import Restoration
-from agent.cleanup.run import Budget, Cleaner
+from agent.cleanup.run import Cleaner
 from agent.cleanup.signals import held_signals
 from agent.cleanup.summary import find_blockers
 from agent.cleanup.unlink import NodeFiles, describe_error
@@ -32,14 +32,13 @@ def cleaner(
     actor: str,
     recheck: Recheck,
     limits: Limits,
-    budget: Budget,
     heartbeat: Callable[[], None] = lambda: None,
 ) -> Cleaner | None:
     """`mode`: `off`, `dry-run` or `auto`. `actor`: who releases, for the journal. `heartbeat`: see Cleaner."""
     if mode == "off":
         return None
     journal = JournalStore(config.state_dir)
-    session = limits, budget, actor, journal, recheck, node_files(config), loop.wall
+    session = limits, actor, journal, recheck, node_files(config), loop.wall
     return Cleaner(*session, mode == "auto", heartbeat, partial(_blockers, config, journal))
 
 
@@ -95,8 +94,8 @@ def clean_once(
 ) -> Cleaning:
     """Take two snapshots; in mode `auto`, release what passes every guard; `dry-run` only reports it."""
     # `until_reported`: from the first release until it is closed, signals are held back.
-    budget = Budget(per_sync=None if limit is None else ("--max", limit))
-    session = cleaner(config, mode, "clean", sources.recheck, limits(config, mode, only), budget)
+    limited = replace(limits(config, mode, only), per_sync=None if limit is None else ("--max", limit))
+    session = cleaner(config, mode, "clean", sources.recheck, limited)
     if session is None:
         raise ValueError(mode)
     session.before_snapshot()

@@ -3,14 +3,14 @@
 Where cleanup is off, there is no session.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from agent.cleanup import guards, restore
-from agent.cleanup.guards import Allowance, GuardContext, RuntimeHistory
+from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, Journal, JournalFull, JournalStore
 from agent.cleanup.recheck import Probed, Recheck
 from agent.cleanup.signals import interrupted
@@ -32,29 +32,11 @@ _MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
 """Refusals of the probe and the recheck that do not pass by themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """How many addresses may be released, each with its setting. None: no limit."""
-
-    per_sync: tuple[str, int] | None = None
-    per_hour: tuple[str, int] | None = None
-
-    def allowances(self, journal: Journal, now: datetime, actor: str) -> Iterator[Allowance]:
-        """Yield what is left. The journal keeps the hourly part across restarts."""
-        if self.per_sync:
-            yield Allowance(*self.per_sync)
-        if self.per_hour:
-            setting, limit = self.per_hour
-            spent = journal.released_since(now - HOUR, actor)
-            yield Allowance(setting, limit - spent, spent)
-
-
 @dataclass
 class Cleaner:
     """Releases what passes every guard. If not `applied`, it only reports what would be released: a dry run."""
 
     limits: Limits
-    budget: Budget
     actor: str  # who releases, `clean` or `run`
     journal: JournalStore
     recheck: Recheck
@@ -104,7 +86,7 @@ class Cleaner:
             report=report,
             runtime_history=self._history,
             limits=self.limits,
-            allowances=tuple(self.budget.allowances(self._read, snapshot.taken_at, self.actor)),
+            spent=self._read.released_since(snapshot.taken_at - HOUR, self.actor),
             halted=self.halted,
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,

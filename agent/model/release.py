@@ -225,6 +225,8 @@ class Limits:
     settle: timedelta
     max_share: float  # of the range, from 0 to 1
     only: frozenset[str] | None = None  # the addresses requested by name; None: any
+    per_sync: tuple[str, int] | None = None  # how many addresses, with the setting; None: any number
+    per_hour: tuple[str, int] | None = None
     unattended: bool = False  # nobody watches: the daemon cleans
     release_host_ports: bool = False  # release also what host ports are still forwarded to, though nobody watches
 

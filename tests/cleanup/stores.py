@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 from agent.cleanup.journal import Entry, Journal, JournalStore
 from agent.cleanup.restore import RestoreError, recover_and_restore
-from agent.cleanup.run import Budget, Cleaner
+from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, describe_error
 from agent.model.release import Limits, Outcome
 from agent.model.snapshot import Reservation, Snapshot
@@ -152,7 +152,7 @@ class Store:
         now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
         journal = parts.get("journal", self.journal_store)
         recheck, files = parts.get("recheck", Owners().recheck()), parts.get("file_ops", self.file_ops())
-        return Cleaner(limits, Budget(), "clean", journal, recheck, files, lambda: now)
+        return Cleaner(limits, "clean", journal, recheck, files, lambda: now)
 
     def release(self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any) -> Outcome:
         """Release one sandbox with these reservations, as `nodeleak clean --apply` does."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.cleanup.journal import Journal
-from agent.cleanup.run import Budget, Cleaner
+from agent.cleanup.run import Cleaner
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
 from agent.model.snapshot import Address, Checkpoint, Reservation
 from agent.sources.source_error import SourceError
@@ -18,8 +18,8 @@ from tests.cleanup.syncs import Daemon, InMemoryJournal, entry, image, reasons_o
 AGAIN = sandbox(THE_ID, "shop/gone")
 
 
-def per_sync(most: int) -> Budget:
-    return Budget(per_sync=("--max-per-sync", most))
+def per_sync(most: int) -> dict[str, tuple[str, int]]:
+    return {"per_sync": ("--max-per-sync", most)}
 
 
 def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_nothing() -> None:
@@ -325,7 +325,7 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         if spent:
             earlier.append(entry(LEAK, at=NOW + OLD, files=(image(LEAK), image(LEAK6))))  # the clock was set back
         earlier += [entry(one, **{"at": NOW} | fields) for one, fields in zip(lost[-4:], UNCOUNTED, strict=True)]
-        budget = Budget(per_sync=("--max-per-sync", a_sync), per_hour=("--max-per-hour", an_hour))
+        budget = {"per_sync": ("--max-per-sync", a_sync), "per_hour": ("--max-per-hour", an_hour)}
         daemon = Daemon(*earlier, budget=budget)
         over = [refusal for outcome in daemon.twice(*leaks(3)).outcomes for refusal in outcome.refusals]
         assert {refusal.reason for refusal in over} == {Reason.OVER_BUDGET}
