@@ -27,19 +27,12 @@ from agent.sources.source_error import SourceError, describe_os_error
 
 
 def cleaner(
-    config: Config,
-    mode: str,
-    actor: str,
-    recheck: Recheck,
-    limits: Limits,
-    heartbeat: Callable[[], None] = lambda: None,
-) -> Cleaner | None:
-    """`mode`: `off`, `dry-run` or `auto`. `actor`: who releases, for the journal. `heartbeat`: see Cleaner."""
-    if mode == "off":
-        return None
+    config: Config, actor: str, recheck: Recheck, limits: Limits, *, applied: bool, heartbeat: Callable[[], None]
+) -> Cleaner:
+    """`actor`: who releases, for the journal. `applied`: False for a dry run. `heartbeat`: see Cleaner."""
     journal = JournalStore(config.state_dir)
     session = limits, actor, journal, recheck, node_files(config), loop.wall
-    return Cleaner(*session, mode == "auto", heartbeat, partial(_blockers, config, journal))
+    return Cleaner(*session, applied, heartbeat, partial(_blockers, config, journal))
 
 
 def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> tuple[Blocker, ...]:
@@ -47,10 +40,10 @@ def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> t
     return tuple(find_blockers(context, writable, no_network=_no_network(config), journal_full=full))
 
 
-def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Limits:
+def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool) -> Limits:
     """Raises UsageError where addresses would be released, and no network is named."""
     # `only`: the addresses requested by name. A dry run may show any network that the node's pods use.
-    if mode == "auto" and (why := _no_network(config)):
+    if applied and (why := _no_network(config)):
         raise UsageError(why)
     return Limits(
         networks=frozenset(config.cleanup_network or {AUTO}),
@@ -90,14 +83,12 @@ def clean_once(
     *,
     only: frozenset[str] | None,
     limit: int | None,
-    mode: str,
+    applied: bool,
 ) -> Cleaning:
-    """Take two snapshots; in mode `auto`, release what passes every guard; `dry-run` only reports it."""
+    """Take two snapshots, and release what passes every guard; a dry run only reports it."""
     # `until_reported`: from the first release until it is closed, signals are held back.
-    limited = replace(limits(config, mode, only), per_sync=None if limit is None else ("--max", limit))
-    session = cleaner(config, mode, "clean", sources.recheck, limited)
-    if session is None:
-        raise ValueError(mode)
+    limited = replace(limits(config, only, applied=applied), per_sync=None if limit is None else ("--max", limit))
+    session = cleaner(config, "clean", sources.recheck, limited, applied=applied, heartbeat=lambda: None)
     session.before_snapshot()
     snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(held_signals())
@@ -127,7 +118,7 @@ def _context(config: Config, report: Report, journal: JournalStore) -> GuardCont
         halted = next((entry.reappearance for entry in journal.read().halted()), halted)
     except SourceError as error:
         trouble = str(error)
-    history, limited = RuntimeHistory(), limits(config, "dry-run")
+    history, limited = RuntimeHistory(), limits(config, applied=False)
     return GuardContext(report=report, runtime_history=history, limits=limited, halted=halted, journal_trouble=trouble)
 
 

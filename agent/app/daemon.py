@@ -75,10 +75,13 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
 
 
 def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner | None:
+    if config.cleanup == "off":
+        return None
+    applied = config.cleanup == "auto"
     per_sync, per_hour = (option("max_per_sync"), config.max_per_sync), (option("max_per_hour"), config.max_per_hour)
-    limits = cleaning.limits(config, config.cleanup)
+    limits = cleaning.limits(config, applied=applied)
     limits = replace(limits, per_sync=per_sync, per_hour=per_hour, unattended=True)
-    return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, heartbeat.beat)
+    return cleaning.cleaner(config, "run", sources.recheck, limits, applied=applied, heartbeat=heartbeat.beat)
 
 
 def _status(config: Config, heartbeat: loop.Heartbeat) -> Document:

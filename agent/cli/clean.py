@@ -56,13 +56,13 @@ def _addresses(text: str) -> list[str]:
 def execute(arguments: argparse.Namespace) -> int:
     config, view = config_of(arguments), view_of(arguments)
     only = None if arguments.ip is None else frozenset(arguments.ip)
-    mode = "auto" if arguments.apply else "dry-run"
     sources = for_command(config)
     # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
     pods = remembered_pods(config)
     with ExitStack() as until_written:
         with progress("taking two snapshots of the node"):
-            cleaning = clean_once(config, sources, until_written, only=only, limit=arguments.max, mode=mode)
+            how = {"only": only, "limit": arguments.max, "applied": arguments.apply}
+            cleaning = clean_once(config, sources, until_written, **how)
         _print(cleaning.with_pods(pods), view, arguments)
     return _exit_code(cleaning)
 

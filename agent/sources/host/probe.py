@@ -9,7 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
-import select
+import selectors
 import socket
 import struct
 import sys
@@ -322,24 +322,20 @@ def _ask_once(probes: Iterable[_Probe], clock: Callable[[], float]) -> list[_Pro
     """Send a datagram to each, and return those that are not settled; raises OSError."""
     # Each time from a new socket: the kernel chooses the sender when a socket connects, and takes a sender to which no
     # report comes while the address of the link is tentative, as that of a bridge is which has just got its first pod.
-    waiting: dict[int, tuple[_Probe, socket.socket]] = {}
-    poll = select.poll()
+    with contextlib.ExitStack() as open_sockets, selectors.DefaultSelector() as waiting:
 
-    def receive(seconds: float) -> None:
-        for number, _ in poll.poll(seconds * 1000):
-            address, asking = waiting[number]
-            if address.receive(asking):
-                poll.unregister(number)
-                del waiting[number]
+        def receive(seconds: float) -> None:
+            for key, _ in waiting.select(seconds):
+                address, asking = key.data
+                if address.receive(asking):
+                    waiting.unregister(asking)
 
-    with contextlib.ExitStack() as open_sockets:
         for address in probes:
             asking = open_sockets.enter_context(address.connect())
-            waiting[asking.fileno()] = address, asking
-            poll.register(asking, select.POLLIN)
+            waiting.register(asking, selectors.EVENT_READ, (address, asking))
             address.send(asking)
             receive(_APART)
         until = clock() + _EVERY
-        while waiting and (left := until - clock()) > 0:
+        while waiting.get_map() and (left := until - clock()) > 0:
             receive(left)
-    return [address for address, _ in waiting.values()]
+        return [key.data[0] for key in waiting.get_map().values()]
