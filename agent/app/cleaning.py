@@ -36,8 +36,7 @@ def cleaner(
 
 
 def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> tuple[Blocker, ...]:
-    writable, full = node_files(config).check_writable, journal.full(context.snapshot.taken_at)
-    return tuple(find_blockers(context, writable, no_network=_no_network(config), journal_full=full))
+    return tuple(find_blockers(context, node_files(config), journal, _no_network(config)))
 
 
 def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool) -> Limits:

@@ -106,8 +106,8 @@ class GuardContext:
         read = {store.directory for store in self.snapshot.reservations if isinstance(store.reading, Known)}
         results = known_or(self.snapshot.cni_results, ())
         named = ((result.container_id, f"{normpath(result.data_dir)}/{result.network}") for result in results)
-        elsewhere = ("./", f"{DEFAULT_DATA_DIR}/")  # not named, or --cni-networks-dir has it
-        return {sandbox: path for sandbox, path in named if path not in read and not path.startswith(elsewhere)}
+        default = "./", f"{DEFAULT_DATA_DIR}/"  # not named, or named: --cni-networks-dir has it
+        return {sandbox: path for sandbox, path in named if path not in read and not path.startswith(default)}
 
     @cached_property
     def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:
@@ -119,12 +119,6 @@ class GuardContext:
             except InsufficientData as missing:
                 found[store.network] = missing
         return found
-
-    @cached_property
-    def running(self) -> tuple[int, int]:
-        """How many pods run according to the API server, and of how many of them no runtime lists a container."""
-        running = {pod.name for pod in self.snapshot.pods.known() if pod.has_sandbox}
-        return len(running), len(running.difference(container.pod for container in self.snapshot.containers.known()))
 
     @cached_property
     def treadmills(self) -> Mapping[str, failing_plugin.Treadmill]:
@@ -326,9 +320,11 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
         return Refusal(Reason.RUNTIME_DOUBTFUL, f"{history.why}; its list is trusted again after --settle")
     if isinstance(snapshot.pods, NotRequested):
         return None
-    running, missing = context.running
-    if running and (missing == running or (running >= MIN_CONTAINERS and missing > running / 2)):
-        who = f"{missing} of the {running} pods that run according to the API server"
+    running = {pod.name for pod in snapshot.pods.known() if pod.has_sandbox}
+    missing = running.difference(container.pod for container in snapshot.containers.known())
+    few = len(running) < MIN_CONTAINERS
+    if missing and (missing == running if few else len(missing) > len(running) / 2):
+        who = f"{len(missing)} of the {len(running)} pods that run according to the API server"
         return Refusal(Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}")
     return None
 

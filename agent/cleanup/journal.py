@@ -242,7 +242,7 @@ class JournalStore:
 
     def update(self, entry: Entry, at: datetime) -> None:
         """Record what has become of an entry, on disk before this returns. Raises OSError."""
-        path = self._path(entry.name)
+        path = self._directory / f"{entry.name}.json"
         try:
             document = json.loads(path.read_bytes())
         except ValueError as error:
@@ -265,11 +265,8 @@ class JournalStore:
         files = self._listed()
         return min(files, key=lambda file: file[1].st_mtime_ns) if len(files) >= MAX_ENTRIES else None
 
-    def _path(self, name: str) -> Path:
-        return self._directory / f"{name}.json"
-
     def _write(self, name: str, document: dict[str, Any]) -> None:
-        path = self._path(name)
+        path = self._directory / f"{name}.json"
         try:
             replace_file(path, f"{json.dumps(document, indent=1)}\n".encode())
         except OSError as error:

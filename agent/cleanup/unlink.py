@@ -79,7 +79,7 @@ def release(
             images = [_read_assessed(reservation, networks) for reservation in request.reservations]
         images += files.cached(request)
         start = files.clock()
-        with files.locked(request.directories):  # a lock that is held for hours must not fill the journal
+        with files.locked(request.directories):  # a trial: a lock that is held for hours must not fill the journal
             waited = files.clock() - start
     except RaceLost as lost:
         return Outcome(request, lost.verdict, why=str(lost))
