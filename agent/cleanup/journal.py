@@ -32,6 +32,7 @@ from agent.state.directory import make_directory, remove_file, remove_temporary_
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 RESERVATION: Final = "reservation"
+IN_DOUBT: Final = Verdict.INTERRUPTED  # of an entry: a reservation is gone, and it is not known who removed it
 MAX_ENTRIES: Final = 2000  # what `run` releases in a day by default has room
 RETENTION: Final = timedelta(hours=24)
 """Where there is no room, the oldest entries go, if nothing was written to them for so long."""
@@ -103,7 +104,7 @@ class Entry:
     @property
     def released(self) -> bool:
         """Whether this agent removed reservations, or may have removed them before it was killed."""
-        return self.verdict in {Verdict.RELEASED, Verdict.INTERRUPTED} and not (self.restored or self.restoring)
+        return self.verdict in {Verdict.RELEASED, IN_DOUBT} and not (self.restored or self.restoring)
 
     @property
     def unfinished(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
-from agent.cleanup.journal import Entry, FileImage, Journal, JournalStore
+from agent.cleanup.journal import IN_DOUBT, Entry, FileImage, Journal, JournalStore
 from agent.cleanup.unlink import LockHeld, NodeFiles, OpenNetwork, describe_error, record
 from agent.model.release import Verdict
 
@@ -26,25 +26,24 @@ def _missing(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[File
     """Return what to put back. Raises RestoreError if that took an address from its owner, or gave a sandbox two."""
     if entry.verdict is None:
         raise RestoreError(_UNFINISHED)
-    if entry.verdict not in {Verdict.RELEASED, Verdict.INTERRUPTED}:
+    if entry.verdict not in {Verdict.RELEASED, IN_DOUBT}:
         raise RestoreError(f"nothing was released: the outcome was {entry.verdict.value}")
-    missing, taken = _not_in_place(entry, networks)
+    missing = _not_in_place(entry, networks)
     if not missing and not (entry.released and entry.reservations):
         raise RestoreError("nothing is missing: all reservations are in place")
-    for image in missing:
-        if image in taken:
+    for image, other in missing.items():
+        if other:
             raise RestoreError(f"{image.name} of network {image.network} is reserved again")
         reserved = networks[image.directory].addresses_of(entry.container_id) if entry.container_id else []
         if others := sorted(set(reserved).difference(entry.ips)):
             raise RestoreError(f"container {entry.container_id[:12]} has another address now: {', '.join(others)}")
-    return missing
+    return tuple(missing)
 
 
-def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> tuple[list[FileImage], list[FileImage]]:
-    """Return what is missing, and of that what others have by now. IDs are never reused: equal content is proof."""
-    found = [(image, networks[image.directory].read(image.name)) for image in entry.reservations]
-    missing = [image for image, now in found if now is None or (now.name, now.content) != (image.name, image.content)]
-    return missing, [image for image, now in found if now is not None and image in missing]
+def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Mapping[FileImage, FileImage | None]:
+    """Return what is missing, with what others have there by now. IDs are never reused: equal content is proof."""
+    found = ((image, networks[image.directory].read(image.name)) for image in entry.reservations)
+    return {image: now for image, now in found if not now or (now.name, now.content) != (image.name, image.content)}
 
 
 def check(entry: Entry, journal: Journal, files: NodeFiles) -> None:
@@ -114,16 +113,16 @@ def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
     """Put back the rest of a sandbox that is partly in place; return what is known of it. Raises LockHeld, OSError."""
     interrupted = f"this {'restoration' if entry.restoring else 'release'} was interrupted"
     with files.locked(entry.directories) as networks:
-        missing, taken = _not_in_place(entry, networks)
+        missing = _not_in_place(entry, networks)
         if len(missing) == len(entry.reservations):
             why = f"{interrupted}; no reservation is in place"
             if entry.verdict:
                 return entry.ended(entry.verdict, why)
             doubt = f"{why}, and it is not known whether this release or another process removed them"
             left = files.unlink_cached(entry)  # or the runtime may run DEL with them when another pod has the address
-            return entry.ended(Verdict.INTERRUPTED, f"{doubt}; {left}" if left else doubt)
-        if taken:
-            return entry.ended(Verdict.INTERRUPTED, f"{interrupted}, and a removed address is reserved again")
+            return entry.ended(IN_DOUBT, f"{doubt}; {left}" if left else doubt)
+        if any(missing.values()):
+            return entry.ended(IN_DOUBT, f"{interrupted}, and a removed address is reserved again")
         for image in missing:
             networks[image.directory].link(image)
     if entry.restoring:

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from agent.app import cleaning
-from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal import IN_DOUBT, Entry, Journal
 from agent.cli.options import add_apply, config_of
 from agent.cli.output import DONE, FAILED, write
 from agent.config import UsageError, quote
 from agent.exporters.text.clean import restoration_text
-from agent.model.release import Verdict
 from agent.model.text import count_of
 
 _LIST: Final = "run 'nodeleak journal' for a list of releases"
@@ -57,7 +56,7 @@ def _last(journal: Journal, state_dir: Path) -> Entry:
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
     last = released[-1]
-    if last.verdict is Verdict.INTERRUPTED:
+    if last.verdict is IN_DOUBT:
         raise UsageError(last.why, f"run 'nodeleak restore {last.name}' to restore it nevertheless")
     return last
 
