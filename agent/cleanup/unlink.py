@@ -77,7 +77,7 @@ def release(
             return Outcome(request, Verdict.REFUSED, (answers,))
         with files.opened(request.directories) as networks:
             images = [_read_assessed(reservation, networks) for reservation in request.reservations]
-        images += files.cached(request)
+        images += dict.fromkeys(files.cached(request))
         start = files.clock()
         with files.locked(request.directories):  # a trial: a lock that is held for hours must not fill the journal
             waited = files.clock() - start
@@ -250,9 +250,8 @@ class NodeFiles:
         path = self.networks_dir / directory
         return path if path.is_relative_to(self.networks_dir) else self.mounted(path)
 
-    def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
-        """Find libcni's results for the sandbox, without those that the runtime needs. Raises OSError."""
-        found: dict[tuple[str, str], FileImage] = {}
+    def cached(self, request: ReleaseRequest) -> Iterator[FileImage]:
+        """Yield libcni's results for the sandbox, without those that the runtime needs. Raises OSError."""
         for cache in self.cache_dirs if request.container_id else ():
             with suppress(FileNotFoundError), _opened(cache) as directory:
                 for reservation in request.reservations:
@@ -261,19 +260,17 @@ class NodeFiles:
                         if image is None or not cni_cache.belongs(image.content, reservation, network, ifname):
                             continue
                         if not (request.keeps_results and cni_cache.is_deleted_by_id(image.content)):
-                            found[image.place, name] = image
-        return tuple(found.values())
+                            yield image
 
     def unlink_cached(self, entry: Entry) -> str:
         """Remove the results of a release, if they are unchanged. Return what is left, which is not a failure."""
-        return self._each_cached(entry, _unlink_unchanged, "left in libcni's cache")
+        return "; ".join(self._each_cached(entry, _unlink_unchanged, "left in libcni's cache"))
 
     def link_cached(self, entry: Entry) -> str:
         """Put the results of a release back. Return what could not be put back."""
-        return self._each_cached(entry, _link, "not restored to libcni's cache")
+        return "; ".join(self._each_cached(entry, _link, "not restored to libcni's cache"))
 
-    def _each_cached(self, entry: Entry, change: Callable[[FileImage, int], None], failed: str) -> str:
-        errors = []
+    def _each_cached(self, entry: Entry, change: Callable[[FileImage, int], None], failed: str) -> Iterator[str]:
         for image in (image for image in entry.files if image.place != RESERVATION):
             try:
                 if Path(image.place) not in self.cache_dirs:  # a journal can contain anything
@@ -281,8 +278,7 @@ class NodeFiles:
                 with _opened(Path(image.place)) as directory:
                     change(image, directory)
             except OSError as error:
-                errors.append(f"{failed}: {describe_error(error)}")
-        return "; ".join(errors)
+                yield f"{failed}: {describe_error(error)}"
 
 
 @contextmanager

@@ -194,7 +194,7 @@ def probe(
     waiting = list(probes.values())
     try:
         for _ in range(_TIMES):
-            waiting = _ask_once(waiting, clock) if waiting else []
+            waiting = _ask_once(waiting, clock)
     except OSError as error:
         raise SourceError(f"cannot probe addresses: {error}") from error
     return results | {key: probe.result() for key, probe in probes.items()}
