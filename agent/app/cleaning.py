@@ -18,7 +18,7 @@ from agent.cleanup.signals import held_signals
 from agent.cleanup.summary import find_blockers
 from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
-from agent.model.release import Blocker, Cleaning, Limits
+from agent.model.release import Cleaning, Limits
 from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Unavailable
@@ -30,13 +30,8 @@ def cleaner(
     config: Config, actor: str, recheck: Recheck, limits: Limits, *, applied: bool, heartbeat: Callable[[], None]
 ) -> Cleaner:
     """`actor`: who releases, for the journal. `applied`: False for a dry run. `heartbeat`: see Cleaner."""
-    journal = JournalStore(config.state_dir)
-    session = limits, actor, journal, recheck, node_files(config), loop.wall
-    return Cleaner(*session, applied, heartbeat, partial(_blockers, config, journal))
-
-
-def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> tuple[Blocker, ...]:
-    return tuple(find_blockers(context, node_files(config), journal, _no_network(config)))
+    session = limits, actor, JournalStore(config.state_dir), recheck, node_files(config), loop.wall
+    return Cleaner(*session, applied, heartbeat, partial(_no_network, config))
 
 
 def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool) -> Limits:
@@ -82,12 +77,12 @@ def clean_once(
     *,
     only: frozenset[str] | None,
     limit: int | None,
-    applied: bool,
+    apply: bool,
 ) -> Cleaning:
     """Take two snapshots, and release what passes every guard; a dry run only reports it."""
     # `until_reported`: from the first release until it is closed, signals are held back.
-    limited = replace(limits(config, only, applied=applied), per_sync=None if limit is None else ("--max", limit))
-    session = cleaner(config, "clean", sources.recheck, limited, applied=applied, heartbeat=lambda: None)
+    limited = replace(limits(config, only, applied=apply), per_sync=None if limit is None else ("--max", limit))
+    session = cleaner(config, "clean", sources.recheck, limited, applied=apply, heartbeat=lambda: None)
     session.before_snapshot()
     snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(held_signals())
@@ -99,7 +94,8 @@ def cleanup_status(config: Config, report: Report) -> dict[str, object]:
     """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
     journal = JournalStore(config.state_dir)
     context = _context(config, report, journal)
-    obstacles = [blocker.why for blocker in _blockers(config, journal, context) if not blocker.network]
+    blockers = find_blockers(context, node_files(config), journal, _no_network(config))
+    obstacles = [blocker.why for blocker in blockers if not blocker.network]
     if missing := dict.fromkeys(source.source for source in context.snapshot.unavailable_about_addresses()):
         obstacles.append(f"unavailable sources: {', '.join(missing)}")
     unknown = [why] if (why := _unknown_networks(config, context)) else []

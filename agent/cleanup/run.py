@@ -14,9 +14,9 @@ from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, Journal, JournalFull, JournalStore
 from agent.cleanup.recheck import Probed, Recheck
 from agent.cleanup.signals import interrupted
-from agent.cleanup.summary import summarize
+from agent.cleanup.summary import find_blockers, summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
-from agent.model.release import Blocker, Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Reservation, Snapshot, known_or
 from agent.sources.source_error import SourceError
@@ -45,7 +45,7 @@ class Cleaner:
     applied: bool = True
     heartbeat: Callable[[], None] = lambda: None
     """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
-    blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: ()  # returns why nothing could be released here
+    no_network: Callable[[], str] = lambda: ""  # returns why no network may be cleaned; empty if one may be
     _read: Journal = field(default=Journal(), init=False)  # the journal as it was before the snapshot
     _unreadable: str = field(default="", init=False)
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
@@ -76,7 +76,7 @@ class Cleaner:
         passed = [request for request, refusals in decisions if not refusals]
         outcomes = self._release(passed, context.snapshot) if self.applied else self._would_release(passed)
         outcomes += [Outcome(request, Verdict.REFUSED, refusals) for request, refusals in decisions if refusals]
-        blockers = () if self.applied else self.blockers(context)
+        blockers = () if self.applied else find_blockers(context, self.files, self.journal, self.no_network())
         return summarize(context, outcomes, self._read, blockers, applied=self.applied)
 
     def context(self, report: Report) -> GuardContext:

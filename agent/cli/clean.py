@@ -61,8 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
     pods = remembered_pods(config)
     with ExitStack() as until_written:
         with progress("taking two snapshots of the node"):
-            how = {"only": only, "limit": arguments.max, "applied": arguments.apply}
-            cleaning = clean_once(config, sources, until_written, **how)
+            cleaning = clean_once(config, sources, until_written, only=only, limit=arguments.max, apply=arguments.apply)
         _print(cleaning.with_pods(pods), view, arguments)
     return _exit_code(cleaning)
 
