@@ -190,8 +190,7 @@ class Cleaner:
         return None
 
     def _release_one(self, request: ReleaseRequest, probed: Probed) -> Outcome:
-        evidence = [probed[leak.key].why for leak in request.reservations if probed[leak.key].conclusive]
-        return release(request, evidence, self.recheck, self.files, self.journal, actor=self.actor, at=self.now())
+        return release(request, probed, self.recheck, self.files, self.journal, actor=self.actor, at=self.now())
 
 
 def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore, new_entry, retrying
-from agent.cleanup.recheck import Recheck
+from agent.cleanup.recheck import Probed, Recheck
 from agent.model.release import Outcome, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
@@ -59,7 +59,7 @@ class LockHeld(RaceLost):
 
 def release(
     request: ReleaseRequest,
-    evidence: Sequence[str],
+    probed: Probed,
     recheck: Recheck,
     files: "NodeFiles",
     journal: JournalStore,
@@ -67,10 +67,7 @@ def release(
     actor: str,
     at: datetime,
 ) -> Outcome:
-    """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here.
-
-    Raises OSError if the journal cannot be written. Then nothing was touched.
-    """
+    """Release one request that passed every guard. Raises OSError if it cannot be journaled: nothing was touched."""
     try:
         answers = recheck.ask(request)
         if isinstance(answers, Refusal):
@@ -86,8 +83,9 @@ def release(
     except (SourceError, OSError) as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
     entry = new_entry(request, images, actor, at)
+    results = (probed[leak.key] for leak in request.reservations)
     # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
-    journal.begin(entry, (*answers, *evidence))
+    journal.begin(entry, [*answers, *(result.why for result in results if result.conclusive)])
     return _release_journaled(Outcome(request, Verdict.FAILED, entry=entry.name), entry, waited, files, journal)
 
 
