@@ -13,12 +13,12 @@ from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import Restoration
-from agent.cleanup.run import Apply, Budget, DryRun
+from agent.cleanup.run import Cleaner
 from agent.cleanup.signals import held_signals
 from agent.cleanup.summary import find_blockers
 from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
-from agent.model.release import Blocker, Cleaning, Limits
+from agent.model.release import Cleaning, Limits
 from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Unavailable
@@ -27,33 +27,17 @@ from agent.sources.source_error import SourceError, describe_os_error
 
 
 def cleaner(
-    config: Config,
-    mode: str,
-    actor: str,
-    recheck: Recheck,
-    limits: Limits,
-    budget: Budget,
-    heartbeat: Callable[[], None] = lambda: None,
-) -> DryRun | None:
-    """`mode`: `off`, `dry-run` or `auto`. `actor`: who releases, for the journal. `heartbeat`: see Apply."""
-    journal = JournalStore(config.state_dir)
-    session = limits, budget, actor, journal, recheck, node_files(config)
-    if mode == "off":
-        return None
-    if mode == "dry-run":
-        return DryRun(*session, partial(_blockers, config, journal))
-    return Apply(*session, now=loop.wall, lock_timeout=config.lock_timeout.total_seconds(), heartbeat=heartbeat)
+    config: Config, actor: str, recheck: Recheck, limits: Limits, *, applied: bool, heartbeat: Callable[[], None]
+) -> Cleaner:
+    """`actor`: who releases, for the journal. `applied`: False for a dry run. `heartbeat`: see Cleaner."""
+    session = limits, actor, JournalStore(config.state_dir), recheck, node_files(config), loop.wall
+    return Cleaner(*session, applied, heartbeat, partial(_no_network, config))
 
 
-def _blockers(config: Config, journal: JournalStore, context: GuardContext) -> tuple[Blocker, ...]:
-    writable, full = node_files(config).check_writable, journal.full(context.snapshot.taken_at)
-    return tuple(find_blockers(context, writable, no_network=_no_network(config), journal_full=full))
-
-
-def limits(config: Config, mode: str, only: frozenset[str] | None = None) -> Limits:
+def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool) -> Limits:
     """Raises UsageError where addresses would be released, and no network is named."""
     # `only`: the addresses requested by name. A dry run may show any network that the node's pods use.
-    if mode == "auto" and (why := _no_network(config)):
+    if applied and (why := _no_network(config)):
         raise UsageError(why)
     return Limits(
         networks=frozenset(config.cleanup_network or {AUTO}),
@@ -93,14 +77,12 @@ def clean_once(
     *,
     only: frozenset[str] | None,
     limit: int | None,
-    mode: str,
+    apply: bool,
 ) -> Cleaning:
-    """Take two snapshots; in mode `auto`, release what passes every guard; `dry-run` only reports it."""
+    """Take two snapshots, and release what passes every guard; a dry run only reports it."""
     # `until_reported`: from the first release until it is closed, signals are held back.
-    budget = Budget(per_sync=None if limit is None else ("--max", limit))
-    session = cleaner(config, mode, "clean", sources.recheck, limits(config, mode, only), budget)
-    if session is None:
-        raise ValueError(mode)
+    limited = replace(limits(config, only, applied=apply), per_sync=None if limit is None else ("--max", limit))
+    session = cleaner(config, "clean", sources.recheck, limited, applied=apply, heartbeat=lambda: None)
     session.before_snapshot()
     snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
     until_reported.enter_context(held_signals())
@@ -112,7 +94,8 @@ def cleanup_status(config: Config, report: Report) -> dict[str, object]:
     """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
     journal = JournalStore(config.state_dir)
     context = _context(config, report, journal)
-    obstacles = [blocker.why for blocker in _blockers(config, journal, context) if not blocker.network]
+    blockers = find_blockers(context, node_files(config), journal, _no_network(config))
+    obstacles = [blocker.why for blocker in blockers if not blocker.network]
     if missing := dict.fromkeys(source.source for source in context.snapshot.unavailable_about_addresses()):
         obstacles.append(f"unavailable sources: {', '.join(missing)}")
     unknown = [why] if (why := _unknown_networks(config, context)) else []
@@ -130,7 +113,7 @@ def _context(config: Config, report: Report, journal: JournalStore) -> GuardCont
         halted = next((entry.reappearance for entry in journal.read().halted()), halted)
     except SourceError as error:
         trouble = str(error)
-    history, limited = RuntimeHistory(), limits(config, "dry-run")
+    history, limited = RuntimeHistory(), limits(config, applied=False)
     return GuardContext(report=report, runtime_history=history, limits=limited, halted=halted, journal_trouble=trouble)
 
 
@@ -161,14 +144,18 @@ def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str
     return journal.entries, journal.damage
 
 
-def restore_entry(config: Config, entry: Entry) -> Restoration:
-    """Recover what is unfinished, then restore an entry, under the cleaner's lock."""
-    journal_store = JournalStore(config.state_dir)
+def restore_entry(config: Config, entry: Entry, journal: Journal, *, apply: bool) -> Restoration:
+    """Recover what is unfinished, and restore an entry, under the cleaner's lock. Without `apply`, only check it."""
+    files, store, why = node_files(config), JournalStore(config.state_dir), ""
     try:
-        with journal_store.exclusive(config.lock_timeout.total_seconds()), held_signals():
-            return restoring.recover_and_restore(entry.name, node_files(config), journal_store, loop.wall())
+        if apply:
+            with store.exclusive(files.lock_timeout), held_signals():
+                why = restoring.recover_and_restore(entry.name, files, store, loop.wall())
+        else:
+            restoring.check(entry, journal, files)
     except (Busy, OSError, restoring.RestoreError, SourceError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
+    return Restoration(entry, done=True, why=why)
 
 
 def resume(config: Config) -> tuple[Entry, ...]:
@@ -182,14 +169,3 @@ def resume(config: Config) -> tuple[Entry, ...]:
     except (Busy, OSError, SourceError) as error:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {describe_error(error)}") from error
     return halted
-
-
-def try_restore(config: Config, entry: Entry) -> Restoration:
-    """Return what a restoration would do, and change nothing."""
-    try:
-        restoring.check_last(read_journal(config), entry)
-        with node_files(config).opened(entry.directories) as networks:
-            restoring.missing_of(entry, networks)
-    except (restoring.RestoreError, OSError) as error:
-        return Restoration(entry, done=False, why=describe_error(error))
-    return Restoration(entry, done=True)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from agent.app import api_server, cleaning, commit, loop
 from agent.app.sources import NodeSources, displayed_name, node_sources, without_api_server
 from agent.cleanup.journal import JournalStore
-from agent.cleanup.run import Budget, DryRun
+from agent.cleanup.run import Cleaner
 from agent.config import BUG, Config, UsageError, option, variable
 from agent.exporters.json.scan import status_document
 from agent.exporters.log import LogExporter, configure
@@ -74,11 +74,14 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
     return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
 
 
-def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> DryRun | None:
+def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner | None:
+    if config.cleanup == "off":
+        return None
+    applied = config.cleanup == "auto"
     per_sync, per_hour = (option("max_per_sync"), config.max_per_sync), (option("max_per_hour"), config.max_per_hour)
-    budget = Budget(per_sync=per_sync, per_hour=per_hour)
-    limits = replace(cleaning.limits(config, config.cleanup), unattended=True)
-    return cleaning.cleaner(config, config.cleanup, "run", sources.recheck, limits, budget, heartbeat.beat)
+    limits = cleaning.limits(config, applied=applied)
+    limits = replace(limits, per_sync=per_sync, per_hour=per_hour, unattended=True)
+    return cleaning.cleaner(config, "run", sources.recheck, limits, applied=applied, heartbeat=heartbeat.beat)
 
 
 def _status(config: Config, heartbeat: loop.Heartbeat) -> Document:

@@ -16,7 +16,7 @@ from agent.model.snapshot import Snapshot
 from agent.sources.collector import Moment, Sources, take_snapshot
 
 if TYPE_CHECKING:  # a scan cleans nothing
-    from agent.cleanup.run import DryRun
+    from agent.cleanup.run import Cleaner
 
 clock: Callable[[], float] = time.monotonic  # seconds that never jump, to measure durations
 
@@ -69,7 +69,7 @@ def run_loop(
     sources: Sources,
     node: str,
     exporters: Sequence[Exporter],
-    cleaner: "DryRun | None",
+    cleaner: "Cleaner | None",
     heartbeat: Heartbeat,
     stop: Event,
 ) -> None:

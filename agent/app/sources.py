@@ -155,7 +155,7 @@ def _probe(
 ) -> Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]:
     def ask(reservations: Sequence[Reservation], send: bool) -> Mapping[ReservationKey, ProbeResult]:
         if config.probe == "off":
-            not_probed = ProbeResult("not probed: --probe=off", asked=False)
+            not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
             return {reservation.key: not_probed for reservation in reservations}
         networks, cached = {reservation.network for reservation in reservations}, results.read()
         plugins = {network: last.plugins_of(network, cached) for network in networks}

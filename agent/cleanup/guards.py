@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from itertools import chain
 from math import ceil
 from posixpath import normpath
-from typing import Final, NamedTuple
+from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
@@ -73,14 +73,6 @@ class RuntimeHistory:
         return RuntimeHistory(running, start, snapshot.uptime if why else self.suspect_since, why or self.why)
 
 
-class Allowance(NamedTuple):
-    """How many addresses may be released now."""
-
-    setting: str  # the option that limits them
-    left: int
-    spent: int = 0  # by earlier syncs
-
-
 @dataclass(frozen=True, kw_only=True)
 class GuardContext:
     """Everything the guards may know. Each fact is computed once, and serves all requests of a sync."""
@@ -88,7 +80,7 @@ class GuardContext:
     report: Report
     runtime_history: RuntimeHistory
     limits: Limits
-    allowances: Sequence[Allowance] = ()
+    spent: int = 0  # how many addresses were released within the last hour
     halted: str = ""  # why cleanup halted; empty if it did not
     journal_trouble: str = ""  # why the journal cannot be used; empty if it can
     journal_damage: Sequence[str] = ()  # the files of the journal that cannot be parsed
@@ -114,25 +106,19 @@ class GuardContext:
         read = {store.directory for store in self.snapshot.reservations if isinstance(store.reading, Known)}
         results = known_or(self.snapshot.cni_results, ())
         named = ((result.container_id, f"{normpath(result.data_dir)}/{result.network}") for result in results)
-        elsewhere = ("./", f"{DEFAULT_DATA_DIR}/")  # not named, or --cni-networks-dir has it
-        return {sandbox: path for sandbox, path in named if path not in read and not path.startswith(elsewhere)}
+        default = "./", f"{DEFAULT_DATA_DIR}/"  # not named, or named: --cni-networks-dir has it
+        return {sandbox: path for sandbox, path in named if path not in read and not path.startswith(default)}
 
     @cached_property
     def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:
         """What each network allocates from, or why that is not known."""
-        return {store.network: self._ranges(store.network) for store in self.snapshot.reservations}
-
-    def _ranges(self, network: str) -> RangeSets | InsufficientData:
-        try:
-            return self.assessment.ranges(network)
-        except InsufficientData as missing:
-            return missing
-
-    @cached_property
-    def running(self) -> tuple[int, int]:
-        """How many pods run according to the API server, and of how many of them no runtime lists a container."""
-        running = {pod.name for pod in self.snapshot.pods.known() if pod.has_sandbox}
-        return len(running), len(running.difference(container.pod for container in self.snapshot.containers.known()))
+        found: dict[str, RangeSets | InsufficientData] = {}
+        for store in self.snapshot.reservations:
+            try:
+                found[store.network] = self.assessment.ranges(store.network)
+            except InsufficientData as missing:
+                found[store.network] = missing
+        return found
 
     @cached_property
     def treadmills(self) -> Mapping[str, failing_plugin.Treadmill]:
@@ -180,7 +166,7 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
     requests = sorted(release_requests(context.assessment, context.limits.only), key=_sort_key)
     decisions = [(request, tuple(_objections(request, context))) for request in requests]
     due = [decision for decision in decisions if decision[1] or context.paused.isdisjoint(decision[0].reservations)]
-    return tuple(_within_budget(due, context.allowances))
+    return tuple(_within_budget(due, context))
 
 
 def _sort_key(request: ReleaseRequest) -> tuple[int, tuple[str, str]]:
@@ -334,9 +320,11 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
         return Refusal(Reason.RUNTIME_DOUBTFUL, f"{history.why}; its list is trusted again after --settle")
     if isinstance(snapshot.pods, NotRequested):
         return None
-    running, missing = context.running
-    if running and (missing == running or (running >= MIN_CONTAINERS and missing > running / 2)):
-        who = f"{missing} of the {running} pods that run according to the API server"
+    running = {pod.name for pod in snapshot.pods.known() if pod.has_sandbox}
+    missing = running.difference(container.pod for container in snapshot.containers.known())
+    few = len(running) < MIN_CONTAINERS
+    if missing and (missing == running if few else len(missing) > len(running) / 2):
+        who = f"{len(missing)} of the {len(running)} pods that run according to the API server"
         return Refusal(Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}")
     return None
 
@@ -422,19 +410,26 @@ GUARDS: Final[tuple[Guard, ...]] = (
 """Every guard but the budget, which depends on what these let pass. The first objection is the reported reason."""
 
 
-def _within_budget(decisions: Collection[Decision], allowances: Sequence[Allowance]) -> Iterator[Decision]:
-    """Let as many addresses pass as the allowances permit, in their order."""
+def _within_budget(decisions: Collection[Decision], context: GuardContext) -> Iterator[Decision]:
+    """Let as many addresses pass as the limits permit, in their order."""
+    per_sync, per_hour = context.limits.per_sync, context.limits.per_hour
+    budget = [(*limit, spent) for limit, spent in ((per_sync, 0), (per_hour, context.spent)) if limit]
     passed, ready = 0, sum(len(request.reservations) for request, refusals in decisions if not refusals)
     for request, refusals in decisions:
-        wanted = 0 if refusals else len(request.reservations)
-        over = wanted and any(passed + wanted > allowance.left for allowance in allowances)
-        passed += 0 if over else wanted
-        yield request, (_over_budget(ready, allowances),) if over else refusals
+        wanted = len(request.reservations)
+        if refusals:
+            yield request, refusals
+        elif any(spent + passed + wanted > limit for _, limit, spent in budget):
+            yield request, (_over_budget(ready, budget),)
+        else:
+            passed += wanted
+            yield request, ()
 
 
-def _over_budget(ready: int, allowances: Sequence[Allowance]) -> Refusal:
-    """Name the allowances that are too small, and the values that would admit all addresses that are `ready`."""
-    short = [allowance for allowance in allowances if ready > allowance.left]
-    allowed = (f"{setting} allows {count_of(max(left, 0), 'address', 'addresses')} now" for setting, left, _ in short)
+def _over_budget(ready: int, budget: Sequence[tuple[str, int, int]]) -> Refusal:
+    """Name the limits that are too low, and the values that would admit all addresses that are `ready`."""
+    short = [(setting, limit, spent) for setting, limit, spent in budget if spent + ready > limit]
+    left = ((setting, count_of(max(limit - spent, 0), "address", "addresses")) for setting, limit, spent in short)
+    allowed = ", ".join(f"{setting} allows {count} now" for setting, count in left)
     lift = " ".join(f"{setting}={ready + spent}" for setting, _, spent in short)
-    return Refusal(Reason.OVER_BUDGET, f"{', '.join(allowed)}; ready to release: {ready}", lift)
+    return Refusal(Reason.OVER_BUDGET, f"{allowed}; ready to release: {ready}", lift)

@@ -32,6 +32,7 @@ from agent.state.directory import make_directory, remove_file, remove_temporary_
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 RESERVATION: Final = "reservation"
+IN_DOUBT: Final = Verdict.INTERRUPTED  # of an entry: a reservation is gone, and it is not known who removed it
 MAX_ENTRIES: Final = 2000  # what `run` releases in a day by default has room
 RETENTION: Final = timedelta(hours=24)
 """Where there is no room, the oldest entries go, if nothing was written to them for so long."""
@@ -103,7 +104,7 @@ class Entry:
     @property
     def released(self) -> bool:
         """Whether this agent removed reservations, or may have removed them before it was killed."""
-        return self.verdict in {Verdict.RELEASED, Verdict.INTERRUPTED} and not (self.restored or self.restoring)
+        return self.verdict in {Verdict.RELEASED, IN_DOUBT} and not (self.restored or self.restoring)
 
     @property
     def unfinished(self) -> bool:
@@ -242,7 +243,7 @@ class JournalStore:
 
     def update(self, entry: Entry, at: datetime) -> None:
         """Record what has become of an entry, on disk before this returns. Raises OSError."""
-        path = self._path(entry.name)
+        path = self._directory / f"{entry.name}.json"
         try:
             document = json.loads(path.read_bytes())
         except ValueError as error:
@@ -265,11 +266,8 @@ class JournalStore:
         files = self._listed()
         return min(files, key=lambda file: file[1].st_mtime_ns) if len(files) >= MAX_ENTRIES else None
 
-    def _path(self, name: str) -> Path:
-        return self._directory / f"{name}.json"
-
     def _write(self, name: str, document: dict[str, Any]) -> None:
-        path = self._path(name)
+        path = self._directory / f"{name}.json"
         try:
             replace_file(path, f"{json.dumps(document, indent=1)}\n".encode())
         except OSError as error:

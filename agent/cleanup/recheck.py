@@ -69,12 +69,12 @@ class Recheck:
         Where an address cannot be asked, a namespace of which nobody knows the sandbox may have it.
         """
         found = self.send(reservations, send)
-        if all(result.asked for result in found.values()):
+        if all(result.conclusive for result in found.values()):
             return found
         namespace = of_nobody(self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER))
         if not namespace:
             return found
         why = f"and a network namespace is mounted whose sandbox is not known: {namespace}"
-        unasked = {key: f"{result.why}, {why}" for key, result in found.items() if not result.asked}
-        doubts = {key: ProbeResult(why, Reason.PROBE_UNANSWERED, asked=False) for key, why in unasked.items()}
+        unasked = {key: f"{result.why}, {why}" for key, result in found.items() if not result.conclusive}
+        doubts = {key: ProbeResult(why, Reason.PROBE_UNANSWERED, conclusive=False) for key, why in unasked.items()}
         return {**found, **doubts}

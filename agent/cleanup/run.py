@@ -1,22 +1,22 @@
 """The session of one cleaner: what it may release, what it remembers from sync to sync, and what it does in one.
 
-A dry run and the cleaner that releases are two classes, not a flag. Where cleanup is off, there is no session.
+Where cleanup is off, there is no session.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import ClassVar, Final
+from typing import Final
 
 from agent.cleanup import guards, restore
-from agent.cleanup.guards import Allowance, GuardContext, RuntimeHistory
-from agent.cleanup.journal import Busy, Entry, Journal, JournalStore
+from agent.cleanup.guards import GuardContext, RuntimeHistory
+from agent.cleanup.journal import Busy, Entry, Journal, JournalFull, JournalStore
 from agent.cleanup.recheck import Probed, Recheck
 from agent.cleanup.signals import interrupted
-from agent.cleanup.summary import summarize
+from agent.cleanup.summary import find_blockers, summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
-from agent.model.release import Blocker, Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Reservation, Snapshot, known_or
 from agent.sources.source_error import SourceError
@@ -32,35 +32,20 @@ _MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
 """Refusals of the probe and the recheck that do not pass by themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """How many addresses may be released, each with its setting. None: no limit."""
-
-    per_sync: tuple[str, int] | None = None
-    per_hour: tuple[str, int] | None = None
-
-    def allowances(self, journal: Journal, now: datetime, actor: str) -> Iterator[Allowance]:
-        """Yield what is left. The journal keeps the hourly part across restarts."""
-        if self.per_sync:
-            yield Allowance(*self.per_sync)
-        if self.per_hour:
-            setting, limit = self.per_hour
-            spent = journal.released_since(now - HOUR, actor)
-            yield Allowance(setting, limit - spent, spent)
-
-
 @dataclass
-class DryRun:
-    """Reports what would be released, and changes nothing."""
+class Cleaner:
+    """Releases what passes every guard. If not `applied`, it only reports what would be released: a dry run."""
 
-    applied: ClassVar[bool] = False
     limits: Limits
-    budget: Budget
     actor: str  # who releases, `clean` or `run`
     journal: JournalStore
     recheck: Recheck
     files: NodeFiles
-    blockers: Callable[[GuardContext], tuple[Blocker, ...]] = lambda _: ()  # returns why nothing could be released here
+    now: Callable[[], datetime]
+    applied: bool = True
+    heartbeat: Callable[[], None] = lambda: None
+    """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
+    no_network: Callable[[], str] = lambda: ""  # returns why no network may be cleaned; empty if one may be
     _read: Journal = field(default=Journal(), init=False)  # the journal as it was before the snapshot
     _unreadable: str = field(default="", init=False)
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
@@ -70,32 +55,29 @@ class DryRun:
     """The uptime until which a leak is left alone."""
 
     def before_snapshot(self) -> None:
-        """Read the journal. What was released up to now must not be in the snapshot that follows."""
-        self._reappeared = None  # it is not recorded here, so that nobody could resume
+        """Read the journal, and recover what was interrupted. What was released must not be in the next snapshot."""
         self._read_journal()
+        if not self.applied:
+            self._reappeared = None  # it is not recorded here, so that nobody could resume
+        elif self._read.unfinished() and not self._unreadable:
+            with suppress(Busy, OSError, SourceError), self.journal.exclusive(0):
+                # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
+                restore.recover_all(self.files, self.journal, self.now())
+            self._read_journal()
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         """`snapshots`: those behind the report that were not passed before."""
         for snapshot in snapshots:
             self._history = self._history.after(snapshot)
-            if not self.halted:
-                self._reappeared = self._find_reappeared(snapshot)
+            self._reappeared = self._reappeared if self.halted else self._find_reappeared(snapshot)
         self._record_halt()
         context = self.context(report)
         decisions = guards.decide(context)
-        outcomes = self._outcomes([request for request, refusals in decisions if not refusals], context.snapshot)
+        passed = [request for request, refusals in decisions if not refusals]
+        outcomes = self._release(passed, context.snapshot) if self.applied else self._would_release(passed)
         outcomes += [Outcome(request, Verdict.REFUSED, refusals) for request, refusals in decisions if refusals]
-        blockers = () if self.applied else self.blockers(context)
+        blockers = () if self.applied else find_blockers(context, self.files, self.journal, self.no_network())
         return summarize(context, outcomes, self._read, blockers, applied=self.applied)
-
-    def _record_halt(self) -> None: ...
-
-    def _outcomes(self, requests: Sequence[ReleaseRequest], _snapshot: Snapshot) -> list[Outcome]:
-        """Return what comes of the requests that passed every guard."""
-        known: Probed = {}
-        with suppress(SourceError):  # --apply reports it
-            known = self.recheck.probe(_reservations(requests), send=False)
-        return [_probe_refusal(request, known) or _would_release(request, known) for request in requests]
 
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
@@ -104,7 +86,7 @@ class DryRun:
             report=report,
             runtime_history=self._history,
             limits=self.limits,
-            allowances=tuple(self.budget.allowances(self._read, snapshot.taken_at, self.actor)),
+            spent=self._read.released_since(snapshot.taken_at - HOUR, self.actor),
             halted=self.halted,
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,
@@ -138,38 +120,30 @@ class DryRun:
                 found = [entry for entry in found if released.get(entry.container_id) == entry]
         return found[0] if found else None
 
-
-@dataclass(kw_only=True)
-class Apply(DryRun):
-    """Releases what passes every guard."""
-
-    applied: ClassVar[bool] = True
-    now: Callable[[], datetime]
-    lock_timeout: float  # seconds to wait for another cleaner
-    heartbeat: Callable[[], None] = lambda: None
-    """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
-
-    def before_snapshot(self) -> None:
-        """Read the journal, and recover what was interrupted."""
-        self._read_journal()
-        if self._read.unfinished() and not self._unreadable:
-            with suppress(Busy, OSError, SourceError), self.journal.exclusive(0):
-                # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
-                restore.recover_all(self.files, self.journal, self.now())
-            self._read_journal()
-
     def _record_halt(self) -> None:
         """Let a halt outlive this process, until `nodeleak resume`."""
-        if not self._reappeared:
+        if not (self.applied and self._reappeared):
             return
-        with suppress(Busy, OSError, SourceError), self.journal.exclusive(self.lock_timeout):
+        with suppress(Busy, OSError, SourceError), self.journal.exclusive(self.files.lock_timeout):
             if entry := self.journal.read().named(self._reappeared.name):
                 halting = replace(entry, halted=self.now(), resumed=None)
                 self.journal.update(halting, self.now())
                 entries = tuple(halting if known.name == entry.name else known for known in self._read.entries)
                 self._read, self._reappeared = replace(self._read, entries=entries), None
 
-    def _outcomes(self, requests: Sequence[ReleaseRequest], snapshot: Snapshot) -> list[Outcome]:
+    def _would_release(self, requests: Sequence[ReleaseRequest]) -> list[Outcome]:
+        """Return what would come of the requests that passed every guard, as far as that is known without a probe."""
+        known: Probed = {}
+        with suppress(SourceError):  # --apply reports it
+            known = self.recheck.probe(_reservations(requests), send=False)
+        outcomes = []
+        for request in requests:
+            why = "; ".join(known[leak.key].why for leak in request.reservations if leak.key in known)
+            outcomes.append(_probe_refusal(request, known) or Outcome(request, Verdict.WOULD_RELEASE, why=why))
+        return outcomes
+
+    def _release(self, requests: Sequence[ReleaseRequest], snapshot: Snapshot) -> list[Outcome]:
+        """Release the requests that passed every guard, and pause those that would hold up others."""
         outcomes: list[Outcome] = []
         while batch := requests[len(outcomes) : len(outcomes) + _PROBED_AT_ONCE]:
             outcomes += self._release_batch(batch, snapshot.taken_at)
@@ -194,11 +168,11 @@ class Apply(DryRun):
     def _release_probed(self, requests: Sequence[ReleaseRequest], probed: Probed, taken_at: datetime) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
-            with self.journal.exclusive(self.lock_timeout):
+            with self.journal.exclusive(self.files.lock_timeout):
                 active = self.journal.read().active_since(self._read)
                 for request in requests:
                     refused = self._not_begun(request, taken_at, active) or _probe_refusal(request, probed)
-                    outcomes.append(refused or _still_locked(request, outcomes) or self._release(request, probed))
+                    outcomes.append(refused or _still_locked(request, outcomes) or self._release_one(request, probed))
                     self.heartbeat()
         except (Busy, OSError, SourceError) as error:
             outcomes += [_not_journaled(request, error) for request in requests[len(outcomes) :]]
@@ -215,9 +189,8 @@ class Apply(DryRun):
             return Outcome(request, Verdict.CHANGED, why="the sandbox was restored, or released, since the snapshot")
         return None
 
-    def _release(self, request: ReleaseRequest, probed: Probed) -> Outcome:
-        evidence = [probed[leak.key].why for leak in request.reservations if probed[leak.key].asked]
-        return release(request, evidence, self.recheck, self.files, self.journal, actor=self.actor, at=self.now())
+    def _release_one(self, request: ReleaseRequest, probed: Probed) -> Outcome:
+        return release(request, probed, self.recheck, self.files, self.journal, actor=self.actor, at=self.now())
 
 
 def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
@@ -228,11 +201,6 @@ def _probe_refusal(request: ReleaseRequest, probed: Probed) -> Outcome | None:
     results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
     refusals = tuple(Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection)
     return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
-
-
-def _would_release(request: ReleaseRequest, known: Probed) -> Outcome:
-    why = "; ".join(known[leak.key].why for leak in request.reservations if leak.key in known)
-    return Outcome(request, Verdict.WOULD_RELEASE, why=why)
 
 
 def _still_locked(request: ReleaseRequest, outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -246,4 +214,5 @@ def _still_locked(request: ReleaseRequest, outcomes: Sequence[Outcome]) -> Outco
 def _not_journaled(request: ReleaseRequest, error: Exception) -> Outcome:
     if isinstance(error, Busy):
         return Outcome(request, Verdict.BUSY, why=str(error))
-    return Outcome(request, Verdict.REFUSED, (Refusal(Reason.JOURNAL_UNWRITABLE, describe_error(error)),))
+    reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
+    return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))

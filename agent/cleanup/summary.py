@@ -1,10 +1,11 @@
 """What is said of a cleanup: why nothing can be released here, what there is besides the outcomes. Decides nothing."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from agent.checks.addresses import failing_plugin, host_ports
 from agent.cleanup.guards import GuardContext, release_requests
-from agent.cleanup.journal import Journal
+from agent.cleanup.journal import Journal, JournalStore
+from agent.cleanup.unlink import NodeFiles
 from agent.model.assessment import Assessment
 from agent.model.ranges import free
 from agent.model.release import BlockedBy, Blocker, Cleaning, NotReleasable, Outcome, Verdict
@@ -39,34 +40,31 @@ def summarize(
     )
 
 
-def find_blockers(
-    context: GuardContext, check_writable: Callable[[str], None], *, no_network: str, journal_full: str
-) -> Iterator[Blocker]:
+def find_blockers(context: GuardContext, files: NodeFiles, journal: JournalStore, no_network: str) -> Iterator[Blocker]:
     """Yield why nothing can be released here, or in one network, whatever is leaked. Nothing is changed.
 
     host-local's locks are not tried: that could create their file, and delay an ADD.
-    `check_writable`: raises OSError if nothing can be removed from a directory.
-    `no_network`: why no network may be cleaned. `journal_full`: until when. Each is empty if it does not apply.
+    `no_network`: why no network may be cleaned; empty if one may be.
     """
     if context.halted:
         yield Blocker(BlockedBy.HALTED, f"cleanup halted: {context.halted}")
     if no_network:
         yield Blocker(BlockedBy.NO_CLEANUP_NETWORK, no_network)
-    yield from _unwritable(context, check_writable)
+    yield from _unwritable(context, files)
     if context.journal_trouble:
         why = f"{context.journal_trouble}: nothing is released without a journal, which is in --state-dir"
         yield Blocker(BlockedBy.JOURNAL_UNWRITABLE, f"cannot use the journal: {why}")
-    elif journal_full:
-        yield Blocker(BlockedBy.JOURNAL_FULL, journal_full)
+    elif full := journal.full(context.snapshot.taken_at):
+        yield Blocker(BlockedBy.JOURNAL_FULL, full)
 
 
-def _unwritable(context: GuardContext, check_writable: Callable[[str], None]) -> Iterator[Blocker]:
+def _unwritable(context: GuardContext, files: NodeFiles) -> Iterator[Blocker]:
     named, failed = context.limits.networks, dict[str, str]()
     stores = (store for store in context.snapshot.reservations if named & {AUTO, store.network})
     allowed = [store for store in stores if isinstance(store.reading, Known) and not store.absent]
     for store in allowed:
         try:
-            check_writable(store.directory)
+            files.check_writable(store.directory)
         except OSError as error:
             failed[store.network] = f"cannot change {error.filename}: {describe_os_error(error)}"
     for network, why in failed.items():

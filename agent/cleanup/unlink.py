@@ -19,9 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalFull, JournalStore, new_entry, retrying
-from agent.cleanup.recheck import Recheck
-from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore, new_entry, retrying
+from agent.cleanup.recheck import Probed, Recheck
+from agent.model.release import Outcome, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
 from agent.sources.source_error import SourceError
@@ -59,7 +59,7 @@ class LockHeld(RaceLost):
 
 def release(
     request: ReleaseRequest,
-    evidence: Sequence[str],
+    probed: Probed,
     recheck: Recheck,
     files: "NodeFiles",
     journal: JournalStore,
@@ -67,29 +67,26 @@ def release(
     actor: str,
     at: datetime,
 ) -> Outcome:
-    """Release one request that passed every guard. `evidence`: for the journal, besides what is asked here."""
+    """Release one request that passed every guard. Raises OSError if it cannot be journaled: nothing was touched."""
     try:
         answers = recheck.ask(request)
         if isinstance(answers, Refusal):
             return Outcome(request, Verdict.REFUSED, (answers,))
         with files.opened(request.directories) as networks:
             images = [_read_assessed(reservation, networks) for reservation in request.reservations]
-        cached = files.cached(request)
+        images += dict.fromkeys(files.cached(request))
         start = files.clock()
-        with files.locked(request.directories):
-            waited = files.clock() - start  # a lock that is held for hours must not fill the journal
+        with files.locked(request.directories):  # a trial: a lock that is held for hours must not fill the journal
+            waited = files.clock() - start
     except RaceLost as lost:
         return Outcome(request, lost.verdict, why=str(lost))
     except (SourceError, OSError) as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
-    entry = new_entry(request, (*images, *cached), actor, at)
-    try:
-        # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
-        journal.begin(entry, (*answers, *evidence))
-    except OSError as error:
-        reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
-        return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
-    return _release_journaled(request, entry, waited, files, journal)
+    entry = new_entry(request, images, actor, at)
+    results = (probed[leak.key] for leak in request.reservations)
+    # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
+    journal.begin(entry, [*answers, *(result.why for result in results if result.conclusive)])
+    return _release_journaled(Outcome(request, Verdict.FAILED, entry=entry.name), entry, waited, files, journal)
 
 
 def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork"]) -> FileImage:
@@ -106,11 +103,11 @@ def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork
 
 
 def _release_journaled(
-    request: ReleaseRequest, entry: Entry, waited: float, files: "NodeFiles", journal: JournalStore
+    outcome: Outcome, entry: Entry, waited: float, files: "NodeFiles", journal: JournalStore
 ) -> Outcome:
-    outcome, start = Outcome(request, Verdict.FAILED, entry=entry.name), files.clock()
+    start = files.clock()
     try:
-        with files.locked(request.directories) as networks:
+        with files.locked(entry.directories) as networks:
             locked = files.clock()
             verdict, why = _compare_and_unlink(entry.reservations, networks)
             outcome = replace(outcome, waited=waited + locked - start, held=files.clock() - locked)
@@ -251,9 +248,8 @@ class NodeFiles:
         path = self.networks_dir / directory
         return path if path.is_relative_to(self.networks_dir) else self.mounted(path)
 
-    def cached(self, request: ReleaseRequest) -> tuple[FileImage, ...]:
-        """Find libcni's results for the sandbox, without those that the runtime needs. Raises OSError."""
-        found: dict[tuple[str, str], FileImage] = {}
+    def cached(self, request: ReleaseRequest) -> Iterator[FileImage]:
+        """Yield libcni's results for the sandbox, without those that the runtime needs. Raises OSError."""
         for cache in self.cache_dirs if request.container_id else ():
             with suppress(FileNotFoundError), _opened(cache) as directory:
                 for reservation in request.reservations:
@@ -262,19 +258,17 @@ class NodeFiles:
                         if image is None or not cni_cache.belongs(image.content, reservation, network, ifname):
                             continue
                         if not (request.keeps_results and cni_cache.is_deleted_by_id(image.content)):
-                            found[image.place, name] = image
-        return tuple(found.values())
+                            yield image
 
     def unlink_cached(self, entry: Entry) -> str:
         """Remove the results of a release, if they are unchanged. Return what is left, which is not a failure."""
-        return self._each_cached(entry, _unlink_unchanged, "left in libcni's cache")
+        return "; ".join(self._each_cached(entry, _unlink_unchanged, "left in libcni's cache"))
 
     def link_cached(self, entry: Entry) -> str:
         """Put the results of a release back. Return what could not be put back."""
-        return self._each_cached(entry, _link, "not restored to libcni's cache")
+        return "; ".join(self._each_cached(entry, _link, "not restored to libcni's cache"))
 
-    def _each_cached(self, entry: Entry, change: Callable[[FileImage, int], None], failed: str) -> str:
-        errors = []
+    def _each_cached(self, entry: Entry, change: Callable[[FileImage, int], None], failed: str) -> Iterator[str]:
         for image in (image for image in entry.files if image.place != RESERVATION):
             try:
                 if Path(image.place) not in self.cache_dirs:  # a journal can contain anything
@@ -282,8 +276,7 @@ class NodeFiles:
                 with _opened(Path(image.place)) as directory:
                     change(image, directory)
             except OSError as error:
-                errors.append(f"{failed}: {describe_error(error)}")
-        return "; ".join(errors)
+                yield f"{failed}: {describe_error(error)}"
 
 
 @contextmanager

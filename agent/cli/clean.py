@@ -31,7 +31,7 @@ from agent.config import positive
 from agent.exporters.json.clean import clean_document
 from agent.exporters.text.clean import clean_names, clean_table
 from agent.exporters.text.layout import TableView, by_reason
-from agent.model.release import Cleaning
+from agent.model.release import Cleaning, Reason, Verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +56,12 @@ def _addresses(text: str) -> list[str]:
 def execute(arguments: argparse.Namespace) -> int:
     config, view = config_of(arguments), view_of(arguments)
     only = None if arguments.ip is None else frozenset(arguments.ip)
-    mode = "auto" if arguments.apply else "dry-run"
     sources = for_command(config)
     # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
     pods = remembered_pods(config)
     with ExitStack() as until_written:
         with progress("taking two snapshots of the node"):
-            cleaning = clean_once(config, sources, until_written, only=only, limit=arguments.max, mode=mode)
+            cleaning = clean_once(config, sources, until_written, only=only, limit=arguments.max, apply=arguments.apply)
         _print(cleaning.with_pods(pods), view, arguments)
     return _exit_code(cleaning)
 
@@ -78,12 +77,13 @@ def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -
 
 
 def _exit_code(cleaning: Cleaning) -> int:
+    refused = {outcome.refusals[0].reason for outcome in cleaning.outcomes if outcome.refusals}
     if cleaning.unavailable:
         return UNAVAILABLE
-    if cleaning.applied and cleaning.journal_unwritable:
+    if cleaning.applied and Reason.JOURNAL_UNWRITABLE in refused:  # nothing more important refused that release
         return OUTPUT
     if cleaning.failed:
         return FAILED
-    if cleaning.interrupted:
+    if cleaning.tally()[Verdict.INTERRUPTED]:
         return INTERRUPTED
-    return BLOCKED if cleaning.blocked else DONE
+    return DONE if all(blocker.network for blocker in cleaning.blockers) else BLOCKED

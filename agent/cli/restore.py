@@ -15,17 +15,17 @@ exit codes:
 """
 
 import argparse
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 from agent.app import cleaning
-from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal import IN_DOUBT, Entry, Journal
 from agent.cli.output import DONE, FAILED, write
 from agent.cli.parser import add_apply, config_of
 from agent.config import UsageError, quote
 from agent.exporters.text.clean import restoration_text
-from agent.model.release import Verdict
 from agent.model.text import count_of
 
 _LIST: Final = "run 'nodeleak journal' for a list of releases"
@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     journal = cleaning.read_journal(config)
     entry = _last(journal, config.state_dir) if arguments.last else _named(journal, arguments.entry, config.state_dir)
-    done = cleaning.restore_entry(config, entry) if arguments.apply else cleaning.try_restore(config, entry)
+    done = cleaning.restore_entry(config, entry, journal, apply=arguments.apply)
     write(restoration_text(done, journal, applied=arguments.apply))
     return DONE if done.done else FAILED
 
@@ -56,14 +56,16 @@ def _last(journal: Journal, state_dir: Path) -> Entry:
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
     last = released[-1]
-    if last.verdict is Verdict.INTERRUPTED:
+    if last.verdict is IN_DOUBT:
         raise UsageError(last.why, f"run 'nodeleak restore {last.name}' to restore it nevertheless")
     return last
 
 
 def _named(journal: Journal, name: str, state_dir: Path) -> Entry:
     """Find an entry of the journal; an address means its last release that was not restored."""
-    ip, newest_first = _canonical(name), journal.entries[::-1]
+    ip, newest_first = name, journal.entries[::-1]
+    with suppress(ValueError):
+        ip = str(ip_address(name))  # as host-local writes it
     for entry in newest_first:
         if entry.name == name or (ip in entry.ips and _restorable(entry)):
             return entry
@@ -81,11 +83,3 @@ def _restorable(entry: Entry) -> bool:
 def _not_found(why: str, journal: Journal) -> UsageError:
     damage = f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)" if journal.damage else ""
     return UsageError(f"{why}{damage}", _LIST)
-
-
-def _canonical(text: str) -> str:
-    """Write an address as host-local does; empty if it is none."""
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        return ""

@@ -98,7 +98,7 @@ class ProbeResult:
 
     why: str
     objection: Reason | None = None
-    asked: bool = True  # whether the address could be asked
+    conclusive: bool = True  # False: the address could not be asked, or its silence would prove nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +225,8 @@ class Limits:
     settle: timedelta
     max_share: float  # of the range, from 0 to 1
     only: frozenset[str] | None = None  # the addresses requested by name; None: any
+    per_sync: tuple[str, int] | None = None  # how many addresses, with the setting; None: any number
+    per_hour: tuple[str, int] | None = None
     unattended: bool = False  # nobody watches: the daemon cleans
     release_host_ports: bool = False  # release also what host ports are still forwarded to, though nobody watches
 
@@ -259,20 +261,5 @@ class Cleaning:
         return replace(self, outcomes=tuple(replace(outcome, request=request) for outcome, request in pairs))
 
     @property
-    def blocked(self) -> bool:
-        """Whether nothing at all could be released here."""
-        return any(not blocker.network for blocker in self.blockers)
-
-    @property
     def failed(self) -> bool:
         return any(outcome.verdict in {Verdict.BUSY, Verdict.FAILED} for outcome in self.outcomes)
-
-    @property
-    def interrupted(self) -> bool:
-        return any(outcome.verdict is Verdict.INTERRUPTED for outcome in self.outcomes)
-
-    @property
-    def journal_unwritable(self) -> bool:
-        """Whether a release would have been made, had the journal been writable."""
-        first = {outcome.refusals[0].reason for outcome in self.outcomes if outcome.refusals}
-        return Reason.JOURNAL_UNWRITABLE in first

@@ -11,7 +11,7 @@ import pytest
 
 from agent.app import loop
 from agent.app.loop import Heartbeat
-from agent.cleanup.run import DryRun
+from agent.cleanup.run import Cleaner
 from agent.config import load
 from agent.model.release import Cleaning
 from agent.model.report import Report
@@ -76,7 +76,7 @@ def test_stop_ends_the_wait_at_once_and_an_exception_the_loop() -> None:
         run(RecordedSources(node()), threading.Event(), Broken())
 
 
-class RecordingCleaner(DryRun):
+class RecordingCleaner(Cleaner):
     """A cleaner that keeps its calls, and how often the sources had been read before."""
 
     def __init__(self, sources: RecordedSources) -> None:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.cleanup.journal import Entry, Journal, JournalStore
-from agent.cleanup.restore import recover_and_restore
-from agent.cleanup.run import Apply, Budget
-from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
+from agent.cleanup.restore import RestoreError, recover_and_restore
+from agent.cleanup.run import Cleaner
+from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, describe_error
 from agent.model.release import Limits, Outcome
 from agent.model.snapshot import Reservation, Snapshot
 from agent.sources.host.reservations import read_reservations
@@ -148,14 +148,11 @@ class Store:
     def file_ops(self, lock_timeout: float = 0.1, happens: Callable[[Step], None] = lambda _: None) -> NodeFiles:
         return WatchedFiles(self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens)
 
-    def cleaner(self, limits: Limits, *, at: datetime | None = None, **parts: Any) -> Apply:
-        usual: dict[str, Any] = {
-            "journal": self.journal_store,
-            "recheck": Owners().recheck(),
-            "file_ops": self.file_ops(),
-        }
+    def cleaner(self, limits: Limits, *, at: datetime | None = None, **parts: Any) -> Cleaner:
         now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
-        return Apply(limits, Budget(), "clean", *(usual | parts).values(), now=lambda: now, lock_timeout=30)
+        journal = parts.get("journal", self.journal_store)
+        recheck, files = parts.get("recheck", Owners().recheck()), parts.get("file_ops", self.file_ops())
+        return Cleaner(limits, "clean", journal, recheck, files, lambda: now)
 
     def release(self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any) -> Outcome:
         """Release one sandbox with these reservations, as `nodeleak clean --apply` does."""
@@ -182,8 +179,10 @@ class Store:
         """Restore an entry, by default the only one, and return whether that is done, and why not."""
         parts = file_ops or self.file_ops(), self.journal_store
         with self.journal_store.exclusive(30):
-            done = recover_and_restore(name or self.entry().name, *parts, NOW)
-        return [done.done, done.why]
+            try:
+                return [True, recover_and_restore(name or self.entry().name, *parts, NOW)]
+            except (OSError, RestoreError) as error:
+                return [False, describe_error(error)]
 
     def journal(self) -> Journal:
         """Read the journal as a new process does."""

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from agent.checks import engine
 from agent.checks.engine import ConfirmationState
 from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, JournalStore
-from agent.cleanup.run import Apply, Budget, DryRun
+from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.report import Report
@@ -144,13 +145,14 @@ class Daemon:
         *entries: Entry,
         journal: InMemoryJournal | None = None,
         limits: Limits | None = None,
-        budget: Budget | None = None,
+        budget: Mapping[str, tuple[str, int]] | None = None,
         owners: Owners | None = None,
     ) -> None:
         self.files, self.journal = Files(), journal or InMemoryJournal(*entries)
         recheck = (owners or Owners()).recheck()
-        self.session = limits or make_limits(), budget or Budget(), "run", self.journal, recheck, self.files
-        self.cleaner: DryRun = Apply(*self.session, now=lambda: self.now, lock_timeout=0)
+        limits = replace(limits or make_limits(), **(budget or {}))  # type: ignore[arg-type]
+        self.session = limits, "run", self.journal, recheck, self.files
+        self.cleaner: Cleaner = Cleaner(*self.session, lambda: self.now)
         self.now = NOW
         self._memory: ConfirmationState | None = None
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.cleanup import guards
-from agent.cleanup.run import Budget
 from agent.model.assessment import State
 from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
@@ -170,7 +169,7 @@ def test_a_source_not_requested_is_not_treated_as_empty(case: CleanupInput, sour
 def test_no_sync_exceeds_a_release_limit(case: CleanupInput, a_round: int, an_hour: int, data: st.DataObject) -> None:
     """An hour's: with what is in the journal, whoever wrote it and whenever."""
     ago = data.draw(st.lists(st.tuples(st.integers(-5, 90), st.sampled_from(["run", "clean"])), max_size=4))
-    budget = Budget(per_sync=("--max-per-sync", a_round), per_hour=("--max-per-hour", an_hour))
+    budget = {"per_sync": ("--max-per-sync", a_round), "per_hour": ("--max-per-hour", an_hour)}
     daemon = daemon_for(case, budget=budget)
     for number, (minutes, actor) in enumerate(ago):
         lost = reservation("10.0.0.99", f"{number:x}f" * 32)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.cleanup.journal import Journal
-from agent.cleanup.run import Apply, Budget, DryRun
+from agent.cleanup.run import Cleaner
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
 from agent.model.snapshot import Address, Checkpoint, Reservation
 from agent.sources.source_error import SourceError
@@ -18,14 +18,14 @@ from tests.cleanup.syncs import Daemon, InMemoryJournal, entry, image, reasons_o
 AGAIN = sandbox(THE_ID, "shop/gone")
 
 
-def per_sync(most: int) -> Budget:
-    return Budget(per_sync=("--max-per-sync", most))
+def per_sync(most: int) -> dict[str, tuple[str, int]]:
+    return {"per_sync": ("--max-per-sync", most)}
 
 
 def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_nothing() -> None:
     records = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
     doing, trying = Daemon(budget=per_sync(2)), Daemon(budget=per_sync(2))
-    trying.cleaner = DryRun(*trying.session)
+    trying.cleaner = Cleaner(*trying.session, lambda: NOW, applied=False)
     for daemon in (doing, trying):
         daemon.sync(*records)
     before = trying.names
@@ -154,7 +154,6 @@ def test_no_release_starts_long_after_its_snapshot() -> None:
         owners = Owners()
         daemon = Daemon(owners=owners)
         daemon.sync(LEAK)
-        assert isinstance(daemon.cleaner, Apply)
         daemon.cleaner.now = lambda: daemon.now + timedelta(seconds=seconds)  # noqa: B023 (it is called now)
         cleaning = daemon.sync(LEAK)
         expired = abs(seconds) > 60
@@ -227,7 +226,7 @@ def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> Non
     for dry_run in (False, True):
         daemon = Daemon(entry(LEAK))
         if dry_run:
-            daemon.cleaner = DryRun(*daemon.session)
+            daemon.cleaner = Cleaner(*daemon.session, lambda: NOW, applied=False)
         snapshots = node(AGAIN), node()
         assert daemon.clean(snapshots, scanned(*snapshots)).halted
         assert bool(daemon.journal.read().halted()) is not dry_run
@@ -326,7 +325,7 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         if spent:
             earlier.append(entry(LEAK, at=NOW + OLD, files=(image(LEAK), image(LEAK6))))  # the clock was set back
         earlier += [entry(one, **{"at": NOW} | fields) for one, fields in zip(lost[-4:], UNCOUNTED, strict=True)]
-        budget = Budget(per_sync=("--max-per-sync", a_sync), per_hour=("--max-per-hour", an_hour))
+        budget = {"per_sync": ("--max-per-sync", a_sync), "per_hour": ("--max-per-hour", an_hour)}
         daemon = Daemon(*earlier, budget=budget)
         over = [refusal for outcome in daemon.twice(*leaks(3)).outcomes for refusal in outcome.refusals]
         assert {refusal.reason for refusal in over} == {Reason.OVER_BUDGET}

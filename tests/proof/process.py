@@ -7,7 +7,7 @@ of everything that the cleaner has read, a node in a tree (`Tree`), and two clea
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Busy, Entry, FileImage, Journal, JournalStore
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import RestoreError, recover_and_restore
-from agent.cleanup.run import Apply, Budget
+from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
 from agent.model.ranges import subnet_range
 from agent.model.release import Limits, ProbeResult, Reason
@@ -84,7 +84,7 @@ class Setup:
     confirm: timedelta = timedelta(0)
     settle: timedelta = timedelta(0)
     max_share: float = 1.0
-    budget: Budget = field(default_factory=Budget)
+    per_sync: tuple[str, int] | None = None
     only: frozenset[str] | None = None
     clock: bool = False  # Whether time passes. Otherwise it stands still, and every grace period must be 0.
     subnet: str = "10.244.1.0/24"
@@ -168,7 +168,7 @@ class InMemory:
 
     def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
         if not self._setup.probe:
-            return {leak.key: ProbeResult("not probed: --probe=off", asked=False) for leak in reservations}
+            return {leak.key: ProbeResult("not probed: --probe=off", conclusive=False) for leak in reservations}
         answering = self._ask("probe", tuple(leak.ip for leak in reservations)) if self._setup.pinning else ()
         taken = {leak.key: Reason.ADDRESS_IN_USE for leak in reservations if leak.ip in answering}
         return {leak.key: ProbeResult(f"{leak.ip} was probed", taken.get(leak.key)) for leak in reservations}
@@ -293,9 +293,8 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     """`nodeleak clean --apply`, or syncs of `nodeleak run --cleanup=auto`."""
     node, journal = assemble(ask, setup)
     sources = node.sources()
-    limits = Limits(
-        networks=setup.cleaned, grace=setup.grace, settle=setup.settle, max_share=setup.max_share, only=setup.only
-    )
+    named = {name: getattr(setup, name) for name in ("grace", "settle", "max_share", "only", "per_sync")}
+    limits = Limits(networks=setup.cleaned, **named)
 
     def now() -> Moment:
         return ask("moment") if setup.clock else Moment(START, UPTIME)
@@ -311,9 +310,9 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         # No time passes after a snapshot: that it expires after a minute is not modeled.
         return taken_at[-1] + timedelta(microseconds=ask("number"))
 
-    session = limits, setup.budget, "run" if setup.syncs else "clean", journal, node.recheck(), node.files()
+    session = limits, "run" if setup.syncs else "clean", journal, node.recheck(), node.files()
     if setup.syncs:
-        cleaner = Apply(*session, now=journal_time, lock_timeout=0)
+        cleaner = Cleaner(*session, now=journal_time)
         state: ConfirmationState | None = None
         for _ in range(setup.syncs):
             cleaner.before_snapshot()
@@ -321,7 +320,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             report, state = engine.run(current, state, grace=setup.grace, confirm_after=setup.confirm)
             cleaner.after_snapshot((current,), report)
         return
-    cleaner = _Merging(*session, now=journal_time, lock_timeout=0)
+    cleaner = _Merging(*session, now=journal_time)
     cleaner.ask, cleaner.setup = ask, setup
     cleaner.before_snapshot()
     snapshots: tuple[Snapshot, ...] = (snapshot(),)
@@ -344,7 +343,7 @@ def _merge(ask: Answered, setup: Setup, *relevant: Answer) -> None:
         ask(MERGE, *relevant)
 
 
-class _Merging(Apply):
+class _Merging(Cleaner):
     """After the decisions, only what they are has any effect."""
 
     ask: Answered

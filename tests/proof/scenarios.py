@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from agent.cleanup.journal import Entry
-from agent.cleanup.run import Budget
 from agent.model.release import Verdict
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
 from agent.model.runtime import DOCKER as DOCKERS
@@ -265,7 +264,7 @@ CANDIDATE = Scenario(
 BUDGETED = Scenario(
     name="three leaks, and two may be released",
     start=node(leaks=THREE_LEAKS),
-    setup=Setup(budget=Budget(per_sync=("--max", 2))),
+    setup=Setup(per_sync=("--max", 2)),
     laws=(at_most(2, of=3),),
     check_recovery=False,
 )

@@ -83,6 +83,7 @@ def journal_document(image: Journal) -> dict[str, Any]:
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
+    times = {name: getattr(entry, name) for name in ("restored", "restoring", "halted", "resumed")}
     return {
         "entry": entry.name,
         "at": rfc3339(entry.at),
@@ -92,9 +93,6 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "addresses": list(entry.ips),
         "outcome": entry.verdict.value if entry.verdict else None,
         "why": entry.why or None,
-        "restored": rfc3339(entry.restored) if entry.restored else None,
-        "restoring": rfc3339(entry.restoring) if entry.restoring else None,
-        "halted": rfc3339(entry.halted) if entry.halted else None,
-        "resumed": rfc3339(entry.resumed) if entry.resumed else None,
+        **{name: rfc3339(at) if at else None for name, at in times.items()},
         "files": [file_document(image) for image in entry.files],
     }

@@ -87,17 +87,13 @@ def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
     if by_job:
         yield from layout.fill(f"To release{BY_JOB}:", view.columns, rest="  ")
         yield f"  {view.release[-1].replace('{node}', quote(document['node']))}"
-    use_apply = "" if _everywhere(blockers) else "; use --apply to release"
+    use_apply = "" if _scope(blockers) == "here" else "; use --apply to release"
     yield f"DRY RUN: nothing is changed{use_apply}."
 
 
-def _everywhere(blockers: Sequence[dict[str, Any]]) -> bool:
-    return any(blocker["network"] is None for blocker in blockers)
-
-
 def _scope(blockers: Sequence[dict[str, Any]]) -> str:
-    networks = ", ".join(blocker["network"] or "" for blocker in blockers)
-    return "here" if _everywhere(blockers) else f"in network {networks}"
+    networks = [blocker["network"] for blocker in blockers]
+    return "here" if None in networks else f"in network {', '.join(networks)}"
 
 
 def _rows(document: dict[str, Any], view: TableView) -> list[AddressRow]:
@@ -108,15 +104,11 @@ def _rows(document: dict[str, Any], view: TableView) -> list[AddressRow]:
 def _cells(row: AddressRow, *, wide: bool) -> AddressRow:
     container_id = row["container_id"] or "(empty file)"
     reasons = ", ".join(dict.fromkeys(refusal["reason"] for refusal in row["refusals"]))
-    verdict = _spaced(row["verdict"])
+    verdict = row["verdict"].replace("_", " ")
     return {
         "container_id": container_id if wide else container_id[:12],
         "verdict": f"{verdict}: {reasons}" if reasons else verdict,
     }
-
-
-def _spaced(verdict: str) -> str:
-    return verdict.replace("_", " ")
 
 
 def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
@@ -138,7 +130,7 @@ def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Itera
         if not (unavailable and refusal["reason"] == Reason.SOURCE_UNAVAILABLE):
             yield refusal["reason"], layout.refer(refusal["why"], unavailable), refusal["setting"] or ""
     if row["why"] and not row["refusals"]:
-        yield _spaced(row["verdict"]), row["why"], ""
+        yield row["verdict"].replace("_", " "), row["why"], ""
 
 
 def _reason(label: str, why: str, setting: str, ips: Sequence[str], *, verbose: bool) -> str:

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
-import select
+import selectors
 import socket
 import struct
 import sys
@@ -190,11 +190,11 @@ def probe(
         elif send:
             probes[key] = _Probe(ip, route, doubt)
         elif doubt:
-            results[key] = ProbeResult(f"a probe of {ip} cannot prove that nobody has it: {doubt}", asked=False)
+            results[key] = ProbeResult(f"a probe of {ip} cannot prove that nobody has it: {doubt}", conclusive=False)
     waiting = list(probes.values())
     try:
         for _ in range(_TIMES):
-            waiting = _ask_once(waiting, clock) if waiting else []
+            waiting = _ask_once(waiting, clock)
     except OSError as error:
         raise SourceError(f"cannot probe addresses: {error}") from error
     return results | {key: probe.result() for key, probe in probes.items()}
@@ -208,7 +208,7 @@ def _unasked(ip: str, route: _Route, plugins: Collection[str]) -> ProbeResult | 
         return ProbeResult(f"a route to {ip} alone leads to interface {route.link}", Reason.ADDRESS_IN_USE)
     isolating = ", ".join(sorted(ISOLATING.intersection(plugins)))
     why = f"the node does not reach pods of {isolating}" if route.link else "the node has it on no link"
-    return ProbeResult(f"{ip} cannot be probed: {why}", asked=False) if isolating or not route.link else None
+    return ProbeResult(f"{ip} cannot be probed: {why}", conclusive=False) if isolating or not route.link else None
 
 
 def _doubt(route: _Route, plugins: Collection[str]) -> str:
@@ -299,7 +299,7 @@ class _Probe:
             if code == errno.EHOSTUNREACH and not self._unsent:
                 why = f"nobody on {self._route.link} has {self.ip}: host unreachable"
                 doubt = f", which proves nothing: {self._doubt}" if self._doubt else ""
-                self._found = ProbeResult(f"{why}{doubt}", asked=not doubt)
+                self._found = ProbeResult(f"{why}{doubt}", conclusive=not doubt)
         else:
             by = "" if sender == self.ip else f" by {sender}"
             self._found = self._in_use(f"{os.strerror(code).lower()}{by}")
@@ -322,24 +322,20 @@ def _ask_once(probes: Iterable[_Probe], clock: Callable[[], float]) -> list[_Pro
     """Send a datagram to each, and return those that are not settled; raises OSError."""
     # Each time from a new socket: the kernel chooses the sender when a socket connects, and takes a sender to which no
     # report comes while the address of the link is tentative, as that of a bridge is which has just got its first pod.
-    waiting: dict[int, tuple[_Probe, socket.socket]] = {}
-    poll = select.poll()
+    with contextlib.ExitStack() as open_sockets, selectors.DefaultSelector() as waiting:
 
-    def receive(seconds: float) -> None:
-        for number, _ in poll.poll(seconds * 1000):
-            address, asking = waiting[number]
-            if address.receive(asking):
-                poll.unregister(number)
-                del waiting[number]
+        def receive(seconds: float) -> None:
+            for key, _ in waiting.select(seconds):
+                address, asking = key.data
+                if address.receive(asking):
+                    waiting.unregister(asking)
 
-    with contextlib.ExitStack() as open_sockets:
         for address in probes:
             asking = open_sockets.enter_context(address.connect())
-            waiting[asking.fileno()] = address, asking
-            poll.register(asking, select.POLLIN)
+            waiting.register(asking, selectors.EVENT_READ, (address, asking))
             address.send(asking)
             receive(_APART)
         until = clock() + _EVERY
-        while waiting and (left := until - clock()) > 0:
+        while waiting.get_map() and (left := until - clock()) > 0:
             receive(left)
-    return [address for address, _ in waiting.values()]
+        return [key.data[0] for key in waiting.get_map().values()]
