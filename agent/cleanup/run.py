@@ -42,7 +42,7 @@ class Cleaner:
     recheck: Recheck
     files: NodeFiles
     now: Callable[[], datetime]
-    applied: bool = True
+    applied: bool
     heartbeat: Callable[[], None] = lambda: None
     """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
     no_network: Callable[[], str] = lambda: ""  # returns why no network may be cleaned; empty if one may be

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -118,7 +118,8 @@ def _release_journaled(
         return replace(outcome, why=why)
     if verdict is Verdict.RELEASED:
         why = files.unlink_cached(entry)
-    return replace(outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), entry.at, why))
+    at = entry.at + timedelta(seconds=files.clock() - start)
+    return replace(outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), at, why))
 
 
 def _compare_and_unlink(images: Sequence[FileImage], networks: Mapping[str, "LockedNetwork"]) -> tuple[Verdict, str]:

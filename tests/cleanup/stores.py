@@ -152,7 +152,7 @@ class Store:
         now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
         journal = parts.get("journal", self.journal_store)
         recheck, files = parts.get("recheck", Owners().recheck()), parts.get("file_ops", self.file_ops())
-        return Cleaner(limits, "clean", journal, recheck, files, lambda: now)
+        return Cleaner(limits, "clean", journal, recheck, files, lambda: now, applied=True)
 
     def release(self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any) -> Outcome:
         """Release one sandbox with these reservations, as `nodeleak clean --apply` does."""

@@ -152,7 +152,7 @@ class Daemon:
         recheck = (owners or Owners()).recheck()
         limits = replace(limits or make_limits(), **(budget or {}))  # type: ignore[arg-type]
         self.session = limits, "run", self.journal, recheck, self.files
-        self.cleaner: Cleaner = Cleaner(*self.session, lambda: self.now)
+        self.cleaner: Cleaner = Cleaner(*self.session, lambda: self.now, applied=True)
         self.now = NOW
         self._memory: ConfirmationState | None = None
 

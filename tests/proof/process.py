@@ -312,7 +312,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
 
     session = limits, "run" if setup.syncs else "clean", journal, node.recheck(), node.files()
     if setup.syncs:
-        cleaner = Cleaner(*session, now=journal_time)
+        cleaner = Cleaner(*session, now=journal_time, applied=True)
         state: ConfirmationState | None = None
         for _ in range(setup.syncs):
             cleaner.before_snapshot()
@@ -320,7 +320,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             report, state = engine.run(current, state, grace=setup.grace, confirm_after=setup.confirm)
             cleaner.after_snapshot((current,), report)
         return
-    cleaner = _Merging(*session, now=journal_time)
+    cleaner = _Merging(*session, now=journal_time, applied=True)
     cleaner.ask, cleaner.setup = ask, setup
     cleaner.before_snapshot()
     snapshots: tuple[Snapshot, ...] = (snapshot(),)
