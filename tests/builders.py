@@ -38,7 +38,6 @@ from agent.model.snapshot import (
     Reading,
     Reservation,
     Snapshot,
-    Timing,
     Unavailable,
     UnrecognizedEntry,
 )
@@ -385,7 +384,7 @@ def node(
         uptime=UPTIME + later,
         reservations=stores,
         state=Known(value=True),
-        timings=(Timing("reservations", 0.002), Timing("containers", 0.03)),
+        timings=(("reservations", 0.002), ("containers", 0.03)),
         **readings,
     )
 

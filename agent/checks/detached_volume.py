@@ -23,7 +23,7 @@ from agent.model.finding import Finding, Severity
 from agent.model.runtime import is_since
 from agent.model.snapshot import InsufficientData, Node, Pod, Snapshot, known_or
 from agent.model.text import format_time
-from agent.model.volumes import MIGRATED, Attachment, Confidence
+from agent.model.volumes import MIGRATED, Attachment, Attachments, Confidence
 
 NAME = "detached_volume"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
@@ -42,22 +42,18 @@ _REATTACH: Final = (
     f"{_FIRST} restart the leader of the kube-controller-manager, which attaches it again; tell the owner of the "
     "storage"
 )
+_PROBLEMS: Final = {
+    Confidence.MOUNTED: "{volume} is mounted{whose} but missing from the node's volumesAttached, so it may be detached",
+    Confidence.CONFIRMED: "{volume} is attached according to its VolumeAttachment but missing from the node's "
+    "volumesAttached{whose}",
+    Confidence.PROBABLE: "{volume} is in the node's volumesInUse but missing from volumesAttached{whose}",
+}
 
 SETTLED: Final = timedelta(minutes=2)  # a kubelet that started more recently has not reported all volumes in use yet
 _LATE: Final = timedelta(minutes=2)  # a volume whose VolumeAttachment says attached is in the status within seconds
 LOST: Final = timedelta(minutes=10)
 """As long as the kubelet itself waits for an attach; longer than a mount (2 min 3 s), the longest back-off
 (2 min 2 s) and the wait for another node (6 min)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """A volume that is missing from the node's status."""
-
-    volume: str
-    confidence: Confidence
-    pods: tuple[Pod, ...]  # the pods that wait for it, or have it mounted
-    exact: bool  # these pods do need this volume; otherwise some of them may, and which is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +98,19 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     not_listed = _not_listed(node) if node else {}
     if not not_listed or not _settled(snapshot):
         return
-    for lost in _lost(snapshot, [volume for volume, others in not_listed.items() if not others]):
-        yield _finding(lost, snapshot)
+    yield from _lost(snapshot, [volume for volume, others in not_listed.items() if not others])
     # Last, so that it hides nothing that is certain.
     for volume in (volume for volume, others in not_listed.items() if others):
         why = "because the kubelet and the controller disagree on CSI migration"
         raise InsufficientData(f"node: it is unknown whether {volume} is attached, {why}")
 
 
-def _lost(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
+def _lost(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Finding]:
     if not lost:
         return
     mounted = {mount.volume for mount in known_or(snapshot.mounts, ())}
     for volume in (volume for volume in lost if volume in mounted):
-        yield Detached(volume, Confidence.MOUNTED, _users(snapshot, volume), exact=True)
+        yield _finding(snapshot, volume, Confidence.MOUNTED, _users(snapshot, volume))
     yield from _waited_for(snapshot, [volume for volume in lost if volume not in mounted])
     # Last, so that unavailable mounts do not hide what was found without them.
     snapshot.mounts.known()
@@ -128,30 +123,26 @@ def _settled(snapshot: Snapshot) -> bool:
     return snapshot.taken_at - started >= SETTLED
 
 
-def _users(snapshot: Snapshot, volume: str) -> tuple[Pod, ...]:
+def _users(snapshot: Snapshot, volume: str) -> list[Pod]:
     uids = {mount.pod_uid for mount in known_or(snapshot.mounts, ()) if mount.volume == volume}
-    attachment = _attachments(snapshot).get(volume, Attachment(volume))
+    attachments = known_or(snapshot.attachments, Attachments()).volumes
+    needed = next((attachment for attachment in attachments if attachment.volume == volume), Attachment(volume))
     pods = known_or(snapshot.pods, ())
-    return _by_name(pod for pod in pods if pod.live and (pod.uid in uids or _needs(pod, attachment)))
+    return [pod for pod in pods if pod.live and (pod.uid in uids or _needs(pod, needed))]
 
 
-def _attachments(snapshot: Snapshot) -> Mapping[str, Attachment]:
-    answer = known_or(snapshot.attachments, None)
-    return {attachment.volume: attachment for attachment in answer.volumes} if answer else {}
-
-
-def _waited_for(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Detached]:
+def _waited_for(snapshot: Snapshot, lost: Iterable[str]) -> Iterator[Finding]:
     pods = snapshot.pods.known()
     if not lost or request(snapshot) is None:
         return
-    failed_pods, times = snapshot.attachments.known().failed_pods, _waiting_times(snapshot, pods)
-    attachments = _attachments(snapshot)
+    attachments = {attachment.volume: attachment for attachment in snapshot.attachments.known().volumes}
+    times = _waiting_times(snapshot, pods)
     resolved = {attachment.claim for attachment in attachments.values()}
     for volume in lost:
         attachment = attachments.get(volume, Attachment(volume))
         exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
         waiting = {pod: times[pod] for pod in times if _may_need(pod, attachment, resolved, exact=exact)}
-        yield from _if_late(attachment, waiting, failed_pods, exact=exact)
+        yield from _if_late(snapshot, attachment, waiting, exact=exact)
 
 
 def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, exact: bool) -> bool:
@@ -167,18 +158,17 @@ def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedel
 
 
 def _if_late(
-    attachment: Attachment, waiting: Mapping[Pod, timedelta], failed_pods: Collection[str], *, exact: bool
-) -> Iterator[Detached]:
+    snapshot: Snapshot, attachment: Attachment, waiting: Mapping[Pod, timedelta], *, exact: bool
+) -> Iterator[Finding]:
+    confidence, at_least, failed_pods = Confidence.PROBABLE, LOST, snapshot.attachments.known().failed_pods
     if exact and attachment.attached:
         confidence, at_least = Confidence.CONFIRMED, _LATE
     elif attachment.failed or any(pod.uid in failed_pods for pod in waiting):
         return  # the cluster itself reports an attach error: the entry is not lost
-    else:
-        confidence, at_least = Confidence.PROBABLE, LOST
     # If any of several pods may need it, that may be the pod that has waited for the shortest time.
     if (max if exact else min)(waiting.values(), default=timedelta(0)) >= at_least:
-        late = _by_name(pod for pod, time in waiting.items() if time >= at_least)
-        yield Detached(attachment.volume, confidence, late, exact)
+        late = [pod for pod, time in waiting.items() if time >= at_least]
+        yield _finding(snapshot, attachment.volume, confidence, late, exact=exact)
 
 
 def _waited(pod: Pod, snapshot: Snapshot) -> timedelta | None:
@@ -200,10 +190,6 @@ def _needs(pod: Pod, attachment: Attachment) -> bool:
     return pod.live and (attachment.claim in _claims(pod) or any(named))
 
 
-def _by_name(pods: Iterable[Pod]) -> tuple[Pod, ...]:
-    return tuple(sorted(pods, key=lambda pod: (pod.name, pod.uid)))
-
-
 def same(volume: str, other: str) -> bool:
     """Whether both certainly name one volume: by the ID, their last part. A Ceph image's has hashes: never certain."""
     ids = {re.split(r"[/^]", name)[-1] for name in (volume, other)}
@@ -221,45 +207,37 @@ def _plugin(volume: str) -> str:
     return matched[0] if matched else ""
 
 
-def _finding(volume: Detached, snapshot: Snapshot) -> Finding:
-    confidence, mounted = volume.confidence, volume.confidence is Confidence.MOUNTED
-    scheduled = () if mounted else (pod.scheduled for pod in volume.pods if pod.scheduled is not None)
+def _finding(
+    snapshot: Snapshot, volume: str, confidence: Confidence, pods: Iterable[Pod], *, exact: bool = True
+) -> Finding:
+    """`pods`: those that wait for the volume, or have it mounted; not `exact`: some of them, and which is not known."""
+    mounted, users = confidence is Confidence.MOUNTED, sorted(pods, key=lambda pod: (pod.name, pod.uid))
+    scheduled = [pod.scheduled for pod in users if pod.scheduled is not None and not mounted]
     remedy = f"{_REATTACH if mounted else _RECREATE_POD}{_not_requested(snapshot)}"
+    problem = _PROBLEMS[confidence].format(volume=volume, whose=_whose(users, mounted=mounted, exact=exact))
     return Finding(
         NAME,
-        f"volume {volume.volume}",
-        f"{confidence.value}: {_problem(volume)}; {_version(snapshot.server_version)}; {remedy}",
+        f"volume {volume}",
+        f"{confidence.value}: {problem}; {_version(snapshot.server_version)}; {remedy}",
         Severity.WARNING if confidence is Confidence.PROBABLE else Severity.CRITICAL,
-        pod=volume.pods[0].name if volume.exact and len(volume.pods) == 1 else "",
+        pod=users[0].name if exact and len(users) == 1 else "",
         since=min(scheduled, default=None),
         confidence=confidence,
-        affected=tuple(pod.uid for pod in volume.pods) if volume.exact else (),
+        affected=tuple(pod.uid for pod in users if exact),
     )
 
 
-def _problem(volume: Detached) -> str:
-    name = volume.volume
-    match volume.confidence:
-        case Confidence.MOUNTED:
-            used = f" (by {_names(volume.pods)})" if volume.pods else ""
-            return f"{name} is mounted{used} but missing from the node's volumesAttached, so it may be detached"
-        case Confidence.CONFIRMED:
-            known = f"{name} is attached according to its VolumeAttachment but missing from the node's volumesAttached"
-        case Confidence.PROBABLE:
-            known = f"{name} is in the node's volumesInUse but missing from volumesAttached"
-    if volume.exact:
-        return f"{known}; waiting pods: {_names(volume.pods)}"
-    return f"{known}; it is unknown which pod needs it; waiting pods with a claim: {_names(volume.pods)}"
-
-
-def _names(pods: tuple[Pod, ...]) -> str:
-    named = ", ".join(_name(pod) for pod in pods[:_NAMED])
-    return f"{named} and {len(pods) - _NAMED} more" if len(pods) > _NAMED else named
+def _whose(pods: Sequence[Pod], *, mounted: bool, exact: bool) -> str:
+    names = ", ".join(_name(pod) for pod in pods[:_NAMED])
+    names += f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
+    if mounted:
+        return f" (by {names})" if names else ""
+    waiting = "waiting pods" if exact else "it is unknown which pod needs it; waiting pods with a claim"
+    return f"; {waiting}: {names}"
 
 
 def _name(pod: Pod) -> str:
-    waits = pod.started is None and pod.scheduled is not None
-    return f"{pod.name} since {format_time(pod.scheduled)}" if waits and pod.scheduled else pod.name
+    return f"{pod.name} since {format_time(pod.scheduled)}" if pod.scheduled and pod.started is None else pod.name
 
 
 def _version(version: str) -> str:
@@ -269,6 +247,5 @@ def _version(version: str) -> str:
 
 
 def _not_requested(snapshot: Snapshot) -> str:
-    attachments = known_or(snapshot.attachments, None)
-    skipped = sorted(attachments.not_requested) if attachments else ()
+    skipped = sorted(known_or(snapshot.attachments, Attachments()).not_requested)
     return f"; nodeleak may not {', '.join(skipped)}, so this is less certain" if skipped else ""

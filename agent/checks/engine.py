@@ -2,58 +2,38 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
 from agent.checks.addresses.classify import classify
-from agent.checks.addresses.host_ports import Ports
 from agent.checks.devices.state import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Key, LeakCause, SkippedCheck, TrackedFinding
+from agent.model.index import SnapshotIndex
 from agent.model.ranges import usable
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import (
-    InsufficientData,
-    Known,
-    NetworkStore,
-    NotRequested,
-    Reservation,
-    ReservationKey,
-    Snapshot,
-)
+from agent.model.snapshot import InsufficientData, Known, NetworkStore, NotRequested, ReservationKey, Snapshot
 
 CLOCK_STEP = timedelta(seconds=5)
 """A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """A finding, kept from snapshot to snapshot."""
-
-    first: Finding
-    first_seen: datetime
-    first_uptime: timedelta
-    confirmed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ConfirmationState:
     """What a sync leaves to the next."""
 
-    taken_at: datetime
-    uptime: timedelta
-    observations: Mapping[Key, Observation]
-    pods: Mapping[str, str] = field(default_factory=dict)
+    assessment: Assessment
+    observations: Mapping[Key, TrackedFinding]  # each finding as it was first seen
+    pods: Mapping[str, str]
     """The pod of each container ID that has a reservation: every other record of a leak's owner is gone."""
-    pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
-    """When each pending teardown was first seen, by both clocks: no record on the node says since when it is."""
-    owned: frozenset[Reservation] = frozenset()  # the reservations that had an owner
-    host_ports: Mapping[str, Ports] = field(default_factory=dict)
-    """Those of the pod of each container ID that has a reservation (`Assessment.host_ports`)."""
+
+    @property
+    def confirmed(self) -> dict[Key, TrackedFinding]:
+        return {key: seen for key, seen in self.observations.items() if seen.confirmed}
 
 
 class Detected(NamedTuple):
@@ -61,53 +41,41 @@ class Detected(NamedTuple):
     gaps: tuple[SkippedCheck, ...]
 
 
-class Confirmed(NamedTuple):
-    findings: tuple[TrackedFinding, ...]
-    observations: Mapping[Key, Observation]
-
-
 def clock_stepped(before: ConfirmationState, snapshot: Snapshot) -> bool:
     """Return whether the wall clock was set since the last snapshot."""
-    return abs((snapshot.taken_at - before.taken_at) - (snapshot.uptime - before.uptime)) > CLOCK_STEP
+    earlier = before.assessment.snapshot
+    return abs((snapshot.taken_at - earlier.taken_at) - (snapshot.uptime - earlier.uptime)) > CLOCK_STEP
 
 
 def confirm(
-    detected: Detected, before: ConfirmationState, now: Snapshot, confirm_after: timedelta, ended: Collection[Key] = ()
-) -> Confirmed:
+    detected: Detected, before: ConfirmationState, now: Snapshot, confirm_after: timedelta
+) -> dict[Key, TrackedFinding]:
     """Confirm each finding that the last snapshot had too and that has lasted for `confirm_after`, or is urgent.
 
     Durations are measured by the boot clock. Where a detector had a gap, its confirmed findings stay known, so that
-    they do not count as new afterwards, except those that are certain to have `ended`; its candidates start over. All
-    candidates start over when the clock was set.
+    they do not count as new afterwards; its candidates start over. All candidates start over when the clock was set.
     """
-    confirmed = {key: observation for key, observation in before.observations.items() if observation.confirmed}
-    known = confirmed if clock_stepped(before, now) else before.observations
+    known = before.confirmed if clock_stepped(before, now) else before.observations
     with_gap = {gap.detector for gap in detected.gaps}
-    kept = ((key, seen) for key, seen in confirmed.items() if seen.first.detector in with_gap and key not in ended)
-    observations, tracked = dict(kept), list[TrackedFinding]()
+    observations = {key: seen for key, seen in before.confirmed.items() if seen.finding.detector in with_gap}
     for finding in detected.findings:
-        observation = _observe(finding, known.get(finding.key), now, confirm_after)
-        observations[finding.key] = observation
-        tracked.append(TrackedFinding(finding, observation.first_seen, observation.confirmed))
-    return Confirmed(tuple(tracked), observations)
-
-
-def _observe(finding: Finding, earlier: Observation | None, now: Snapshot, confirm_after: timedelta) -> Observation:
-    if earlier is None:
-        return Observation(finding, now.taken_at, now.uptime)
-    lasted = finding.urgent or now.uptime - earlier.first_uptime >= confirm_after
-    return replace(earlier, confirmed=earlier.confirmed or lasted)
+        seen = known.get(finding.key)
+        if seen is None:
+            seen = TrackedFinding(finding, now.taken_at, confirmed=False, first_uptime=now.uptime)
+        elif finding.urgent or now.uptime - seen.first_uptime >= confirm_after:
+            seen = replace(seen, confirmed=True)
+        observations[finding.key] = seen
+    return observations
 
 
 _OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
-_OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
+OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
 _SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
 """A leak that is not confirmed: between two reads of one snapshot a pod can vanish."""
 
 
 def first_state(snapshot: Snapshot, pods: Mapping[str, str] | None = None) -> ConfirmationState:
-    """Return the state before the first snapshot."""
-    return ConfirmationState(snapshot.taken_at, snapshot.uptime, {}, pods or {})
+    return ConfirmationState(Assessment(SnapshotIndex(snapshot), ()), {}, pods or {})
 
 
 def run(
@@ -123,23 +91,25 @@ def run(
     before = before or first_state(snapshot)
     suspected = _with_memory(classify(snapshot, grace, before.pods), before)
     suspects = detect(suspected, (leaked_reservation,))
-    leaks = _as_first_seen(confirm(suspects, before, snapshot, confirm_after, _ended(suspected, before)))
-    assessment = _with_leaks(suspected, leaks)
+    observed = confirm(suspects, _without_ended_leaks(before, suspected), snapshot, confirm_after)
+    # As first seen: a later restart did not cause an earlier leak.
+    leaks = [seen for seen in (observed[finding.key] for finding in suspects.findings) if seen.confirmed]
+    assessment = _with_leaks(suspected, {leak.finding.key for leak in leaks})
     detected = detect(assessment, _OTHERS)
     others = confirm(detected, before, snapshot, confirm_after)
     report = Report(
         assessment=assessment,
         networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
-        findings=(*leaked_reservation.summarized(leaks.findings, runtimes.name_of(snapshot)), *others.findings),
+        findings=(
+            *leaked_reservation.summarized(leaks, runtimes.name_of(snapshot)),
+            *(replace(others[finding.key], finding=finding) for finding in detected.findings),
+        ),
         gaps=(*suspects.gaps, *detected.gaps),
         leak_causes=_known_causes(assessment, leaks),
         newly_confirmed=_newly_confirmed(leaks, before),
         clock_stepped=clock_stepped(before, snapshot),
     )
-    observations, names = {**leaks.observations, **others.observations}, _pods(assessment, before)
-    owned = frozenset(reservation for reservation, entry in assessment.classified.items() if entry.state in _OWNED)
-    pending, ports = assessment.pending, assessment.host_ports
-    return report, ConfirmationState(snapshot.taken_at, snapshot.uptime, observations, names, pending, owned, ports)
+    return report, ConfirmationState(assessment, {**observed, **others}, _pods(assessment, before))
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
@@ -159,14 +129,16 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
 
 def _with_memory(assessment: Assessment, before: ConfirmationState) -> Assessment:
     """Add what earlier snapshots know of the reservations. Where none can be read now, that stays known."""
-    if not _read(assessment.snapshot):
-        return replace(assessment, pending=before.pending, host_ports=before.host_ports)
-    owned = frozenset() if clock_stepped(before, assessment.snapshot) else before.owned
+    earlier, snapshot = before.assessment, assessment.snapshot
+    if not _read(snapshot):
+        return replace(assessment, pending=earlier.pending, host_ports=earlier.host_ports)
+    entries = {} if clock_stepped(before, snapshot) else earlier.classified
+    owned = (leak for leak in assessment.leaked if leak in entries and entries[leak].state in OWNED)
     return replace(
         assessment,
-        last_owned={leak: before.taken_at for leak in assessment.leaked if leak in owned},
-        pending=stuck_teardown.pending_since(assessment, before.pending),
-        host_ports=host_ports.in_specs(assessment, before.host_ports),
+        last_owned=dict.fromkeys(owned, earlier.snapshot.taken_at),
+        pending=stuck_teardown.pending_since(assessment, earlier.pending),
+        host_ports=host_ports.in_specs(assessment, earlier.host_ports),
     )
 
 
@@ -175,26 +147,19 @@ def _read(snapshot: Snapshot) -> set[str]:
     return {store.network for store in snapshot.reservations if isinstance(store.reading, Known)}
 
 
-def _ended(suspected: Assessment, before: ConfirmationState) -> frozenset[Key]:
-    """Return the leaks that have ended, even if their detector has a gap: the file is gone, or has an owner."""
-    entries, undecided = suspected.classified.items(), {State.UNKNOWN, State.LEAKED}
-    keys = {leaked_reservation.key(reservation) for reservation, entry in entries if entry.state in undecided}
-    known, read = ((key, seen.first) for key, seen in before.observations.items()), _read(suspected.snapshot)
-    leaks = ((key, first.network) for key, first in known if first.detector == leaked_reservation.NAME)
-    return frozenset(key for key, network in leaks if network in read and key not in keys)
+def _without_ended_leaks(before: ConfirmationState, suspected: Assessment) -> ConfirmationState:
+    """Forget the leaks that have ended: the file is gone, or has an owner. Of other findings, any may be missing."""
+    entries, read = suspected.classified.items(), _read(suspected.snapshot)
+    lasting = {leaked_reservation.key(leak) for leak, entry in entries if entry.state in {State.UNKNOWN, State.LEAKED}}
+    observations = {
+        key: seen for key, seen in before.observations.items() if key in lasting or seen.finding.network not in read
+    }
+    return replace(before, observations=observations)
 
 
-def _as_first_seen(leaks: Confirmed) -> Confirmed:
-    """Return the confirmed leaks with the cause seen first: a later restart did not cause an earlier leak."""
-    confirmed = (leak for leak in leaks.findings if leak.confirmed)
-    findings = (replace(leak, finding=leaks.observations[leak.finding.key].first) for leak in confirmed)
-    return Confirmed(tuple(findings), leaks.observations)
-
-
-def _with_leaks(suspected: Assessment, leaks: Confirmed) -> Assessment:
+def _with_leaks(suspected: Assessment, confirmed: Collection[Key]) -> Assessment:
     """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
-    keys = {leak.finding.key for leak in leaks.findings}
-    seen_once = {leak for leak in suspected.leaked if leaked_reservation.key(leak) not in keys}
+    seen_once = {leak for leak in suspected.leaked if leaked_reservation.key(leak) not in confirmed}
     if not seen_once:
         return suspected
     reservations = (
@@ -204,16 +169,16 @@ def _with_leaks(suspected: Assessment, leaks: Confirmed) -> Assessment:
     return replace(suspected, reservations=tuple(reservations))
 
 
-def _known_causes(assessment: Assessment, leaks: Confirmed) -> dict[ReservationKey, LeakCause]:
-    causes = {leak.finding.key: leak.finding.cause for leak in leaks.findings}
+def _known_causes(assessment: Assessment, leaks: Iterable[TrackedFinding]) -> dict[ReservationKey, LeakCause]:
+    causes = {leak.finding.key: leak.finding.cause for leak in leaks}
     found = ((leak.key, causes[leaked_reservation.key(leak)]) for leak in assessment.leaked)
     return {key: cause for key, cause in found if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN}
 
 
-def _newly_confirmed(leaks: Confirmed, before: ConfirmationState) -> Counter[tuple[str, LeakCause]]:
+def _newly_confirmed(leaks: Iterable[TrackedFinding], before: ConfirmationState) -> Counter[tuple[str, LeakCause]]:
     """Count by network and cause."""
-    known = {key for key, observation in before.observations.items() if observation.confirmed}
-    new = (leak.finding for leak in leaks.findings if leak.finding.key not in known)
+    known = before.confirmed
+    new = (leak.finding for leak in leaks if leak.finding.key not in known)
     return Counter((leak.network, leak.cause) for leak in new if isinstance(leak.cause, LeakCause))
 
 

@@ -46,6 +46,10 @@ REGISTERS_WITHIN: Final = timedelta(seconds=60)  # how long a kubelet may take f
 _WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
 """Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
 ACTED_WITHIN: Final = timedelta(hours=1)  # by then the cloud's controllers and the autoscaler have acted, if at all
+_REMOVALS: Final = {
+    TO_BE_DELETED: "is being removed by the cluster-autoscaler in a scale-down",
+    DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it unneeded",
+}
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -54,7 +58,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if node is None:
         yield from _gone(snapshot, registration)
         return
-    yield from _about_to_be_removed(node)
+    for taint in node.taints:
+        if taint.key in _REMOVALS:
+            since = "" if taint.at is None else f", since {format_time(taint.at)}"
+            message = f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})"
+            yield Finding(NAME, f"{taint.key} of {node.name}", message, Severity.INFO, since=taint.at)
     yield from _changed(node, registration, snapshot.taken_at)
     yield from _without_id(node, registration, snapshot)
 
@@ -71,7 +79,9 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     registered = last is not None and last.at >= started
     if not registered and snapshot.taken_at - started < REGISTERS_WITHIN:
         return
-    remedy = _RESTART if registered else f"{_NOT_REGISTERED} {format_time(started)}: check its log"
+    remedy = "restart the kubelet (systemctl restart kubelet), which registers the node only when it starts"
+    if not registered:
+        remedy = f"the kubelet has not registered it since its start at {format_time(started)}: check its log"
     severity, message = _deleted(snapshot, last, evidence, remedy)
     since = last.at if last is not None else started
     # Urgent: its pods are deleted 40 s later, and the agent is among them.
@@ -82,18 +92,15 @@ _REMOVED: Final = {
     Removal.DRAINED: "removed on purpose: it was cordoned and drained",
     Removal.SCALE_DOWN: f"removed on purpose: the cluster-autoscaler marked it for removal (taint {TO_BE_DELETED})",
 }
-_KEEP_REMOVED: Final = (
-    "its kubelet is still running; to keep it removed, stop the kubelet, which registers the node when it starts"
-)
-_RESTART: Final = "restart the kubelet (systemctl restart kubelet), which registers the node only when it starts"
-_NOT_REGISTERED: Final = "the kubelet has not registered it since its start at"
 _SPARED: Final = "no cluster-autoscaler has deleted the instance since"
 
 
 def _deleted(snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str) -> tuple[Severity, str]:
     """Return how severe it is that a Node was deleted, and what to do; `remedy`: if that was not planned."""
-    if last is not None and last.removal.planned:
-        return Severity.INFO, f"{_REMOVED[last.removal]} before it was deleted ({evidence}); {_KEEP_REMOVED}"
+    if last is not None and last.removal in _REMOVED:
+        keep = "to keep it removed, stop the kubelet, which registers the node when it starts"
+        removed = f"{_REMOVED[last.removal]} before it was deleted ({evidence})"
+        return Severity.INFO, f"{removed}; its kubelet is still running; {keep}"
     cordoned = last is not None and last.removal is Removal.CORDONED
     how = "deleted while it was cordoned, no drain was seen in the day before, and" if cordoned else "deleted, but"
     start = f"{how} its kubelet is running: {evidence}; "
@@ -163,20 +170,6 @@ def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[
     )
     subject, identity = f"changed provider ID of {node.name}", (node.provider_id,)
     yield Finding(NAME, subject, message, since=last.changed, identity=identity)
-
-
-_REMOVALS: Final = {
-    TO_BE_DELETED: "is being removed by the cluster-autoscaler in a scale-down",
-    DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it unneeded",
-}
-
-
-def _about_to_be_removed(node: Node) -> Iterator[Finding]:
-    for taint in node.taints:
-        if taint.key in _REMOVALS:
-            since = "" if taint.at is None else f", since {format_time(taint.at)}"
-            message = f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})"
-            yield Finding(NAME, f"{taint.key} of {node.name}", message, Severity.INFO, since=taint.at)
 
 
 def _status(snapshot: Snapshot) -> str:

@@ -102,9 +102,9 @@ class MetricsExporter(Collector):
         snapshot = report.assessment.snapshot
         self._begin(_in_use(report))
         sources_up = _sources_up(snapshot)
-        for timing in snapshot.timings:
-            if timing.source in sources_up:
-                self._source_seconds.labels(timing.source).inc(timing.seconds)
+        for source, took in snapshot.timings:
+            if source in sources_up:
+                self._source_seconds.labels(source).inc(took)
         self._read_at |= {source: snapshot.taken_at.timestamp() for source, up in sources_up.items() if up}
         if report.unavailable:
             self._failures.labels("read").inc()

@@ -74,6 +74,11 @@ class ClassifiedReservation:
         return self.entry.container_id if isinstance(self.entry, Reservation) else ""
 
     @property
+    def container(self) -> str:
+        """Its container and the pod of that, as messages name them."""
+        return f"{self.container_id[:12]} of pod {self.pod}" if self.pod else self.container_id[:12]
+
+    @property
     def ifname(self) -> str:
         return self.entry.ifname if isinstance(self.entry, Reservation) else ""
 

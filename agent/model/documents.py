@@ -168,8 +168,12 @@ def _address(text: Any, path: str) -> IPv4Address | IPv6Address:
 
 def _value(kind: Any, tree: Any, path: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
+    if NoneType in arguments:
+        return None if tree is None else _value(arguments[0], tree, path)
+    if IPv4Address in arguments:
+        return _address(tree, path)
     if origin in {Union, UnionType}:
-        return _choice(arguments, tree, path)
+        return _reading(get_args(arguments[0])[0], tree, path)
     if origin is tuple:
         if not isinstance(tree, list):
             raise Damaged(f"{path}: expected a list, found {_short(tree)}")
@@ -193,14 +197,6 @@ def _scalar(kind: Any, tree: Any) -> Any:
     if isinstance(tree, kind) and not (kind is int and (isinstance(tree, bool) or abs(tree) > _GREATEST)):
         return tree
     raise TypeError(kind.__name__)
-
-
-def _choice(kinds: tuple[Any, ...], tree: Any, path: str) -> Any:
-    if NoneType in kinds:
-        return None if tree is None else _value(next(kind for kind in kinds if kind is not NoneType), tree, path)
-    if IPv4Address in kinds:
-        return _address(tree, path)
-    return _reading(get_args(kinds[0])[0], tree, path)
 
 
 def _reading(kind: Any, tree: Any, path: str) -> Reading[Any]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -80,11 +80,6 @@ class Finding:
     count: int = 1  # for how many problems it stands: more than 1 where the node has too many of a kind to list each
 
     @property
-    def pods(self) -> tuple[str, ...]:
-        """The names of the rejected pods."""
-        return tuple(rejected.pod for rejected in self.rejected_pods)
-
-    @property
     def key(self) -> Key:
         return (self.detector, self.subject, *self.identity)
 
@@ -96,6 +91,7 @@ class TrackedFinding:
     finding: Finding
     first_seen: datetime
     confirmed: bool
+    first_uptime: timedelta = timedelta(0)  # the boot clock at `first_seen`
 
     @property
     def since(self) -> datetime:
@@ -122,8 +118,6 @@ def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SkippedCheck:
-    """A detector that could not run, and why."""
-
     detector: str
     why: str
     broken: bool = False  # the detector itself failed: a bug of the agent

@@ -55,7 +55,6 @@ RangeSets: TypeAlias = tuple[tuple[Range, ...], ...]
 
 
 def covers(sets: RangeSets, ip: str) -> bool:
-    """Tell whether an address lies in any of the ranges."""
     address = _parsed(ip)
     return any(address in range_ for ranges in sets for range_ in ranges)
 

@@ -44,11 +44,6 @@ class Removal(StrEnum):
     DRAINED = "drained"  # cordoned, without a pod that a drain evicts, and in use less than a day before
     SCALE_DOWN = "scale_down"  # the autoscaler's taint `TO_BE_DELETED`
 
-    @property
-    def planned(self) -> bool:
-        """Whether a Node that is gone was removed on purpose."""
-        return self in {Removal.DRAINED, Removal.SCALE_DOWN}
-
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:

@@ -325,8 +325,6 @@ class SandboxFailure:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """The devices of a resource in the node's status."""
-
     resource: str
     capacity: int
     allocatable: int
@@ -358,8 +356,6 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PluginProcess:
-    """A CNI plugin at work."""
-
     pid: int
     command: str
     started: datetime  # to the second
@@ -386,12 +382,6 @@ class ProcessStartTimes:
     def start_of(self, runtime: str) -> datetime | None:
         """Return when a runtime started, by the name in `ContainerRuntime`."""
         return {DOCKER: self.docker, CONTAINERD: self.containerd, CRI_O: self.crio}.get(runtime)
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    source: str
-    seconds: float
 
 
 _ADDRESSES: Final = {"about_addresses": True}
@@ -437,7 +427,7 @@ class Snapshot:
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
     damaged_results: tuple[DamagedResult, ...] = ()  # what `cni_results` lacks, as it is malformed or too large
     server_version: str = ""  # the API server's version (`v1.20.2`); empty: not known
-    timings: tuple[Timing, ...] = field(default=(), compare=False)
+    timings: tuple[tuple[str, float], ...] = field(default=(), compare=False)  # of each source, in seconds
 
     @property
     def api_time(self) -> datetime:
@@ -454,7 +444,6 @@ class Snapshot:
         return tuple(reading for _, reading in self.readings() if isinstance(reading, Unavailable))
 
     def unavailable_about_addresses(self) -> tuple[Unavailable, ...]:
-        """Return what failed of the sources that have a say in addresses."""
         readings = (reading for name, reading in self.readings() if name not in NON_ADDRESS_SOURCES)
         return tuple(reading for reading in readings if isinstance(reading, Unavailable))
 

@@ -9,7 +9,7 @@ from agent.checks import detached_volume
 from agent.checks.addresses.failing_plugin import waiting_pods
 from agent.checks.devices.state import with_history
 from agent.model.index import named_sandboxes
-from agent.model.snapshot import SOURCES, Known, NotRequested, Snapshot, Timing, Unavailable, known_or
+from agent.model.snapshot import SOURCES, Known, NotRequested, Snapshot, Unavailable, known_or
 from agent.sources import crosscheck
 from agent.sources.source_error import NotFound, SourceError
 
@@ -68,7 +68,7 @@ def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], f
         return replace(snapshot, **{name: value})
     is_reading = name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested))
     read: dict[str, Any] = {name: value if is_reading else Known(value)}
-    return replace(snapshot, timings=(*snapshot.timings, Timing(name, clock() - start)), **read)
+    return replace(snapshot, timings=(*snapshot.timings, (name, clock() - start)), **read)
 
 
 def unowned(snapshot: Snapshot) -> frozenset[str]:

@@ -11,7 +11,7 @@ from agent.model.devices import TransitionKind
 from agent.model.finding import Finding, LeakCause, SkippedCheck, TrackedFinding
 from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
-from agent.model.snapshot import Snapshot, Timing
+from agent.model.snapshot import Snapshot
 from tests import builders as b
 from tests.builders import NOW, node, reservation, without
 from tests.exporters import cleanings as c
@@ -48,7 +48,7 @@ def everything() -> Daemon:
         daemon.syncs(3, node(LOST))
         .sync(b.dark_node())
         .sync(
-            replace(last, timings=(Timing("containers", 0.03),)),
+            replace(last, timings=(("containers", 0.03),)),
             cleaning=cleaning(c.released(), refused(c.BUDGET)),
             findings=(rejected(b.KVM),),
         )

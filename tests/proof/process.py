@@ -328,7 +328,8 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = RuntimeHistory().after(snapshots[0])
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
-        observed = memory.taken_at, memory.uptime, found, memory.owned, pods
+        owned = frozenset(entry.entry for entry in memory.assessment.reservations if entry.state in engine.OWNED)
+        observed = snapshots[0].taken_at, snapshots[0].uptime, found, owned, pods
         # Whether a released container reappeared depends on the whole snapshot.
         whole = snapshots[0] if journal.known.entries else None
         _merge(ask, setup, "snapshot", *observed, runtime_history, journal.known, whole)

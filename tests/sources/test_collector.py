@@ -79,8 +79,8 @@ def test_the_snapshot_contains_what_was_read_once_and_how_long_it_took() -> None
     given = {"server_version": "v1.20.2", "damaged_results": (damaged,), "api_skew": timedelta(seconds=2)}
     sources = RecordedSources(replace(ALL_SOURCES_NEEDED, **given))  # type: ignore[arg-type]
     snapshot = sources.take()
-    assert sorted(sources.requested) == sorted(timing.source for timing in snapshot.timings) == sorted(SOURCES)
-    assert {timing.seconds for timing in snapshot.timings} == {1.0}
+    assert sorted(sources.requested) == sorted(source for source, _ in snapshot.timings) == sorted(SOURCES)
+    assert {seconds for _, seconds in snapshot.timings} == {1.0}
     expected = with_history(replace(ALL_SOURCES_NEEDED, uptime=NOW.uptime))
     assert list(snapshot.readings()) == list(expected.readings())
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)

@@ -3,13 +3,15 @@
 A CNI plugin forwards what libcni's cached result has. kubenet and CRI-O forward by themselves, as the pod's spec says.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment
+from agent.model.index import SnapshotIndex
 from agent.model.runtime import CRI_O
-from agent.model.snapshot import Pod, PortMapping, Reservation, Snapshot, known_or
+from agent.model.snapshot import Pod, PortMapping, Reservation, known_or
 from agent.model.text import count_of
 
 Ports = tuple[PortMapping, ...]
@@ -35,36 +37,29 @@ def _had_address(pod: Pod, reservation: Reservation, assessment: Assessment) -> 
     return pod.created is not None and pod.created <= reservation.mtime
 
 
-def forwarded(assessment: Assessment, reservations: Collection[Reservation]) -> dict[Reservation, Ports | None]:
+def forwarded(assessment: Assessment, reservations: Iterable[Reservation]) -> dict[Reservation, Ports | None]:
     """Return the ports that may still be forwarded to each address; None: not known."""
-    snapshot, specs = assessment.snapshot, assessment.host_ports
-    cached = _cached(snapshot, {reservation.container_id for reservation in reservations})
-    processes, silent = known_or(snapshot.processes, None), _without_forwarding(snapshot)
-    found: dict[Reservation, Ports | None] = {}
+    snapshot, found = assessment.snapshot, dict[Reservation, Ports | None]()
+    processes, by_runtime = known_or(snapshot.processes, None), CRI_O in runtimes.names(snapshot)
+    networks = () if by_runtime else known_or(snapshot.networks, ())
+    silent = {network.name for network in networks} - {network.name for network in networks if network.forwards_ports}
     for reservation in reservations:
         unrecorded = () if reservation.network in silent else None
-        recorded = specs.get(reservation.container_id, unrecorded)
-        recorded = cached.get((reservation.container_id, reservation.network), recorded)
+        ports = assessment.host_ports.get(reservation.container_id, unrecorded)
         # A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any.
         rebooted = processes is not None and processes.booted > reservation.mtime
-        found[reservation] = recorded if reservation.container_id and not rebooted else ()
+        gone = rebooted or not reservation.container_id
+        found[reservation] = () if gone else _cached(reservation, assessment.index, ports, by_runtime)
     return found
 
 
-def _without_forwarding(snapshot: Snapshot) -> set[str]:
-    """Return the networks of which it is known that neither a plugin nor the runtime forwards ports."""
-    networks = () if CRI_O in runtimes.names(snapshot) else known_or(snapshot.networks, ())
-    return {network.name for network in networks} - {network.name for network in networks if network.forwards_ports}
-
-
-def _cached(snapshot: Snapshot, container_ids: Collection[str]) -> Mapping[tuple[str, str], Ports]:
+def _cached(reservation: Reservation, index: SnapshotIndex, otherwise: Ports | None, by_runtime: bool) -> Ports | None:
     """Return the ports in libcni's results. Those of kubenet, and of libcni before 0.8, name neither ports nor pod."""
-    found, forwards_itself = dict[tuple[str, str], Ports](), CRI_O in runtimes.names(snapshot)
-    for result in known_or(snapshot.cni_results, ()):
-        if result.container_id in container_ids and (result.port_mappings or (result.pod and not forwards_itself)):
-            sandbox = result.container_id, result.network
-            found[sandbox] = tuple(dict.fromkeys((*found.get(sandbox, ()), *result.port_mappings)))
-    return found
+    results = [
+        result for result in index.results.get(reservation.container_id, ()) if result.network == reservation.network
+    ]
+    named = [result.port_mappings for result in results if result.port_mappings or (result.pod and not by_runtime)]
+    return tuple(dict.fromkeys(chain.from_iterable(named))) if named else otherwise
 
 
 def describe(ports: str) -> str:

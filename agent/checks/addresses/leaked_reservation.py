@@ -164,7 +164,10 @@ def _finding(leak: Reservation, classified: ClassifiedReservation, evidence: Lea
     cause, at, since = likely_cause(leak, evidence)
     because = describe_cause(cause, format_time(at), evidence.runtime)
     rules = host_ports.describe(", ".join(f"{port} to {leak.ip}" for port in ports))
-    message = f"{leak.ip} is reserved for {_owner(classified)}; {because}{rules}"
+    owner = f"container {classified.container}, which no longer exists"
+    if not leak.container_id:
+        owner = "no container (the file is empty)"
+    message = f"{leak.ip} is reserved for {owner}; {because}{rules}"
     subject, network, pod, identity = str(leak.key), leak.network, classified.pod, _identity(leak)
     severity = Severity.WARNING
     return Finding(NAME, subject, message, severity, network, pod, cause, since, at, identity, port_mappings=ports)
@@ -185,20 +188,15 @@ def _check_sources(assessment: Assessment) -> None:
     snapshot = assessment.snapshot
     assessment.require_reservations()
     snapshot.containers.known()
-    _check_clock(assessment)
+    for entry in (entry for store in snapshot.reservations for entry in known_or(store.reading, ())):
+        # Its age says nothing.
+        if entry.mtime > snapshot.taken_at + CLOCK_SLACK and entry.container_id not in assessment.index.containers:
+            raise InsufficientData(f"reservations: file {entry.key} is newer than the node's clock, which was set")
     require_available(
         snapshot.networks, snapshot.checkpoints, snapshot.addresses, snapshot.mounted_namespaces, snapshot.pods
     )
     if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
         snapshot.cni_results.known()
-
-
-def _check_clock(assessment: Assessment) -> None:
-    """Raise InsufficientData if a reservation without a container is newer than the clock: its age says nothing."""
-    snapshot, containers = assessment.snapshot, assessment.index.containers
-    for entry in (entry for store in snapshot.reservations for entry in known_or(store.reading, ())):
-        if entry.mtime > snapshot.taken_at + CLOCK_SLACK and entry.container_id not in containers:
-            raise InsufficientData(f"reservations: file {entry.key} is newer than the node's clock, which was set")
 
 
 def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[TrackedFinding]:
@@ -230,13 +228,6 @@ def _summary(leaks: Sequence[TrackedFinding], cause: LeakCause, more: str, runti
     severity = Severity.WARNING
     finding = Finding(NAME, network, message, severity, network, "", cause, began, at, identity, count=len(leaks))
     return TrackedFinding(finding, min(leak.first_seen for leak in leaks), confirmed=True)
-
-
-def _owner(classified: ClassifiedReservation) -> str:
-    if not classified.container_id:
-        return "no container (the file is empty)"
-    pod = f" of pod {classified.pod}" if classified.pod else ""
-    return f"container {classified.container_id[:12]}{pod}, which no longer exists"
 
 
 _CAUSES: Final = {

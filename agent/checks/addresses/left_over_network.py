@@ -15,7 +15,7 @@ from typing import Final
 
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import LeftOver, NotRequested, from_mtime, require_available
+from agent.model.snapshot import NotRequested, from_mtime, require_available
 from agent.model.text import count_of, format_time
 
 NAME = "left_over_network"
@@ -28,13 +28,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         require_available(store.reading)
         if isinstance(store.reading, NotRequested):
             require_available(snapshot.containers)
-            if store.left_over:
-                message = f"{_described(store.left_over)}; not in use: {store.reading.why}"
+            if left := store.left_over:
+                files = count_of(left.files, "reservation", "reservations")
+                oldest, newest = format_time(from_mtime(left.oldest_ns)), format_time(from_mtime(left.newest_ns))
+                pods = f", {left.pods} of them for pods according to libcni's cache" if left.pods else ""
+                had = f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}{pods}"
+                message = f"{had}; not in use: {store.reading.why}"
                 yield Finding(NAME, store.network, message, Severity.INFO, store.network)
-
-
-def _described(left: LeftOver) -> str:
-    pods = f", {left.pods} of them for pods according to libcni's cache" if left.pods else ""
-    files = count_of(left.files, "reservation", "reservations")
-    oldest, newest = format_time(from_mtime(left.oldest_ns)), format_time(from_mtime(left.newest_ns))
-    return f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}{pods}"

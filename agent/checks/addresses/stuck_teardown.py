@@ -25,7 +25,7 @@ from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import ENDED, Reservation, Snapshot, known_or
+from agent.model.snapshot import ENDED, Reservation, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
@@ -58,40 +58,25 @@ def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: As
     since, uptime = assessment.pending[reservation]
     snapshot, (late, stuck) = assessment.snapshot, _LIMITS[entry.state]
     forgotten = entry.state is State.TEARDOWN_PENDING and runtimes.forgets_checkpoints(snapshot)
-    lasted = max(snapshot.uptime - uptime, _age(reservation, snapshot) if forgotten else timedelta(0))
-    if lasted >= late:
-        severity = Severity.WARNING if lasted >= stuck else Severity.INFO
-        left = _FORGOTTEN.format(_container(entry), entry.container_id) if forgotten else _left(entry, since)
-        why = _why(reservation, assessment.index)
-        subject, message = str(reservation.key), f"{entry.name} is reserved for {left}{why}"
-        identity = entry.container_id, severity
-        yield Finding(NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity)
-
-
-def _age(reservation: Reservation, snapshot: Snapshot) -> timedelta:
-    """Return for how long the kubelet has run with the reservation; 0: not known."""
-    processes = known_or(snapshot.processes, None)
-    started = processes.kubelet if processes else None
-    return snapshot.taken_at - max(started, reservation.mtime) if started else timedelta(0)
-
-
-def _left(entry: ClassifiedReservation, since: datetime) -> str:
-    container, time = _container(entry), format_time(since)
-    if entry.state is State.NOT_READY:
-        return f"sandbox {container}, which has not been ready since {time} and is not torn down"
-    return f"container {container}, which no longer exists; the kubelet has not completed its teardown since {time}"
-
-
-def _container(entry: ClassifiedReservation) -> str:
-    return f"{entry.container_id[:12]} of pod {entry.pod}" if entry.pod else entry.container_id[:12]
-
-
-def _why(reservation: Reservation, index: SnapshotIndex) -> str:
-    damaged = index.damaged_results.get((reservation.network, reservation.container_id))
-    if damaged is None:
-        return ""
-    remedy = "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
-    return f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); {remedy}"
+    lasted, processes = snapshot.uptime - uptime, known_or(snapshot.processes, None)
+    if forgotten and processes and processes.kubelet:  # for so long the kubelet has run with the reservation
+        lasted = max(lasted, snapshot.taken_at - max(processes.kubelet, reservation.mtime))
+    if lasted < late:
+        return
+    time, severity = format_time(since), Severity.WARNING if lasted >= stuck else Severity.INFO
+    if forgotten:
+        left = _FORGOTTEN.format(entry.container, entry.container_id)
+    elif entry.state is State.NOT_READY:
+        left = f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
+    else:
+        unfinished = f"the kubelet has not completed its teardown since {time}"
+        left = f"container {entry.container}, which no longer exists; {unfinished}"
+    if damaged := assessment.index.damaged_results.get((entry.network, entry.container_id)):
+        remedy = "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
+        left += f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); {remedy}"
+    subject, message = str(reservation.key), f"{entry.name} is reserved for {left}"
+    identity = entry.container_id, severity
+    yield Finding(NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity)
 
 
 def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:

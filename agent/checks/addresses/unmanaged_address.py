@@ -46,9 +46,9 @@ def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Itera
     ip, holders = classified.name, index.holders.get(classified.name, [])
     owned = f"{' and '.join(index.owners.get(ip, []))} reserves it for a container that the runtime has"
     path = index.mounted_namespaces.get(classified.container_id)
-    pod = f" of pod {classified.pod}" if classified.pod else ""
-    known = ", which the runtime does not know"
-    container = f"container {classified.container_id[:12]}{pod}{known}" if classified.container_id else "no container"
+    container = "no container"
+    if classified.container_id:
+        container = f"container {classified.container}, which the runtime does not know"
     severity = Severity.WARNING
     if holders and not index.accounts_for(ip):
         using = f"{' and '.join(holders)} {'uses' if len(holders) == 1 else 'use'}"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices.state import DeviceView, kubelet_up_for, last_by_resource, resource_states, unclear_resources
+from agent.checks.devices.state import DeviceView, kubelet_up_for, last_by_resource, optional_resources, resource_states
 from agent.model.assessment import Assessment
 from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
 from agent.model.finding import Finding, Severity
@@ -30,7 +30,8 @@ GRACE: Final = timedelta(seconds=60)
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     view = DeviceView.of(snapshot)
-    start, up, unclear = view.start, kubelet_up_for(view), unclear_resources(view)
+    start, up, optional = view.start, kubelet_up_for(view), optional_resources(view)
+    unclear = {resource for resource, requested in optional.items() if requested is None}
     if up is not None and start is not None:
         for state in resource_states(snapshot):
             if state.registered is False and state.resource not in unclear:

@@ -13,9 +13,10 @@ their devices are registered, and run kubelet 1.27.6, 1.28 or later.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.devices.state import PROMPTLY, DeviceView, KubeletRun, resource_states
@@ -120,8 +121,12 @@ class _Case:
         """Explain a rejection between the kubelet's start and the registration."""
         if why := self._doubt(None if certain else registration):
             return _unverified(why)
-        start = self.run.start
-        started = f"started at {format_time(start.at)} and {self.resource} {_registered_when(self.run, registration)}"
+        start, when = self.run.start, "has not been registered since"
+        if self.run.end:
+            when = "was not registered before the kubelet started again"
+        if registration is not None:
+            when = f"was registered {(registration.at - start.at).total_seconds():.1f} s later"
+        started = f"started at {format_time(start.at)} and {self.resource} {when}"
         rejected = f"the pod was rejected before that, at {format_time(self.at)}"
         if (again := self._admitted_again()) is not None:
             return again[0], f"the kubelet {started}; {rejected}: {again[1]}"
@@ -212,9 +217,13 @@ def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: s
 
 
 def _by_time(view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime) -> Explanation:
-    window = _rejection_window(rejection, at, view.snapshot.api_skew)
+    window = Window(at, at + CLOCK_RESOLUTION)
+    if rejection.by_api:  # when it was by the node's clock, as the files' times are
+        off = abs(view.snapshot.api_skew or timedelta(0))
+        slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
+        window = Window(window.earliest - slack, window.latest + slack)
     # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.
-    run = next((run for run in reversed(view.runs) if run.start.at < window.latest), None)
+    run = view.run_before(window.latest)
     if run is None:
         return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
     if window.earliest < run.start.at and rejection.by_api and rejection.refused is RejectionKind.INSUFFICIENT:
@@ -237,33 +246,15 @@ def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
     return None
 
 
-def _rejection_window(rejection: Rejection, at: datetime, skew: timedelta | None) -> Window:
-    """Return when it was by the node's clock, as the files' times are. `skew`: how far the API server's is ahead."""
-    if not rejection.by_api:
-        return Window(at, at + CLOCK_RESOLUTION)
-    off = abs(skew or timedelta(0))
-    slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
-    return Window(at - slack, at + CLOCK_RESOLUTION + slack)
-
-
 def _unverified(why: str) -> Explanation:
     return RejectionCause.UNVERIFIED, why
 
 
-def _registered_when(run: KubeletRun, registration: DeviceTransition | None) -> str:
-    if registration is not None:
-        return f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
-    if run.end is not None:
-        return "was not registered before the kubelet started again"
-    return "has not been registered since"
-
-
 def find(assessment: Assessment) -> Iterator[Finding]:
     rejected = [*rejected_pods(assessment.snapshot)]
-    storms = _storms(rejected)
+    storms = [*_storms(rejected)]
     in_storms = {pod for storm in storms for pod in storm}
-    yield from map(_storm, storms)
-    yield from (_single(pod) for pod in rejected if pod not in in_storms)
+    yield from map(_finding, [*storms, *((pod,) for pod in rejected if pod not in in_storms)])
     # Last: without the device plugins the pods are known, but not the causes.
     assessment.snapshot.device_plugins.known()
 
@@ -297,7 +288,10 @@ def _outcome(
     if since := _overdue(pod, snapshot):
         do = f"deleted, and should have been gone by {format_time(since)}, but {_held_by(pod)}"
         return PodOutcome.TERMINATING_STUCK, do
-    delete = f"delete it {_when(cause, healthy)}; {NO_FORCE}"
+    when = "(its devices are healthy again)" if healthy else "once its devices are healthy again"
+    if cause is RejectionCause.EXHAUSTED:
+        when = "once a device is free"
+    delete = f"delete it {when}; {NO_FORCE}"
     kind = pod.controller.partition("/")[0]
     if kind not in REPLACED_WITHIN:
         whose = f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
@@ -317,54 +311,42 @@ def _held_by(pod: Pod) -> str:
     )
 
 
-def _when(cause: RejectionCause, healthy: bool) -> str:
-    if cause is RejectionCause.EXHAUSTED:
-        return "once a device is free"
-    return "(its devices are healthy again)" if healthy else "once its devices are healthy again"
+def _finding(pods: Sequence[RejectedPod]) -> Finding:
+    """Return the finding about a pod, or about a storm: then the advice is that for most of its pods."""
+    commonest, _ = Counter((pod.cause, pod.pod_outcome) for pod in pods).most_common(1)[0]
+    typical, single = next(pod for pod in pods if (pod.cause, pod.pod_outcome) == commonest), len(pods) == 1
+    subject, why = f"pod {typical.pod}", f"{typical.why}; {typical.do}"
+    message = f"{subject} was rejected{_for(typical.resource)}: {why}"
+    if not single:
+        subject, names = f"pods of {_controller(typical)}", ", ".join(pod.pod for pod in pods[:_NAMED])
+        names += f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
+        message = f"{len(pods)} {subject} were rejected{_for(typical.resource)} ({names}); for the first of them: {why}"
+    return Finding(
+        NAME,
+        subject,
+        message,
+        pod=typical.pod if single else "",
+        cause=typical.cause,
+        since=pods[0].at,
+        identity=(typical.uid,) if single else (),
+        resource=typical.resource,
+        pod_outcome=typical.pod_outcome,
+        rejected_pods=tuple(pods),
+    )
 
 
-def _single(pod: RejectedPod) -> Finding:
-    message = f"pod {pod.pod} was rejected{_for(pod.resource)}: {pod.why}; {pod.do}"
-    return replace(_finding((pod,), pod, f"pod {pod.pod}", message), pod=pod.pod, identity=(pod.uid,))
-
-
-def _storm(storm: Sequence[RejectedPod]) -> Finding:
-    typical = _typical(storm)
-    whose, names = _controller(typical), ", ".join(pod.pod for pod in storm[:_NAMED])
-    more = f" and {len(storm) - _NAMED} more" if len(storm) > _NAMED else ""
-    rejected = f"{len(storm)} pods of {whose} were rejected{_for(typical.resource)} ({names}{more})"
-    message = f"{rejected}; for the first of them: {typical.why}; {typical.do}"
-    return _finding(tuple(storm), typical, f"pods of {whose}", message)
-
-
-def _finding(pods: tuple[RejectedPod, ...], typical: RejectedPod, subject: str, message: str) -> Finding:
-    finding = Finding(NAME, subject, message, cause=typical.cause, since=pods[0].at, resource=typical.resource)
-    return replace(finding, pod_outcome=typical.pod_outcome, rejected_pods=pods)
-
-
-def _storms(rejected: Iterable[RejectedPod]) -> list[tuple[RejectedPod, ...]]:
-    """Return the pods of each controller of which many were rejected in a short time."""
-    by_controller: defaultdict[str, list[RejectedPod]] = defaultdict(list)
+def _storms(rejected: Iterable[RejectedPod]) -> Iterator[tuple[RejectedPod, ...]]:
+    """Yield the pods of each controller of which many were rejected in a short time."""
+    by_controller: defaultdict[str, list[tuple[datetime, str, str, RejectedPod]]] = defaultdict(list)
     for pod in rejected:
         if pod.controller and pod.at is not None:
-            by_controller[_controller(pod)].append(pod)
-    return [storm for pods in by_controller.values() if (storm := _in_storm(pods))]
-
-
-def _in_storm(pods: Iterable[RejectedPod]) -> tuple[RejectedPod, ...]:
-    in_order = sorted(
-        ((pod.at, pod) for pod in pods if pod.at), key=lambda pair: (str(pair[0]), pair[1].pod, pair[1].uid)
-    )
-    windows = (in_order[index : index + STORM_PODS] for index in range(len(in_order) - STORM_PODS + 1))
-    close = {pod for window in windows if window[-1][0] - window[0][0] <= STORM_WITHIN for _, pod in window}
-    return tuple(pod for _, pod in in_order if pod in close)
-
-
-def _typical(storm: Sequence[RejectedPod]) -> RejectedPod:
-    """Return the first pod with the most common cause and outcome."""
-    kinds = Counter((pod.cause, pod.pod_outcome) for pod in storm)
-    commonest = kinds.most_common(1)[0][0]
-    return next(pod for pod in storm if (pod.cause, pod.pod_outcome) == commonest)
+            by_controller[_controller(pod)].append((pod.at, pod.pod, pod.uid, pod))
+    for pods in by_controller.values():
+        pods.sort(key=itemgetter(0, 1, 2))
+        windows = (pods[start : start + STORM_PODS] for start in range(len(pods) - STORM_PODS + 1))
+        close = (window for window in windows if window[-1][0] - window[0][0] <= STORM_WITHIN)
+        if storm := dict.fromkeys(chain.from_iterable(close)):
+            yield tuple(pod for *_, pod in storm)
 
 
 def _controller(pod: RejectedPod) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.state import DeviceView, KubeletRun, last_by_resource
+from agent.checks.devices.state import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
@@ -32,7 +32,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         return  # no file says which pod has a device
     allocated = {(allocation.pod_uid, allocation.resource) for allocation in plugins.allocations}
     # A capacity that was set by hand needs no device.
-    of_plugins = {*view.healthy, *last_by_resource(view.history), *(resource for _, resource in allocated)}
+    of_plugins = {*view.healthy, *view.ever, *(resource for _, resource in allocated)}
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
@@ -43,34 +43,23 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _too_early(pod: Pod, started: datetime, resources: Iterable[str], view: DeviceView) -> Iterator[Finding]:
     # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in that second.
-    run = next((run for run in reversed(view.runs) if run.start.at.replace(microsecond=0) <= started), None)
+    run = view.run_before(started + timedelta(seconds=1))
     if run is None or not view.in_this_boot(run.start.at):
         return
     for resource in resources:
-        until = _unknown_until(resource, run, view)
+        registration, when = run.first_registration(resource), "was not registered then"
+        # Until when the kubelet certainly knew no device of it. Registered or not: it has not written that it is.
+        until: datetime | None = run.end or view.snapshot.taken_at + CLOCK_RESOLUTION
+        if registration is not None:
+            when = f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
+            bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
+            until = registration.at if registration.exact else bound
         if until and started + CLOCK_RESOLUTION < until:
-            yield _finding(pod, started, resource, run)
-
-
-def _unknown_until(resource: str, run: KubeletRun, view: DeviceView) -> datetime | None:
-    """Return until when the kubelet certainly knew no device of the resource; None: not known."""
-    registration = run.first_registration(resource)
-    if registration is None:
-        # Registered or not: this kubelet has not written that it is.
-        return run.end or view.snapshot.taken_at + CLOCK_RESOLUTION
-    if registration.exact:
-        return registration.at
-    return view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
-
-
-def _finding(pod: Pod, started: datetime, resource: str, run: KubeletRun) -> Finding:
-    registration, when = run.first_registration(resource), "was not registered then"
-    if registration is not None:
-        when = f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
-    message = (
-        f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: the kubelet started "
-        f"at {format_time(run.start.at)}, and {resource} {when}; kubelets up to 1.24 start such a pod without an "
-        "error, newer ones only if they never knew the resource; delete the pod, so that its replacement gets a device"
-    )
-    subject, identity = f"{resource} of pod {pod.name}", (pod.uid,)
-    return Finding(NAME, subject, message, pod=pod.name, since=started, identity=identity, resource=resource)
+            message = (
+                f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: the kubelet "
+                f"started at {format_time(run.start.at)}, and {resource} {when}; kubelets up to 1.24 start such a pod "
+                "without an error, newer ones only if they never knew the resource; delete the pod, so that its "
+                "replacement gets a device"
+            )
+            subject, identity = f"{resource} of pod {pod.name}", (pod.uid,)
+            yield Finding(NAME, subject, message, pod=pod.name, since=started, identity=identity, resource=resource)

@@ -13,6 +13,7 @@ from typing import Final
 from agent.model.devices import ENDPOINT_GRACE, DevicePlugins, DeviceTransition, ResourceState, TransitionKind
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
 
+REGISTERED, DROPPED = TransitionKind.REGISTERED, TransitionKind.DROPPED
 SLACK: Final = timedelta(seconds=5)  # how far the wall clock may drift from the boot clock; more: it was set
 
 
@@ -30,14 +31,6 @@ class KubeletRun:
     def first_registration(self, resource: str) -> DeviceTransition | None:
         registrations = (change for change in self.of(resource) if change.what is TransitionKind.REGISTERED)
         return next(registrations, None)
-
-
-def kubelet_runs(history: tuple[DeviceTransition, ...]) -> tuple[KubeletRun, ...]:
-    starts = [index for index, transition in enumerate(history) if transition.what is TransitionKind.KUBELET_STARTED]
-    return tuple(
-        KubeletRun(history[start], history[start + 1 : end], history[end].at if end < len(history) else None)
-        for start, end in pairwise([*starts, len(history)])
-    )
 
 
 def last_by_resource(history: Iterable[DeviceTransition]) -> dict[str, DeviceTransition]:
@@ -67,7 +60,16 @@ class DeviceView:
 
     @cached_property
     def runs(self) -> tuple[KubeletRun, ...]:
-        return kubelet_runs(self.history)
+        history = self.history
+        starts = [index for index, change in enumerate(history) if change.what is TransitionKind.KUBELET_STARTED]
+        return tuple(
+            KubeletRun(history[start], history[start + 1 : end], history[end].at if end < len(history) else None)
+            for start, end in pairwise([*starts, len(history)])
+        )
+
+    def run_before(self, at: datetime) -> KubeletRun | None:
+        """Return the last run that began before a time."""
+        return next((run for run in reversed(self.runs) if run.start.at < at), None)
 
     @property
     def start(self) -> DeviceTransition | None:
@@ -79,9 +81,19 @@ class DeviceView:
         return self.runs[-1].history if self.runs else self.history
 
     @cached_property
+    def ever(self) -> Mapping[str, DeviceTransition]:
+        """The last transition of each resource."""
+        return last_by_resource(self.history)
+
+    @cached_property
     def last(self) -> Mapping[str, DeviceTransition]:
         """The last transition of each resource since the kubelet's last start."""
         return last_by_resource(self.since_start)
+
+    @cached_property
+    def registered(self) -> frozenset[str]:
+        """The resources that are registered, according to their last transition since the kubelet's last start."""
+        return frozenset(resource for resource, last in self.last.items() if last.what is REGISTERED)
 
     @cached_property
     def healthy(self) -> Mapping[str, tuple[str, ...]]:
@@ -96,7 +108,7 @@ class DeviceView:
     @cached_property
     def sockets(self) -> Mapping[str, str]:
         """The socket of each resource, where a convention or its being the only one tells it; it need not exist now."""
-        resources = dict.fromkeys([*self.healthy, *last_by_resource(self.history)])
+        resources = dict.fromkeys([*self.healthy, *self.ever])
         names = {*self.connected, *(transition.socket for transition in self.history)}
         paired = {resource: socket for resource in resources for socket in _conventional(resource) if socket in names}
         if len(resources) == len(self.connected) == 1 and not paired:
@@ -166,84 +178,59 @@ def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
     another has replaced is expected only if it is still requested.
     """
     view = DeviceView.of(snapshot)
-    names = _in_files(view) | {resource for resource in _named_by_node_only(view) if _requested(resource, snapshot)}
-    given_up = {resource for resource in _replaced(view) if _requested(resource, snapshot) is False}
-    names -= (_dropped(view) - view.last.keys()) | given_up
+    optional = optional_resources(view)
+    names = {*view.ever, *view.healthy, *(resource for resource, requested in optional.items() if requested)}
+    names -= {resource for resource, requested in optional.items() if requested is False}
+    names -= {resource for resource, last in view.ever.items() if last.what is DROPPED and resource not in view.last}
     return tuple(_state(resource, view) for resource in sorted(names))
 
 
-def unclear_resources(view: DeviceView) -> set[str]:
-    """Return what is expected only if it is requested, where that is not known."""
-    doubtful = _replaced(view) | _named_by_node_only(view)
-    return {resource for resource in doubtful if _requested(resource, view.snapshot) is None}
-
-
-def _named_by_node_only(view: DeviceView) -> set[str]:
-    """Return the resources with capacity 0 that no file here has."""
+def optional_resources(view: DeviceView) -> dict[str, bool | None]:
+    """Return what is expected only if it is requested, and whether it is; None: not known."""
     node = known_or(view.snapshot.node, None)
-    return {device.resource for device in node.devices if not device.capacity} - _in_files(view) if node else set()
+    without_capacity = {device.resource for device in node.devices if not device.capacity} if node else set()
+    dropped = (resource for resource, last in view.ever.items() if last.what is DROPPED)
+    replaced = {resource for resource in dropped if _is_replaced(resource, view)}
+    optional = replaced | without_capacity.difference(view.ever, view.healthy)
+    return {resource: _requested(resource, view.snapshot) for resource in optional}
 
 
-def _in_files(view: DeviceView) -> set[str]:
-    return {*last_by_resource(view.history), *view.healthy}
-
-
-def _dropped(view: DeviceView) -> set[str]:
-    last = last_by_resource(view.history)
-    return {resource for resource, transition in last.items() if transition.what is TransitionKind.DROPPED}
-
-
-def _replaced(view: DeviceView) -> set[str]:
-    """Return the dropped resources that their plugin offers under another name now, as after a change of MIG.
+def _is_replaced(resource: str, view: DeviceView) -> bool:
+    """Whether the plugin of a dropped resource offers it under another name now, as after a change of MIG.
 
     That is if a resource of the vendor registered for the first time after the loss. If a resource that had registered
     before outlasts the loss, the vendor has several plugins, and the new resource may be that of another plugin.
     """
-    return {resource for resource in _dropped(view) if _has_successor(resource, view)}
+    vendor, lost = resource.partition("/")[0] + "/", _last_loss(resource, view.history)
+    before, since = set[str](), set[str]()
+    for index, change in enumerate(view.history if lost else ()):
+        if change.what is REGISTERED and change.resource.startswith(vendor):
+            if index >= lost or change.resource in view.registered:
+                since.add(change.resource)
+            # The snapshot that saw the loss may have seen the new resource too, as earlier of the two.
+            if index < lost and change.uptime != view.history[lost].uptime:
+                before.add(change.resource)
+    return bool(since) and since.isdisjoint(before)
 
 
-def _has_successor(resource: str, view: DeviceView) -> bool:
-    lost, vendor = _loss(resource, view.history), resource.partition("/")[0]
-    if lost is None:
-        return False
-    since = _registered_in((*view.history[lost:], *view.last.values()))
-    of_vendor = {other for other in since if other.partition("/")[0] == vendor}
-    # The snapshot that saw the loss may have seen the new resource too, as earlier of the two.
-    seen_with_loss = view.history[lost].uptime
-    before = (transition for transition in view.history[:lost] if transition.uptime != seen_with_loss)
-    return bool(of_vendor) and of_vendor.isdisjoint(_registered_in(before))
-
-
-def _registered_in(history: Iterable[DeviceTransition]) -> set[str]:
-    return {transition.resource for transition in history if _is_registered(transition)}
-
-
-def _is_registered(transition: DeviceTransition | None) -> bool:
-    return transition is not None and transition.what is TransitionKind.REGISTERED
-
-
-def _loss(resource: str, history: Sequence[DeviceTransition]) -> int | None:
-    """Return the index of what ended the last registration of a resource; None: no registration is known."""
-    loss, registered = None, False
-    for index, transition in enumerate(history):
-        if transition.resource == resource and _is_registered(transition):
-            loss, registered = None, True
-        elif registered and (transition.resource == resource or transition.what is TransitionKind.KUBELET_STARTED):
-            loss, registered = index, False
-    return loss
+def _last_loss(resource: str, history: Sequence[DeviceTransition]) -> int:
+    """Return the index of what ended the last registration of a dropped resource; 0: no registration is known."""
+    lost, registered = 0, False
+    for index, change in enumerate(history):
+        if change.resource == resource and change.what is REGISTERED:
+            registered = True
+        elif registered and (change.resource == resource or change.what is TransitionKind.KUBELET_STARTED):
+            lost, registered = index, False
+    return lost
 
 
 def _requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: not known."""
-    asking = (pod for pod in known_or(snapshot.pods, ()) if pod.live or pod.rejection is not None)
-    if _has_capacity(resource, snapshot) or any(resource in pod.wants for pod in asking):
+    node, pods = known_or(snapshot.node, None), known_or(snapshot.pods, ())
+    capacity = {device.resource for device in node.devices if device.capacity} if node else set()
+    if resource in capacity or any(resource in pod.wants for pod in pods if pod.live or pod.rejection is not None):
         return True
-    return None if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable) else False
-
-
-def _has_capacity(resource: str, snapshot: Snapshot) -> bool:
-    node = known_or(snapshot.node, None)
-    return node is not None and any(device.resource == resource and device.capacity for device in node.devices)
+    return None if Unavailable in {type(snapshot.pods), type(snapshot.node)} else False
 
 
 def kubelet_up_for(view: DeviceView) -> timedelta | None:
@@ -266,7 +253,7 @@ def _state(resource: str, view: DeviceView) -> ResourceState:
         devices=None if registered is None else healthy if registered else 0,
         allocated=_allocated(resource, view),
         registered=registered,
-        registered_since=last.at if registered and last and _is_registered(last) else None,
+        registered_since=last.at if registered and last and last.what is REGISTERED else None,
         delay=_delay(resource, view),
         socket=socket,
         socket_present=socket in view.connected if socket else None,
@@ -280,7 +267,7 @@ def _registered(resource: str, healthy: int, connected: bool | None, view: Devic
         # By the current clock. If it was set since, only the open stream proves a registration.
         return bool(healthy) and connected is True
     if last is not None:
-        return _is_registered(last)
+        return last.what is REGISTERED
     if not healthy:
         return False
     return connected if view.written_since_start is None else connected is True
@@ -359,25 +346,24 @@ def _resources(view: DeviceView) -> list[DeviceTransition]:
         return []
     registered = [*_registrations(view)]
     last = {**view.last, **last_by_resource(registered)}
-    return [*registered, *_losses(view, last), *_drops(view, [*view.history, *registered])]
+    return [*registered, *_losses(view, last), *_drops(view)]
 
 
 def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
-    # Several registrations can be in the same version of the file, which has a single time.
-    by_file, by_stream = [], []
+    by_file = []
     for resource, devices in view.healthy.items():
         before = view.last.get(resource)
-        if not devices or _is_registered(before):
+        if not devices or resource in view.registered:
             continue
         if view.written_since_start and _written_after(view, before):
             by_file.append(resource)
         # The plugin's stream shows a registration that the file need not have.
         elif (before is not None or view.written_since_start is None) and _connected(view, resource) is True:
-            by_stream.append(view.transition(TransitionKind.REGISTERED, resource=resource))
+            yield view.transition(REGISTERED, resource=resource)
+    # Several registrations can be in the same version of the file, which has a single time.
     for resource in by_file:
         at, exact = _registration_time(view, resource, alone=len(by_file) == 1)
-        yield view.transition(TransitionKind.REGISTERED, at, resource=resource, exact=exact)
-    yield from by_stream
+        yield view.transition(REGISTERED, at, resource=resource, exact=exact)
 
 
 def _registration_time(view: DeviceView, resource: str, *, alone: bool) -> tuple[datetime, bool]:
@@ -390,8 +376,8 @@ def _registration_time(view: DeviceView, resource: str, *, alone: bool) -> tuple
     written = plugins.checkpoint_written or now
     if bound := _bound_for_registration(view, resource, written):
         return (written if written - bound <= PROMPTLY else bound), True
-    known = kubelet_runs(plugins.history)
-    run_seen_before = bool(known) and known[-1].start.at == plugins.kubelet_socket
+    start = DeviceView.of(view.snapshot).start
+    run_seen_before = start is not None and start.at == plugins.kubelet_socket
     return written, alone and run_seen_before and abs(now - written) <= LATE
 
 
@@ -411,21 +397,21 @@ def _bound_for_registration(view: DeviceView, resource: str, written: datetime) 
 
 def _losses(view: DeviceView, last: Mapping[str, DeviceTransition]) -> Iterator[DeviceTransition]:
     for resource, before in last.items():
-        if not _is_registered(before) or resource not in view.healthy:
+        if before.what is not REGISTERED or resource not in view.healthy:
             continue
         if not view.healthy[resource]:
-            yield _in_checkpoint(view, TransitionKind.LOST, resource, before)
+            yield _in_checkpoint(view, TransitionKind.LOST, before)
         elif _connected(view, resource) is False:
             yield view.transition(TransitionKind.LOST, resource=resource)
 
 
-def _drops(view: DeviceView, history: Iterable[DeviceTransition]) -> Iterator[DeviceTransition]:
+def _drops(view: DeviceView) -> Iterator[DeviceTransition]:
     bound, now = view.plugins.kubelet_socket, view.snapshot.taken_at
     if bound is None or not view.written_since_start or now - bound < ENDPOINT_GRACE:
         return
-    for resource, before in last_by_resource(history).items():
-        if resource not in view.healthy and before.what is not TransitionKind.DROPPED:
-            yield _in_checkpoint(view, TransitionKind.DROPPED, resource, before)
+    for resource, before in view.ever.items():
+        if resource not in view.healthy and before.what is not DROPPED:
+            yield _in_checkpoint(view, DROPPED, before)
 
 
 def _connected(view: DeviceView, resource: str) -> bool | None:
@@ -437,11 +423,12 @@ def _written_after(view: DeviceView, before: DeviceTransition | None) -> bool:
     return written is not None and (before is None or written > before.at)
 
 
-def _in_checkpoint(view: DeviceView, what: TransitionKind, resource: str, before: DeviceTransition) -> DeviceTransition:
+def _in_checkpoint(view: DeviceView, what: TransitionKind, before: DeviceTransition) -> DeviceTransition:
     written = view.plugins.checkpoint_written
     if written is None or not _written_after(view, before):
-        return view.transition(what, resource=resource)
-    return view.transition(what, written, resource=resource, exact=abs(view.snapshot.taken_at - written) <= LATE)
+        return view.transition(what, resource=before.resource)
+    exact = abs(view.snapshot.taken_at - written) <= LATE
+    return view.transition(what, written, resource=before.resource, exact=exact)
 
 
 def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
