@@ -22,7 +22,7 @@ from agent.model.text import truncate
 from agent.sources.deadline import Late
 from agent.sources.source_error import SourceError, describe_os_error
 
-LARGEST_MESSAGE: Final = 16 * 1024 * 1024  # bytes of an answer: the kubelet takes as much
+LARGEST_MESSAGE: Final = 16 * 1024 * 1024  # bytes of an answer, or of all at once: the kubelet takes as much
 OK, NOT_FOUND, UNIMPLEMENTED = 0, 5, 12  # the status codes that the agent distinguishes
 _PREFIX: Final = 5  # before a message: whether it is compressed, and its length in four bytes
 
@@ -75,10 +75,9 @@ class GrpcConnection:
         self, method: str, requests: Sequence[bytes], metadata: Mapping[str, str] | None = None
     ) -> list[bytes | GrpcError]:
         """Send all requests before the first answer is awaited; return the answers in order. Raises SourceError."""
-        # Together they may have `LARGEST_MESSAGE`.
-        where, limit = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
+        where = f"{self._path}: {method.rpartition('/')[2]}"
         try:
-            self._answers = {self._send(method, request, metadata or {}): _Answer(limit) for request in requests}
+            self._answers = {self._send(method, request, metadata or {}): _Answer() for request in requests}
             self._receive()
             return [answer.result(where) for answer in self._answers.values()]
         except TimeoutError as error:
@@ -142,7 +141,9 @@ class GrpcConnection:
                 # A server that fails early may send one block that is both.
                 answer.headers.update(event.headers)
             case events.DataReceived():
-                answer.take_data(event.data)
+                answer.received += event.data
+                if len(answer.received) > (limit := LARGEST_MESSAGE // len(self._answers)) + _PREFIX:
+                    raise _InvalidAnswer(f"the response is larger than {limit:,} bytes")
             case events.StreamReset():
                 raise _InvalidAnswer(f"the server reset the call ({_name(event.error_code)})")
             case events.StreamEnded():
@@ -154,15 +155,10 @@ class GrpcConnection:
 class _Answer:
     """What arrived on the stream of one call."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self) -> None:
         self.complete = False
         self.headers: dict[bytes, bytes] = {}  # of the response, and its trailers
-        self._limit, self._received = limit, bytearray()
-
-    def take_data(self, data: bytes) -> None:
-        self._received += data
-        if len(self._received) > self._limit + _PREFIX:
-            raise _InvalidAnswer(f"the response is larger than {self._limit:,} bytes")
+        self.received = bytearray()
 
     def result(self, where: str) -> bytes | GrpcError:
         """Return the message, or the error that the server answered; raises _InvalidAnswer."""
@@ -174,9 +170,9 @@ class _Answer:
         if int(status) != OK:
             text = self.headers.get(b"grpc-message", b"").decode(errors="replace")
             return GrpcError(where, int(status), unquote(text))
-        prefix, message = self._received[:_PREFIX], bytes(self._received[_PREFIX:])
+        prefix, message = self.received[:_PREFIX], bytes(self.received[_PREFIX:])
         if len(prefix) < _PREFIX or prefix[0] or int.from_bytes(prefix[1:]) != len(message):
-            raise _InvalidAnswer(f"the response is not one uncompressed message ({len(self._received)} bytes)")
+            raise _InvalidAnswer(f"the response is not one uncompressed message ({len(self.received)} bytes)")
         return message
 
 
@@ -194,12 +190,12 @@ class DecodedMessage:
 
     def __init__(self, encoded: bytes) -> None:
         """Find the fields; raises ValueError if they are no message, as does every method for another type."""
-        self._fields: dict[int, list[tuple[int, Any]]] = {}
+        self._fields: dict[int, dict[int, list[Any]]] = {}  # the values by the wire type, by the number of the field
         at = 0
         while at < len(encoded):
             tag, at = _varint(encoded, at)
             value, at = _value(encoded, at, tag)
-            self._fields.setdefault(tag >> 3, []).append((tag & 7, value))
+            self._fields.setdefault(tag >> 3, {}).setdefault(tag & 7, []).append(value)
 
     def integer(self, number: int) -> int:
         """Return an int64, a bool or an enum."""
@@ -222,10 +218,10 @@ class DecodedMessage:
         return {entry.text(1): entry.text(2) for entry in self.messages(number)}
 
     def _values(self, number: int, expected: int) -> list[Any]:
-        found = self._fields.get(number, [])
-        if any(wire_type != expected for wire_type, _ in found):
+        found = self._fields.get(number, {})
+        if found.keys() - {expected}:
             raise ValueError(f"field {number} has another type")
-        return [value for _, value in found]
+        return found.get(expected, [])
 
 
 def encode_texts(*texts: str) -> bytes:
@@ -252,6 +248,8 @@ def _value(encoded: bytes, at: int, tag: int) -> tuple[int | bytes, int]:
 
 def _varint(encoded: bytes, at: int) -> tuple[int, int]:
     """Decode the integer at a position, and return it with the position behind it."""
+    if at < len(encoded) and encoded[at] < 0x80:  # noqa: PLR2004 (nearly every one is a single byte)
+        return encoded[at], at + 1
     value = 0
     for index, byte in enumerate(encoded[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * index
