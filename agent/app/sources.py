@@ -18,11 +18,12 @@ from agent.model.snapshot import CniResult, NetworkStore, Node, NotRequested, Re
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, mounts, network_directories, probe
+from agent.sources.host import addresses, mounts, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.cni_config import with_subnet
 from agent.sources.host.device_plugins import read_device_plugins
+from agent.sources.host.network_directories import NetworkDirectories
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
@@ -73,13 +74,15 @@ def node_sources(
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
-    results = CniResults(config.cni_cache_dir, is_missing)
+    results, mounted = CniResults(config.cni_cache_dir, is_missing), partial(mounted_path, run_dir=config.run_dir)
+    where = config.cni_networks_dir, mounted, config.max_reservations
+    directories = NetworkDirectories(config.network, *where, is_missing)
     last = LastNetworks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
     name, flags = displayed_name(config), processes.kubelet_flags
     tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, latest_node)
-    host = {
+    host: Sources = {
         "networks": lambda _: last.read(),
-        "reservations": _reservations(config, is_missing, results),
+        "reservations": partial(_reservations, directories, results),
         "checkpoints": checkpoints.read,
         "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
         "runtimes": lambda _: NotRequested("runtimes", "--runtime=docker") if only_docker else runtimes.asked,
@@ -193,20 +196,12 @@ class LastNetworks:
         return plugins
 
 
-def _reservations(
-    config: Config, is_missing: Callable[[Path], bool], results: CniResults
-) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
-    mounted = partial(mounted_path, run_dir=config.run_dir)
-    where = config.cni_networks_dir, mounted, config.max_reservations, is_missing
-
-    def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:
-        try:
-            cached = results.read()
-        except SourceError:  # which is told when it is read for its own sake
-            cached = ()
-        return network_directories.read_all(config.network, snapshot.networks, *where, cached)
-
-    return read
+def _reservations(directories: NetworkDirectories, results: CniResults, snapshot: Snapshot) -> tuple[NetworkStore, ...]:
+    try:
+        cached = results.read()
+    except SourceError:  # which is told when it is read for its own sake
+        cached = ()
+    return directories.read(snapshot.networks, cached)
 
 
 def _device_plugins(config: Config, history: Callable[[], StoredHistory]) -> DevicePlugins | NotRequested:
