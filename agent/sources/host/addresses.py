@@ -19,6 +19,7 @@ from typing import Final
 from agent.model.snapshot import Address
 from agent.model.text import truncate
 from agent.sources.host.files import LARGEST_TABLE, read_open
+from agent.sources.host.processes import process_ids
 from agent.sources.source_error import SourceError, cannot_read
 
 # "|-- 10.0.0.7" and, below it, "/32 host LOCAL": an address of an interface, up or down. Other routes may precede it.
@@ -44,11 +45,7 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
 
 def _threads(proc: Path) -> Iterator[tuple[int, str]]:
     """Yield the process and the `net` directory of each thread: it can leave the namespace of its process."""
-    try:
-        pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
-    except OSError as error:
-        raise SourceError(cannot_read(proc, error)) from error
-    for pid in pids:
+    for pid in process_ids(proc):
         task = f"{proc}/{pid}/task"
         try:
             threads = os.listdir(task)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -89,7 +89,7 @@ class ProcessTable:
             except SourceError as error:
                 names = " or ".join(sorted(runtimes))
                 raise SourceError(f"{names} was not asked, because it is unknown whether it runs: {error}") from error
-            found = _runtimes_of(self._known)
+            found = self._known_to_run()
         return found.intersection(runtimes)
 
     def runs(self, runtime: str) -> bool:
@@ -121,14 +121,15 @@ class ProcessTable:
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
         """Return those of these flags that the kubelet of the last reading was started with; raises SourceError."""
         # The rest of its command line may be confidential and is not kept.
-        kubelet = self._youngest(_KUBELET)
-        words = kubelet and _command_line(self._proc, kubelet.pid)
+        kubelets = self._of(_KUBELET)
+        words = _command_line(self._proc, kubelets[-1].pid) if kubelets else None
         if words is None:
             raise SourceError(f"the kubelet's flags are unknown: {self._proc} has no kubelet, or not its command line")
         return {name: value for name in names if (value := flag(name, words)) is not None}
 
     def _known_to_run(self) -> set[str]:
-        return _runtimes_of(filter(self._runs, self._known))
+        commands = {process.command for process in self._known if self._runs(process)}
+        return {runtime for runtime, names in _RUNTIMES.items() if names & commands}
 
     def _unchanged(self) -> bool:
         """Return whether a kubelet and a runtime are known, and every known process still runs."""
@@ -141,7 +142,7 @@ class ProcessTable:
 
     def _search(self, plugins: Collection[str] = ()) -> tuple[_Process, ...]:
         """Remember the node's own processes, and return those of these CNI plugins; raises SourceError without any."""
-        processes = _all_processes(self._proc)
+        processes = [process for pid in process_ids(self._proc) if (process := _process(self._proc, pid))]
         known = self._of_node(process for process in processes if process.command in _NODE)
         if not known:
             raise SourceError(
@@ -157,46 +158,35 @@ class ProcessTable:
 
     def network_flag(self, name: str) -> str:
         """Return a flag of cri-dockerd, or of a kubelet < 1.24; empty: not set. Raises SourceError if they differ."""
-        lines = self._command_lines(_KUBELET | _CRI_DOCKERD)
-        values = {value for _, words in lines if words and (value := flag(name, words))}
+        values = sorted(filter(None, self._network_flags(name)))
         if len(values) > 1:
-            raise SourceError(f"--{name} of the kubelet and cri-dockerd differ: {', '.join(sorted(values))}")
-        return next(iter(values), "")
+            raise SourceError(f"--{name} of the kubelet and cri-dockerd differ: {', '.join(values)}")
+        return "".join(values)
 
     def _network_plugin(self) -> str | None:
-        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd."""
         # Of several, kubenet counts: the directory of a kubenet in use must not look unused.
-        if self._youngest(_KUBELET) is None:
-            return None
-        lines = self._command_lines(_KUBELET | _CRI_DOCKERD)
-        plugins = {None if words is None else flag("network-plugin", words) or "" for _, words in lines}
+        plugins = self._network_flags("network-plugin") if self._of(_KUBELET) else {None}
         if KUBENET in plugins:
             return KUBENET
         return None if None in plugins else max(filter(None, plugins), default="")
 
-    def _named_runtimes(self) -> set[str]:
-        kubelets = self._command_lines(_KUBELET)
-        return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
+    def _network_flags(self, name: str) -> set[str | None]:
+        """Return its values in the command lines, as no file has it; None is one that cannot be read."""
+        lines = (_command_line(self._proc, process.pid) for process in self._of(_KUBELET | _CRI_DOCKERD))
+        return {None if words is None else flag(name, words) or "" for words in lines}
 
-    def _command_lines(self, names: frozenset[str]) -> Iterator[tuple[int, list[str] | None]]:
-        """Yield the process IDs and command lines of these programs, one at a time: each may have 1 MiB."""
-        for process in self._known:
-            if process.command in names:
-                yield process.pid, _command_line(self._proc, process.pid)
+    def _named_runtimes(self) -> set[str]:
+        lines = ((process.pid, _command_line(self._proc, process.pid)) for process in self._of(_KUBELET))
+        return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in lines if words is not None}
+
+    def _of(self, names: frozenset[str]) -> list[_Process]:
+        """Return the node's processes of these programs, the youngest last: an older one must not hide a restart."""
+        found = (process for process in self._known if process.command in names)
+        return sorted(found, key=lambda process: process.start)
 
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
-        found = self._youngest(names)
-        return _started(found, booted) if found else None
-
-    def _youngest(self, names: frozenset[str]) -> _Process | None:
-        # An older wrapper or a second engine must not hide a restart.
-        found = (process for process in self._known if process.command in names)
-        return max(found, key=lambda process: process.start, default=None)
-
-
-def _runtimes_of(processes: Iterable[_Process]) -> set[str]:
-    commands = {process.command for process in processes}
-    return {runtime for runtime, names in _RUNTIMES.items() if names & commands}
+        found = self._of(names)
+        return _started(found[-1], booted) if found else None
 
 
 def _first(runtimes: Collection[str]) -> str | None:
@@ -222,12 +212,12 @@ def _started(process: _Process, booted: datetime) -> datetime:
         raise SourceError(f"process {process.pid} started {truncate(process.start)} ticks after boot") from error
 
 
-def _all_processes(proc: Path) -> list[_Process]:
+def process_ids(proc: Path) -> list[int]:
+    """Raises SourceError."""
     try:
-        pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]
+        return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
         raise SourceError(cannot_read(proc, error)) from error
-    return list(filter(None, (_process(proc, pid) for pid in pids)))
 
 
 def _process(proc: Path, pid: int) -> _Process | None:
