@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from itertools import chain
 from operator import index
@@ -56,7 +57,7 @@ def parse_pod(item: Object) -> Pod:
         volumes=sorted_names(filter(None, attached)),
         static=_is_mirror(metadata),
         host_ports=() if spec.get("hostNetwork") else tuple(dict.fromkeys(_host_ports(spec))),
-        waiting=any(map(_waits, _statuses(status))),
+        waiting=any("waiting" in (container.get("state") or {}) for container in _statuses(status)),
     )
     # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for volumes.
     return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
@@ -108,10 +109,6 @@ def _scheduled(status: Object) -> datetime | None:
 
 def _statuses(status: Object) -> Iterator[Object]:
     return chain(status.get("initContainerStatuses") or (), status.get("containerStatuses") or ())
-
-
-def _waits(container: Object) -> bool:
-    return "waiting" in (container.get("state") or {})
 
 
 def _starts(status: Object) -> Iterator[datetime | None]:
@@ -172,6 +169,7 @@ def parse_node(item: Object) -> Node:
     """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     in_use, info = status.get("volumesInUse"), status.get("nodeInfo") or {}
+    attached = (str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume)
     return Node(
         name=str(metadata["name"]),
         # Servers before 1.16 send only `podCIDR`.
@@ -187,7 +185,7 @@ def parse_node(item: Object) -> Node:
         ready=condition(status, "Ready").get("status") == "True",
         controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
         volumes_in_use=sorted_names(map(str, in_use)) if isinstance(in_use, list) else (),
-        volumes_attached=_volumes_attached(status),
+        volumes_attached=sorted_names(attached),
         runtime=str(info.get("containerRuntimeVersion") or ""),
         kubelet=str(info.get("kubeletVersion", "")),
     )
@@ -196,10 +194,6 @@ def parse_node(item: Object) -> Node:
 def _max_pods(status: Object) -> int | None:
     pods = str((status.get("allocatable") or {}).get("pods"))
     return count(pods) if pods.isdecimal() else None
-
-
-def _volumes_attached(status: Object) -> tuple[str, ...]:
-    return sorted_names(str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume)
 
 
 def _devices(status: Object) -> Iterator[NodeDevices]:
@@ -259,6 +253,7 @@ _CAUSES: Final = tuple(
 # A stopped endpoint is printed as a Go struct, with its resource, and until 1.24 its socket, among the fields.
 _WORD = re.compile(rf"endpoint .*?[\s{{]({RESOURCE})[\s}}]", re.ASCII | re.DOTALL)
 _SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*([^\s/":,]{1,107})')
+_refused = partial(Rejection, requested=None, available=None, at=None, message="")
 
 
 def _rejection(metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None) -> Rejection | None:
@@ -294,7 +289,7 @@ def _parse(reason: str, message: str) -> Rejection | None:
         return _refused(RejectionKind.OTHER, resource)
     requested, used, capacity = map(int, counts.groups())
     refused = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
-    return _refused(refused, resource, requested, max(0, capacity - used))
+    return _refused(refused, resource, requested=requested, available=max(0, capacity - used))
 
 
 def _cause(cause: str) -> Rejection | None:
@@ -303,14 +298,10 @@ def _cause(cause: str) -> Rejection | None:
             named = found.groupdict()
             if refused is RejectionKind.PLUGIN_GONE:
                 resource = named.get("resource") or _group(_WORD.match(found[0]))
-                return replace(_refused(refused, resource), socket=_group(_SOCKET.search(cause)))
+                return _refused(refused, resource, socket=_group(_SOCKET.search(cause)))
             requested, available = (int(named[name]) if name in named else None for name in ("requested", "available"))
-            return _refused(refused, named.get("resource", ""), requested, available)
+            return _refused(refused, named.get("resource", ""), requested=requested, available=available)
     return None
-
-
-def _refused(kind: RejectionKind, resource: str, requested: int | None = None, left: int | None = None) -> Rejection:
-    return Rejection(kind, resource, requested, left, at=None, message="")
 
 
 def _group(found: re.Match[str] | None) -> str:
