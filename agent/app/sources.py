@@ -74,15 +74,13 @@ def node_sources(
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
-    results, mounted = CniResults(config.cni_cache_dir, is_missing), partial(mounted_path, run_dir=config.run_dir)
-    where = config.cni_networks_dir, mounted, config.max_reservations
-    directories = NetworkDirectories(config.network, *where, is_missing)
+    results = CniResults(config.cni_cache_dir, is_missing)
     last = LastNetworks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
     name, flags = displayed_name(config), processes.kubelet_flags
     tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, latest_node)
     host: Sources = {
         "networks": lambda _: last.read(),
-        "reservations": partial(_reservations, directories, results),
+        "reservations": partial(_reservations, _directories(config, is_missing), results),
         "checkpoints": checkpoints.read,
         "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
         "runtimes": lambda _: NotRequested("runtimes", "--runtime=docker") if only_docker else runtimes.asked,
@@ -194,6 +192,11 @@ class LastNetworks:
         for chain in (configured.plugins for configured in self._networks if configured.name == network):
             plugins |= {*chain[:1], *probe.ISOLATING.intersection(chain)}
         return plugins
+
+
+def _directories(config: Config, is_missing: Callable[[Path], bool]) -> NetworkDirectories:
+    mounted = partial(mounted_path, run_dir=config.run_dir)
+    return NetworkDirectories(config.network, config.cni_networks_dir, mounted, config.max_reservations, is_missing)
 
 
 def _reservations(directories: NetworkDirectories, results: CniResults, snapshot: Snapshot) -> tuple[NetworkStore, ...]:

@@ -6,7 +6,6 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -76,24 +75,21 @@ def _read(path: Path) -> _Directory | None:
         with open_directory(path) as directory:
             # The kubelet writes `.<digits>` first and renames it.
             names = [name for name in names_in(directory, path) if not name.startswith(".")]
-            newest = max((_written(name, directory) for name in names), default=0.0)
-            return _Directory({name: _checkpoint(name, directory) for name in names}, newest)
+            files = [_checkpoint(name, directory) for name in names]
     except NotFound:
         return None
+    checkpoints = {checkpoint.container_id: checkpoint for checkpoint, _ in files}
+    return _Directory(checkpoints, max((written for _, written in files), default=0.0))
 
 
-def _written(name: str, directory: int) -> float:
+def _checkpoint(name: str, directory: int) -> tuple[Checkpoint, float]:
+    """Return it, and when it was written. Where a file cannot be read any more, somebody uses the directory."""
+    written = math.inf
     try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
-    except FileNotFoundError:
-        return math.inf  # somebody uses this directory
-
-
-def _checkpoint(name: str, directory: int) -> Checkpoint:
-    try:
-        content, _ = read_file(name, directory)
+        content, mtime_ns = read_file(name, directory)
+        written = mtime_ns / 10**9
         tree = json.loads(content)
         host_network = (tree.get("data") or {}).get("host_network") is True
-        return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network)
+        return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network), written
     except (OSError, SourceError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Checkpoint(name, "")
+        return Checkpoint(name, ""), written

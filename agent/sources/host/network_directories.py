@@ -79,10 +79,13 @@ class NetworkDirectories(NamedTuple):
             above = self.networks_dir if data_dir == Path(DEFAULT_DATA_DIR) else self.mounted(data_dir)
             yield _Directory(network.name, above, above if above == self.networks_dir else data_dir, _RUNTIME)
         yield from (_Directory(name, *usual) for name in names)
-        # Of the directories that results name, those that this process sees: users of the cluster wrote these names.
-        for name, text in sorted({(result.network, result.data_dir) for result in cached if result.data_dir}):
-            if is_part_of_path(name, text) and (path := normpath(text)) != DEFAULT_DATA_DIR:
-                directory = _Directory(name, self.mounted(Path(path)), Path(path), _CACHE)
+        yield from self._further(cached)
+
+    def _further(self, cached: Iterable[CniResult]) -> Iterator[_Directory]:
+        """Yield what this process sees of the directories that results name: users of the cluster wrote these names."""
+        for network, data_dir in sorted({(result.network, result.data_dir) for result in cached if result.data_dir}):
+            if is_part_of_path(network, data_dir) and (path := normpath(data_dir)) != DEFAULT_DATA_DIR:
+                directory = _Directory(network, self.mounted(Path(path)), Path(path), _CACHE)
                 if is_directory(directory.path):
                     yield directory
 

@@ -57,7 +57,7 @@ def parse_pod(item: Object) -> Pod:
         volumes=sorted_names(filter(None, attached)),
         static=_is_mirror(metadata),
         host_ports=() if spec.get("hostNetwork") else tuple(dict.fromkeys(_host_ports(spec))),
-        waiting=any("waiting" in (container.get("state") or {}) for container in _statuses(status)),
+        waiting=any(map(_waits, _statuses(status))),
     )
     # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for volumes.
     return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
@@ -109,6 +109,10 @@ def _scheduled(status: Object) -> datetime | None:
 
 def _statuses(status: Object) -> Iterator[Object]:
     return chain(status.get("initContainerStatuses") or (), status.get("containerStatuses") or ())
+
+
+def _waits(container: Object) -> bool:
+    return "waiting" in (container.get("state") or {})
 
 
 def _starts(status: Object) -> Iterator[datetime | None]:
@@ -169,7 +173,6 @@ def parse_node(item: Object) -> Node:
     """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     in_use, info = status.get("volumesInUse"), status.get("nodeInfo") or {}
-    attached = (str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume)
     return Node(
         name=str(metadata["name"]),
         # Servers before 1.16 send only `podCIDR`.
@@ -185,7 +188,7 @@ def parse_node(item: Object) -> Node:
         ready=condition(status, "Ready").get("status") == "True",
         controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
         volumes_in_use=sorted_names(map(str, in_use)) if isinstance(in_use, list) else (),
-        volumes_attached=sorted_names(attached),
+        volumes_attached=_volumes_attached(status),
         runtime=str(info.get("containerRuntimeVersion") or ""),
         kubelet=str(info.get("kubeletVersion", "")),
     )
@@ -194,6 +197,10 @@ def parse_node(item: Object) -> Node:
 def _max_pods(status: Object) -> int | None:
     pods = str((status.get("allocatable") or {}).get("pods"))
     return count(pods) if pods.isdecimal() else None
+
+
+def _volumes_attached(status: Object) -> tuple[str, ...]:
+    return sorted_names(str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume)
 
 
 def _devices(status: Object) -> Iterator[NodeDevices]:

@@ -75,9 +75,9 @@ class GrpcConnection:
         self, method: str, requests: Sequence[bytes], metadata: Mapping[str, str] | None = None
     ) -> list[bytes | GrpcError]:
         """Send all requests before the first answer is awaited; return the answers in order. Raises SourceError."""
-        where = f"{self._path}: {method.rpartition('/')[2]}"
+        where, limit = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
         try:
-            self._answers = {self._send(method, request, metadata or {}): _Answer() for request in requests}
+            self._answers = {self._send(method, request, metadata or {}): _Answer(limit) for request in requests}
             self._receive()
             return [answer.result(where) for answer in self._answers.values()]
         except TimeoutError as error:
@@ -141,9 +141,7 @@ class GrpcConnection:
                 # A server that fails early may send one block that is both.
                 answer.headers.update(event.headers)
             case events.DataReceived():
-                answer.received += event.data
-                if len(answer.received) > (limit := LARGEST_MESSAGE // len(self._answers)) + _PREFIX:
-                    raise _InvalidAnswer(f"the response is larger than {limit:,} bytes")
+                answer.take_data(event.data)
             case events.StreamReset():
                 raise _InvalidAnswer(f"the server reset the call ({_name(event.error_code)})")
             case events.StreamEnded():
@@ -155,10 +153,15 @@ class GrpcConnection:
 class _Answer:
     """What arrived on the stream of one call."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         self.complete = False
         self.headers: dict[bytes, bytes] = {}  # of the response, and its trailers
-        self.received = bytearray()
+        self._limit, self._received = limit, bytearray()
+
+    def take_data(self, data: bytes) -> None:
+        self._received += data
+        if len(self._received) > self._limit + _PREFIX:
+            raise _InvalidAnswer(f"the response is larger than {self._limit:,} bytes")
 
     def result(self, where: str) -> bytes | GrpcError:
         """Return the message, or the error that the server answered; raises _InvalidAnswer."""
@@ -170,9 +173,9 @@ class _Answer:
         if int(status) != OK:
             text = self.headers.get(b"grpc-message", b"").decode(errors="replace")
             return GrpcError(where, int(status), unquote(text))
-        prefix, message = self.received[:_PREFIX], bytes(self.received[_PREFIX:])
+        prefix, message = self._received[:_PREFIX], bytes(self._received[_PREFIX:])
         if len(prefix) < _PREFIX or prefix[0] or int.from_bytes(prefix[1:]) != len(message):
-            raise _InvalidAnswer(f"the response is not one uncompressed message ({len(self.received)} bytes)")
+            raise _InvalidAnswer(f"the response is not one uncompressed message ({len(self._received)} bytes)")
         return message
 
 
