@@ -176,9 +176,15 @@ def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
     """Reject an empty directory beside running sandboxes: no kubelet started with it."""
     # This matters only where a pod or the node has devices. Kubelets without device plugins have no such directory, and
     # that must not make a report about addresses incomplete.
-    why = _why_not_the_kubelets(snapshot.device_plugins, len(running_sandboxes(snapshot.containers)))
-    if not why:
-        return snapshot.device_plugins
+    reading, running = snapshot.device_plugins, len(running_sandboxes(snapshot.containers))
+    found = known_or(reading, None)
+    empty = found and not (found.kubelet_socket or found.sockets or found.checkpoint_written)
+    if is_missing(reading):
+        why = reading.why
+    elif empty and running:
+        why = f"the device plugin directory is empty, but {running} sandboxes are running"
+    else:
+        return reading
     if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable):
         return Unavailable("device_plugins", why)
     if asking := _uses_devices(snapshot):
@@ -195,11 +201,3 @@ def _uses_devices(snapshot: Snapshot) -> str:
     node = known_or(snapshot.node, None)
     # The 0 of a plugin that was taken away stays in the node's status for ever.
     return f"node {node.name}" if node and any(devices.capacity for devices in node.devices) else ""
-
-
-def _why_not_the_kubelets(reading: Reading[DevicePlugins], running: int) -> str:
-    if is_missing(reading):
-        return reading.why
-    found = known_or(reading, None)
-    empty = found and not (found.kubelet_socket or found.sockets or found.checkpoint_written)
-    return f"the device plugin directory is empty, but {running} sandboxes are running" if empty and running else ""

@@ -190,30 +190,25 @@ class _Session:
 
     def records(self, runtime: ContainerRuntime, ids: Sequence[str]) -> Collection[Container]:
         """Return those of these ids that containerd has a record of."""
-        requests = [encode_texts(*(f"id=={container_id}" for container_id in batch)) for batch in _batches(ids)]
-        records = (*self._container_records(requests), *self._sandbox_records(runtime, requests))
-        return {record.id: record for record in records if record.id in ids}.values()
-
-    def _container_records(self, requests: Sequence[bytes]) -> Iterator[Container]:
         namespaces = {item.text(1) for item in DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)}
+        found: list[Container] = []
         for namespace in (*(namespaces - {_KUBERNETES}), _KUBERNETES):  # the record of a pod is kept
             state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
-            yield from self._records(_CONTAINERS, namespace, requests, _CONTAINER_RECORD, state)
-
-    def _sandbox_records(self, runtime: ContainerRuntime, requests: Sequence[bytes]) -> Iterator[Container]:
+            found += self._records(_CONTAINERS, namespace, ids, _CONTAINER_RECORD, state)
         try:
-            yield from self._records(_SANDBOXES, _KUBERNETES, requests, _SANDBOX_RECORD, SANDBOX_RECORDED)
+            found += self._records(_SANDBOXES, _KUBERNETES, ids, _SANDBOX_RECORD, SANDBOX_RECORDED)
         except GrpcError as error:
             # Only the version shows that there is no such store yet, and not that it failed to start.
             version = version_numbers(runtime.version)
             if error.code != UNIMPLEMENTED or version is None or version >= _FIRST_WITH_SANDBOXES:
                 raise
+        return {record.id: record for record in found if record.id in ids}.values()
 
     def _records(
-        self, method: str, namespace: str, requests: Sequence[bytes], fields: _Fields, state: str
+        self, method: str, namespace: str, ids: Sequence[str], fields: _Fields, state: str
     ) -> Iterator[Container]:
-        """Convert records of containerd, of containers or of sandboxes."""
-        for request in requests:
+        for batch in _batches(ids):
+            request = encode_texts(*(f"id=={container_id}" for container_id in batch))
             answer = self._connection.call(method, request, {"containerd-namespace": namespace})
             for item in DecodedMessage(answer).messages(1):
                 seconds, labels = item.message(fields.created).integer(1), item.text_map(fields.labels)

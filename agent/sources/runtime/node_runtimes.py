@@ -88,14 +88,13 @@ class NodeRuntimes:
     def has(self, container_id: str) -> bool:
         """Return whether any runtime has it; raises SourceError if any of them fails."""
         # One that was asked for the last list has to be asked again: the others cannot deny what is in it.
-        runtimes = {runtime.expected.endpoint: runtime for runtime in self._runtimes()}
-        asked = {endpoint: self._ask(one, partial(one.has, container_id)) for endpoint, one in runtimes.items()}
+        runtimes = self._runtimes()
+        asked = {one.expected.endpoint: self._ask(one, partial(one.has, container_id)) for one in runtimes}
         if any(asked.values()):
             return True
-        answers = {endpoint for endpoint, answer in asked.items() if answer is not None}
-        if silent := [runtime for runtime in self.asked if runtime.endpoint not in answers]:
+        if silent := [runtime for runtime in self.asked if asked.get(runtime.endpoint) is None]:
             raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
-        if not answers:
+        if False not in asked.values():
             raise SourceError(_NONE_SERVES)
         return False
 
