@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from agent.model.registration import Expected
-from agent.model.runtime import AUTO
+from agent.model.runtime import AUTO, endpoint_path
 
 _T = TypeVar("_T")
 _Given: TypeAlias = str | list[str]
@@ -99,7 +99,7 @@ network_name = matching(
     r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", "a CNI network name: letters, digits, dots, dashes and underscores", str
 )
 endpoint = matching(
-    "(unix://)?/.*", "unix:// and the absolute path of a socket", lambda text: Path(text.removeprefix("unix://"))
+    "(unix://)?/.*", "unix:// and the absolute path of a socket", lambda text: Path(endpoint_path(text))
 )
 
 

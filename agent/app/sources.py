@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -165,19 +166,20 @@ def _probe(
     return ask
 
 
+@dataclass
 class LastNetworks:
     """The networks of the last snapshot."""
 
-    def __init__(self, read: Callable[[], tuple[RuntimeNetwork, ...]], config: Config) -> None:
-        self._read, self._config = read, config
-        self._networks: tuple[RuntimeNetwork, ...] = ()
+    ask: Callable[[], tuple[RuntimeNetwork, ...]]
+    config: Config
+    _networks: tuple[RuntimeNetwork, ...] = ()
 
     def read(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
         self._networks = ()
         try:
-            networks = with_subnet(self._read(), self._config.run_dir)
+            networks = with_subnet(self.ask(), self.config.run_dir)
         except SourceError as error:
-            if AUTO in self._config.network:
+            if AUTO in self.config.network:
                 raise
             return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
         self._networks = (*networks, *(later for network in networks[:1] for later in network.later))

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -47,22 +48,22 @@ class _Process(NamedTuple):
     start: int  # clock ticks after boot
 
 
+@dataclass
 class ProcessTable:
     """The node's process table. It remembers the node's own processes, because searching all of them is expensive."""
 
-    def __init__(self, proc: Path) -> None:
-        self._proc = proc
-        self._known: tuple[_Process, ...] = ()
-        """Every kubelet, cri-dockerd and runtime of the last search that found any: one value, as threads share it."""
-        self._plugins: tuple[_Process, ...] = ()
-        self._searched = timedelta(0)
+    proc: Path
+    _known: tuple[_Process, ...] = ()
+    """Every kubelet, cri-dockerd and runtime of the last search that found any: one value, as threads share it."""
+    _plugins: tuple[_Process, ...] = ()
+    _searched: timedelta = timedelta(0)
 
     def read(
         self, uptime: timedelta = timedelta(0), plugins: Collection[str] = (), *, complete: bool = True
     ) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's."""
         # `plugins`: further names of these. `complete`: search all processes for them in any case.
-        booted, boot_id = _boot(self._proc)
+        booted, boot_id = _boot(self.proc)
         if complete or self._plugins or uptime - self._searched >= _SEARCH_EVERY or not self._unchanged():
             self._plugins, self._searched = self._search(_PLUGINS.union(plugins)), max(uptime, self._searched)
         runtimes = self._named_runtimes()
@@ -104,13 +105,13 @@ class ProcessTable:
         """Raise SourceError unless a runtime runs at this moment: `docker`, `containerd` or `cri-o`."""
         if not self.runs(runtime):
             names = " or ".join(sorted(_RUNTIMES[runtime]))
-            raise SourceError(f"{runtime} does not run on this node (no {names} in {self._proc}), so it was not asked")
+            raise SourceError(f"{runtime} does not run on this node (no {names} in {self.proc}), so it was not asked")
 
     def require_any(self) -> None:
         """Raise SourceError unless any runtime runs at this moment."""
         if not self._known_to_run() and not self.running(_RUNTIMES):
             names = " or ".join(sorted(_ANY_RUNTIME))
-            raise SourceError(f"no container runtime runs on this node (no {names} in {self._proc}), so none was asked")
+            raise SourceError(f"no container runtime runs on this node (no {names} in {self.proc}), so none was asked")
 
     def named_runtime(self) -> str | None:
         """Return the runtime that the kubelet names now, as `ProcessStartTimes.runtime` has it; raises SourceError."""
@@ -122,9 +123,9 @@ class ProcessTable:
         """Return those of these flags that the kubelet of the last reading was started with; raises SourceError."""
         # The rest of its command line may be confidential and is not kept.
         kubelets = self._of(_KUBELET)
-        words = _command_line(self._proc, kubelets[-1].pid) if kubelets else None
+        words = _command_line(self.proc, kubelets[-1].pid) if kubelets else None
         if words is None:
-            raise SourceError(f"the kubelet's flags are unknown: {self._proc} has no kubelet, or not its command line")
+            raise SourceError(f"the kubelet's flags are unknown: {self.proc} has no kubelet, or not its command line")
         return {name: value for name in names if (value := flag(name, words)) is not None}
 
     def _known_to_run(self) -> set[str]:
@@ -138,23 +139,23 @@ class ProcessTable:
         return bool(found & _KUBELET) and bool(found & _ANY_RUNTIME) and all(map(self._runs, self._known))
 
     def _runs(self, process: _Process) -> bool:
-        return _process(self._proc, process.pid) == process
+        return _process(self.proc, process.pid) == process
 
     def _search(self, plugins: Collection[str] = ()) -> tuple[_Process, ...]:
         """Remember the node's own processes, and return those of these CNI plugins; raises SourceError without any."""
-        processes = [process for pid in process_ids(self._proc) if (process := _process(self._proc, pid))]
+        processes = [process for pid in process_ids(self.proc) if (process := _process(self.proc, pid))]
         known = self._of_node(process for process in processes if process.command in _NODE)
         if not known:
             raise SourceError(
-                f"no kubelet and no container runtime in {self._proc}: they are stopped, or it is not the host's (set "
+                f"no kubelet and no container runtime in {self.proc}: they are stopped, or it is not the host's (set "
                 "hostPID: true, or check --proc)"
             )
         self._known = known
-        at_work = (plugin for process in processes if plugins and (plugin := _plugin(self._proc, process, plugins)))
+        at_work = (plugin for process in processes if plugins and (plugin := _plugin(self.proc, process, plugins)))
         return tuple(sorted(self._of_node(at_work)))  # a pod may have its own `bridge`
 
     def _of_node(self, processes: Iterable[_Process]) -> tuple[_Process, ...]:
-        return tuple(process for process in processes if not _is_nested(self._proc, process.pid))
+        return tuple(process for process in processes if not _is_nested(self.proc, process.pid))
 
     def network_flag(self, name: str) -> str:
         """Return a flag of cri-dockerd, or of a kubelet < 1.24; empty: not set. Raises SourceError if they differ."""
@@ -172,12 +173,12 @@ class ProcessTable:
 
     def _network_flags(self, name: str) -> set[str | None]:
         """Return its values in the command lines, as no file has it; None is one that cannot be read."""
-        lines = (_command_line(self._proc, process.pid) for process in self._of(_KUBELET | _CRI_DOCKERD))
+        lines = (_command_line(self.proc, process.pid) for process in self._of(_KUBELET | _CRI_DOCKERD))
         return {None if words is None else flag(name, words) or "" for words in lines}
 
     def _named_runtimes(self) -> set[str]:
-        lines = ((process.pid, _command_line(self._proc, process.pid)) for process in self._of(_KUBELET))
-        return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in lines if words is not None}
+        lines = ((process.pid, _command_line(self.proc, process.pid)) for process in self._of(_KUBELET))
+        return {named_runtime(words, self.proc / f"{pid}/root") for pid, words in lines if words is not None}
 
     def _of(self, names: frozenset[str]) -> list[_Process]:
         """Return the node's processes of these programs, the youngest last: an older one must not hide a restart."""

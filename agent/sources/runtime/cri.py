@@ -11,7 +11,7 @@ import socket
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -60,31 +60,25 @@ _CONTAINER_RECORD: Final = _Fields(labels=2, created=8)
 _SANDBOX_RECORD: Final = _Fields(labels=4, created=5)
 
 
+@dataclass
 class Cri:
     """One CRI endpoint. Every question opens a connection of its own, so a restarted runtime needs no attention."""
 
-    def __init__(
-        self,
-        endpoint: Path,
-        timeout: float,
-        clock: Callable[[], float],
-        require: Callable[[], None] = lambda: None,
-        socket: Path | None = None,
-    ) -> None:
-        """`timeout`: seconds for each request. `require`: raises SourceError unless a process serves the socket."""
-        # `socket`: where the endpoint of the node is mounted; None: at its own path.
-        self._endpoint, self._timeout, self._clock, self._require = endpoint, timeout, clock, require
-        self._socket = socket or endpoint
+    endpoint: Path
+    timeout: float  # seconds for each request
+    clock: Callable[[], float]
+    require: Callable[[], None] = lambda: None  # raises SourceError unless a process serves the socket
+    mounted: Path | None = None  # where the endpoint of the node is for this process; None: at its own path
 
     @property
     def expected(self) -> ContainerRuntime:
         """What it is before it is asked, by the name of its socket."""
-        return ContainerRuntime(RUNTIME_OF_SOCKET.get(self._endpoint.name, "cri"), "", str(self._endpoint))
+        return ContainerRuntime(RUNTIME_OF_SOCKET.get(self.endpoint.name, "cri"), "", str(self.endpoint))
 
     def identify(self) -> ContainerRuntime:
         """Return the runtime's name and version; raises SourceError, and NoCri where there is no CRI."""
         with self._session() as session:
-            return replace(session.identify(), endpoint=str(self._endpoint))
+            return replace(session.identify(), endpoint=str(self.endpoint))
 
     def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
         """List every sandbox and container, and those of the `asked` that only a record shows. Raises SourceError."""
@@ -99,7 +93,7 @@ class Cri:
         """Return whether this sandbox or container exists or is being created; raises SourceError."""
         # False only where the runtime denies both by this id, and has no record of it.
         if not _ID.fullmatch(container_id):
-            raise SourceError(f"{self._endpoint}: {truncate(repr(container_id))} is no id of a container")
+            raise SourceError(f"{self.endpoint}: {truncate(repr(container_id))} is no id of a container")
         with self._session() as session:
             if session.sandboxes([container_id]) or session.has_container(container_id):
                 return True
@@ -119,13 +113,13 @@ class Cri:
         connection = HTTPConnection("localhost")
         try:
             with socket.socket(socket.AF_UNIX) as connection.sock:
-                connection.sock.settimeout(self._timeout)
-                connection.sock.connect(os.fspath(self._socket))
+                connection.sock.settimeout(self.timeout)
+                connection.sock.connect(os.fspath(self.mounted or self.endpoint))
                 connection.request("GET", "/config")
                 answer = connection.getresponse()
                 content = answer.read(_LARGEST_CONFIGURATION).decode()
         except (OSError, HTTPException) as error:
-            raise SourceError(f"{self._endpoint}: GET /config: {truncate(repr(error))}") from error
+            raise SourceError(f"{self.endpoint}: GET /config: {truncate(repr(error))}") from error
         if answer.status == HTTPStatus.NOT_FOUND:
             return CniStatus()
         network = tomllib.loads(content)["crio"]["network"]
@@ -134,12 +128,12 @@ class Cri:
 
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
-        self._require()
+        self.require()
         try:
-            with GrpcConnection(self._socket, self._timeout, self._clock) as connection:
+            with GrpcConnection(self.mounted or self.endpoint, self.timeout, self.clock) as connection:
                 yield _Session(connection)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise SourceError(f"{self._endpoint}: cannot parse the response ({truncate(repr(error))})") from error
+            raise SourceError(f"{self.endpoint}: cannot parse the response ({truncate(repr(error))})") from error
 
 
 class _Session:
