@@ -125,7 +125,7 @@ class NodeRuntimes:
 
     def _docker_networks(self, config_dir: Path | None, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
         """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
-        node = self.processes.read()
+        node = self.processes.read(complete=False)
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
         directory = config_dir or Path(self.processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY)
