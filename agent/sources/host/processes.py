@@ -225,7 +225,7 @@ def _process(proc: Path, pid: int) -> _Process | None:
     """Return a process; None: it has ended."""
     try:
         # The command may hold any character, parentheses too.
-        before, _, after = _read(proc, pid, "stat").rpartition(")")
+        before, _, after = read_of(proc, pid, "stat").rpartition(")")
         state, *rest = after.split()
         # A zombie would hide its successor, and with it a restart of the kubelet.
         return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
@@ -250,17 +250,17 @@ def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process |
 
 def _is_nested(proc: Path, pid: int) -> bool:
     """Whether a process has a PID namespace of its own: docker in docker is not the node's."""
-    lines = _read(proc, pid, "status").splitlines()
+    lines = read_of(proc, pid, "status").splitlines()
     return len(next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])) > 1
 
 
 def _command_line(proc: Path, pid: int) -> list[str] | None:
     """Return the arguments of a process; None: they cannot be read, or it is ending."""
-    text = _read(proc, pid, "cmdline")
+    text = read_of(proc, pid, "cmdline")
     return text.split("\0") if text else None
 
 
-def _read(proc: Path, pid: int, name: str) -> str:
+def read_of(proc: Path, pid: int, name: str) -> str:
     """Return a file of a process; empty: it cannot be read, or the process has ended."""
     try:
         # A Path interns its parts. The table of interned strings would grow once by 1 MiB, because pids are new ones.
