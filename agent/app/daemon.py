@@ -44,7 +44,7 @@ def run_daemon(config: Config) -> int:
     history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why))
     api, watches = api_server.watched(config) if config.api == "on" else (without_api_server(), [])
     rest = {**api, "state": lambda _: read_disk(config.state_dir)}
-    sources = node_sources(config, rest, history.read, lambda: watches[1].latest if watches else None)
+    sources = node_sources(config, rest, history.read, lambda: watches[1].replica.latest if watches else None)
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()

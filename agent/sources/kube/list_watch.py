@@ -88,7 +88,7 @@ class Reflector(Generic[_T]):
         self._clock, self._stale_after, self._server = clock, stale_after, server
         longest = min(_BACKOFF[1], stale_after / 8)  # a break of the connection must not make data unavailable
         self._backoff = min(_BACKOFF[0], longest), longest
-        self._replica = Replica(resource.parse, self._record)
+        self.replica = Replica(resource.parse, self._record)
         self._held: _Held[_T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
         self._is_new = True  # whether the server's version is still to be requested
@@ -100,11 +100,7 @@ class Reflector(Generic[_T]):
 
     @property
     def regressions(self) -> int:
-        return self._replica.regressions
-
-    @property
-    def latest(self) -> _T | None:
-        return self._replica.latest
+        return self.replica.regressions
 
     def reading(self) -> Reading[tuple[_T, ...]]:
         held, now = self._held, self._clock()
@@ -138,7 +134,7 @@ class Reflector(Generic[_T]):
         with list_all(self._connected(), self._resource.path, query) as (version, items):
             # After a restore, a list from the cache is as good as etcd if it is not older than etcd was then.
             as_restored = self._restored is not None and version >= self._restored
-            self._replica.replace(version, items, consistent=self._list_from == "" or as_restored)
+            self.replica.replace(version, items, consistent=self._list_from == "" or as_restored)
         self._list_from = self._restored = None
         self._publish()
 
@@ -150,10 +146,10 @@ class Reflector(Generic[_T]):
             *self._resource.query,
             ("watch", "1"),
             ("allowWatchBookmarks", "true"),
-            ("resourceVersion", str(self._replica.version)),
+            ("resourceVersion", str(self.replica.version)),
             ("timeoutSeconds", str(seconds)),
         )
-        self._replica.begin()
+        self.replica.begin()
         due = self._clock() + seconds - 1
         api = self._connected()
         lines = api.stream(self._resource.path, query, silence=seconds + 10)
@@ -163,7 +159,7 @@ class Reflector(Generic[_T]):
             self._is_new = False
         self._check_revision(api)  # once the server answers, as a dead server would not
         for line in lines:
-            self._replica.apply(line)
+            self.replica.apply(line)
             self._publish()
         self._publish()
         return self._clock() >= due
@@ -179,14 +175,14 @@ class Reflector(Generic[_T]):
         except SourceError:
             self._check_due = now + _CHECK_PAUSE * _jitter()
             return  # the watch says whether the server answers
-        if revision < self._replica.version:
+        if revision < self.replica.version:
             why = "API server: versions went back: etcd was restored from a backup; listing again"
             self._held = _Held(None, now, why)
             self._list_from, self._restored = str(revision), revision
             raise Restored(why)
 
     def _publish(self) -> None:
-        self._held = _Held(self._replica.items(), self._clock(), "")
+        self._held = _Held(self.replica.items(), self._clock(), "")
         self.answered.set()
 
     def _recover_from(self, error: SourceError) -> None:
@@ -195,12 +191,12 @@ class Reflector(Generic[_T]):
         cause = _cause(error)
         self.restarts[cause] += 1
         if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
-            self._list_from = str(self._replica.version) if self._list_from is None else ""
-        elif cause is not RestartCause.RESTORED and self._replica.version:
+            self._list_from = str(self.replica.version) if self._list_from is None else ""
+        elif cause is not RestartCause.RESTORED and self.replica.version:
             self._check_due = min(self._check_due, self._checked + _CHECK_PAUSE)
         if isinstance(error, MalformedAnswer) and self._list_from is None:
             # The same line would come again, and every watch that starts would count as an event.
-            self._list_from = str(self._replica.version)
+            self._list_from = str(self.replica.version)
         # Credentials may have been rotated, or the server replaced: connect again.
         if self._api is not None:
             self._api.close()
