@@ -127,15 +127,8 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     docker_host = config.docker_host or os.environ.get("DOCKER_HOST", "")
     if docker_host:
         docker()  # a wrong host is wrong usage
-    return NodeRuntimes(
-        docker,
-        cri,
-        processes,
-        config.proc,
-        choice=config.runtime,
-        endpoint=config.cri_endpoint,
-        docker_socket=_on_node(docker_host, config.run_dir) if docker_host else DOCKER_SOCKET,
-    )
+    docker_socket = _on_node(docker_host, config.run_dir) if docker_host else DOCKER_SOCKET
+    return NodeRuntimes(docker, cri, processes, config.proc, config.runtime, config.cri_endpoint, docker_socket)
 
 
 _RUN: Final = Path("/run")

@@ -143,8 +143,7 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
         if isinstance(reading, Unavailable):
             return _undecided(store, f"{reading.source}: {reading.why}", snapshot)
     if isinstance(snapshot.networks, NotRequested):
-        kept = store.network == KUBENET or not store.discovered
-        return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
+        return store if store.network == KUBENET else _not_in_use(store, snapshot.networks.why, snapshot)
     if _is_failing(store, snapshot):
         return store
     if first := _skipped(store, snapshot):

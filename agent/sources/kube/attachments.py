@@ -36,8 +36,6 @@ class AttachmentsSource:
 
 @dataclass
 class _Inquiry:
-    """The requests of one snapshot."""
-
     get: Get
     node: str
     _left: int = MAX_REQUESTS

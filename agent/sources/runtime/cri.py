@@ -137,8 +137,6 @@ class Cri:
 
 
 class _Session:
-    """The questions of one connection."""
-
     def __init__(self, connection: GrpcConnection) -> None:
         self._connection = connection
         self._apis: Sequence[str] = _APIS
