@@ -53,14 +53,6 @@ class AutoscalerClient:
         return Autoscaler(others=len(ids), others_with_id=sum(ids))
 
 
-def _read_status(get: Get) -> Autoscaler:
-    body = get(_STATUS, ())
-    try:
-        return _status(json.loads(body)["data"]["status"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return Autoscaler(why=f"{_CONFIGMAP} has no status")
-
-
 def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Registration]) -> NotRequested | bool:
     """Whether the cluster is already known to use a cloud; or the reason why nothing is requested."""
     if not isinstance(registration, Known) or not isinstance(node, Known):
@@ -96,10 +88,15 @@ _TIME: Final = re.compile(
 _COUNT: Final = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")  # in both formats
 
 
-def _status(text: str) -> Autoscaler:
+def _read_status(get: Get) -> Autoscaler:
     """Read the cluster-wide part of the status. A missing count is None."""
-    # The entries of the node groups follow: they are long and not needed.
-    whole = _GROUPS.split(text, maxsplit=1)[0]
+    body = get(_STATUS, ())
+    try:
+        text = json.loads(body)["data"]["status"]
+        # The entries of the node groups follow: they are long and not needed.
+        whole = _GROUPS.split(text, maxsplit=1)[0]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return Autoscaler(why=f"{_CONFIGMAP} has no status")
     counts = {name: int(count) for name, count in _COUNT.findall(whole)}
     return Autoscaler(
         unregistered=counts.get("unregistered"),
