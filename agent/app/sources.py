@@ -76,7 +76,7 @@ def node_sources(
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
-    last = LastNetworks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
+    last = LastNetworks(lambda: in_time(runtimes.networks), config)
     name, flags = displayed_name(config), processes.kubelet_flags
     tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, latest_node)
     host: Sources = {
@@ -102,7 +102,7 @@ def node_sources(
         results,
         config.proc,
         processes,
-        _probe(config, results, last),
+        partial(_probe, config, results, last),
     )
     return NodeSources({**host, **rest}, recheck)
 
@@ -128,7 +128,8 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     if docker_host:
         docker()  # a wrong host is wrong usage
     docker_socket = _on_node(docker_host, config.run_dir) if docker_host else DOCKER_SOCKET
-    return NodeRuntimes(docker, cri, processes, config.proc, config.runtime, config.cri_endpoint, docker_socket)
+    named = config.cri_endpoint, config.cni_config_dir
+    return NodeRuntimes(docker, cri, processes, config.proc, config.runtime, docker_socket, *named)
 
 
 _RUN: Final = Path("/run")
@@ -146,17 +147,14 @@ def _on_node(docker_host: str, run_dir: Path) -> Path | None:
 
 
 def _probe(
-    config: Config, results: CniResults, last: "LastNetworks"
-) -> Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]:
-    def ask(reservations: Sequence[Reservation], send: bool) -> Mapping[ReservationKey, ProbeResult]:
-        if config.probe == "off":
-            not_probed = ProbeResult("not probed: --probe=off", asked=False)
-            return {reservation.key: not_probed for reservation in reservations}
-        networks, cached = {reservation.network for reservation in reservations}, results.read()
-        plugins = {network: last.plugins_of(network, cached) for network in networks}
-        return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
-
-    return ask
+    config: Config, results: CniResults, last: "LastNetworks", reservations: Sequence[Reservation], send: bool
+) -> Mapping[ReservationKey, ProbeResult]:
+    if config.probe == "off":
+        not_probed = ProbeResult("not probed: --probe=off", asked=False)
+        return {reservation.key: not_probed for reservation in reservations}
+    networks, cached = {reservation.network for reservation in reservations}, results.read()
+    plugins = {network: last.plugins_of(network, cached) for network in networks}
+    return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
 
 
 @dataclass

@@ -48,8 +48,9 @@ class NodeRuntimes:
     processes: ProcessTable
     proc: Path
     choice: str  # `auto`, `docker` or `cri`
-    endpoint: Path | None  # as settings name it
     docker_socket: Path | None  # None where docker is asked elsewhere
+    endpoint: Path | None  # as settings name it
+    config_dir: Path | None  # of CNI, in place of the directory that the runtime names
     asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
     _found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
     _late: Late | None = None  # why the networks are not known: a runtime is waited for once a snapshot
@@ -91,20 +92,19 @@ class NodeRuntimes:
             raise SourceError(_NONE_SERVES)
         return False
 
-    def networks(self, config_dir: Path | None = None) -> tuple[RuntimeNetwork, ...]:
+    def networks(self) -> tuple[RuntimeNetwork, ...]:
         """Return the networks that give pods their addresses; raises SourceError if they are not known."""
         # The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
-        # `config_dir` overrides the directory that the runtime names.
         self._late, self._found = None, ()
         runtimes = self._found = self._runtimes()
         certain = len(runtimes) == 1 or bool(self._named())
         status = self._status(runtimes[0]) if certain else CniStatus()
-        directory = config_dir or status.directory or DEFAULT_DIRECTORY
+        directory = self.config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
             others = chain.from_iterable(self._of_class(other) for other in status.others)
             return (*loaded_networks(status.loaded, directory), *others)
         if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
-            return self._docker_networks(config_dir, certain=certain)
+            return self._docker_networks(certain=certain)
         return default_networks(directory, status.default)
 
     def _status(self, runtime: Runtime) -> CniStatus:
@@ -123,12 +123,12 @@ class NodeRuntimes:
                 return ()
             raise
 
-    def _docker_networks(self, config_dir: Path | None, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
+    def _docker_networks(self, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
         """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
         node = self.processes.read(complete=False)
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
-        directory = config_dir or Path(self.processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY)
+        directory = self.config_dir or Path(self.processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY)
         try:
             return default_networks(directory)
         except NotConfigured:
