@@ -119,10 +119,10 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
         except SourceError as error:
             raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
 
-    def cri(path: Path, require: Callable[[], None]) -> Runtime:
+    def cri(path: Path) -> Runtime:
         from agent.sources.runtime.cri import Cri
 
-        return Cri(path, timeout, loop.clock, require, mounted_path(path, config.run_dir))
+        return Cri(path, timeout, loop.clock, mounted_path(path, config.run_dir))
 
     docker_host = config.docker_host or os.environ.get("DOCKER_HOST", "")
     if docker_host:

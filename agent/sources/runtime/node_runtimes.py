@@ -43,8 +43,7 @@ class NodeRuntimes:
     """The runtimes of this node. They are found anew for each snapshot and recheck: a node may change to another."""
 
     docker: Callable[[], Runtime]
-    connect: Callable[[Path, Callable[[], None]], Runtime]
-    """Gets an endpoint, and a function that raises SourceError if nobody serves it."""
+    connect: Callable[[Path], Runtime]  # to an endpoint
     processes: ProcessTable
     proc: Path
     choice: str  # `auto`, `docker` or `cri`
@@ -53,6 +52,7 @@ class NodeRuntimes:
     config_dir: Path | None  # of CNI, in place of the directory that the runtime names
     asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
     _found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
+    _served: Collection[Path] = ()  # the sockets that are listened on, by a runtime that runs
     _late: Late | None = None  # why the networks are not known: a runtime is waited for once a snapshot
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
@@ -140,10 +140,13 @@ class NodeRuntimes:
 
     def _ask(self, runtime: Runtime, question: Callable[[], _T]) -> _T | None:
         """Return the answer. None: without CRI it is no runtime, which is a fault if somebody named its endpoint."""
+        endpoint = Path(runtime.expected.endpoint)
+        if runtime.expected.name != DOCKER and endpoint not in self._served:
+            raise SourceError(f"no container runtime listens at {endpoint} on this node, so it was not asked")
         try:
             return question()
         except NoCri as error:
-            if Path(runtime.expected.endpoint) in {self.endpoint, Path(self._named())}:
+            if endpoint in {self.endpoint, Path(self._named())}:
                 raise SourceError(str(error)) from error
             return None
 
@@ -151,17 +154,17 @@ class NodeRuntimes:
         named = "" if self.choice == DOCKER else self._named()
         if self.choice == DOCKER or (named == DOCKER and self.choice != CRI):
             return [self.docker()]
-        found, served = self._cri_runtimes(named)
+        found = self._cri_runtimes(named)
         if self.choice == CRI:
             if not found:
                 raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")
             return found
         if not found:
             self.processes.require_any()  # where nothing else runs, docker says why it does not answer
-        return [*found, self.docker()] if not found or self._runs_docker(served) else found
+        return [*found, self.docker()] if not found or self._runs_docker() else found
 
-    def _cri_runtimes(self, named: str) -> tuple[list[Runtime], Collection[Path]]:
-        """Return those to ask, and the sockets that are served. An endpoint that somebody names must answer."""
+    def _cri_runtimes(self, named: str) -> list[Runtime]:
+        """Return those to ask. An endpoint that somebody names must answer."""
         known: list[Path] = []
         if self.endpoint:
             wanted = [self.endpoint]
@@ -169,9 +172,9 @@ class NodeRuntimes:
             wanted = [Path(named)] if named not in {"", DOCKER} else []
             known = [Path(endpoint) for endpoint in ENDPOINTS]
         # The node's list of sockets is long: it is read once a question.
-        served = self._served({*wanted, *known, *filter(None, [self.docker_socket])})
-        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in served)])
-        return [self.connect(path, partial(_require, path, served)) for path in endpoints], served
+        self._served = self._find_served({*wanted, *known, *filter(None, [self.docker_socket])})
+        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in self._served)])
+        return list(map(self.connect, endpoints))
 
     def _named(self) -> str:
         try:
@@ -180,8 +183,7 @@ class NodeRuntimes:
             why = f"it is unknown which one runs: {error}"
             raise SourceError(f"no container runtime was asked, because {why}") from error
 
-    def _served(self, sockets: Iterable[Path]) -> frozenset[Path]:
-        """Return those that are listened on, and whose runtime runs."""
+    def _find_served(self, sockets: Iterable[Path]) -> frozenset[Path]:
         spellings = {path: {bytes(path), b"/var" + bytes(path)} for path in sockets}
         listening = read_sockets(self.proc, chain.from_iterable(spellings.values())).listening
         found = {path: RUNTIME_OF_SOCKET.get(path.name) for path, names in spellings.items() if names & listening}
@@ -189,10 +191,5 @@ class NodeRuntimes:
         running = self.processes.running(set(filter(None, found.values())))
         return frozenset(path for path, runtime in found.items() if runtime is None or runtime in running)
 
-    def _runs_docker(self, served: Collection[Path]) -> bool:
-        return self.processes.runs(DOCKER) if self.docker_socket is None else self.docker_socket in served
-
-
-def _require(socket: Path, served: Collection[Path]) -> None:
-    if socket not in served:
-        raise SourceError(f"no container runtime listens at {socket} on this node, so it was not asked")
+    def _runs_docker(self) -> bool:
+        return self.processes.runs(DOCKER) if self.docker_socket is None else self.docker_socket in self._served
