@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
@@ -15,31 +14,30 @@ class Late(SourceError):
     """There is no answer in time, or an earlier answer has not come yet."""
 
 
-@dataclass
 class Deadline:
     """Asks one question at a time, each in a thread of its own. Any thread may ask."""
 
-    what: str
-    seconds: float
-    _last: Future[Any] | None = None
-    _asking: Lock = field(default_factory=Lock)
+    def __init__(self, what: str, seconds: float) -> None:
+        self._what, self._seconds = what, seconds
+        self._last: Future[Any] | None = None
+        self._asking = Lock()
 
     def __call__(self, question: Callable[[], _T]) -> _T:
         """Ask; raises Late if the answer is late, and whatever the question raises."""
         with self._asking:
             if self._last and not self._last.done():
-                raise Late(f"{self.what}: still waiting for an earlier response")
+                raise Late(f"{self._what}: still waiting for an earlier response")
             answer = Future[_T]()
-            thread = Thread(target=_answer, args=(question, answer), name=self.what, daemon=True)
+            thread = Thread(target=_answer, args=(question, answer), name=self._what, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
                 why = "no memory is left, or no process (pids.max)"
                 raise SourceError(f"cannot start a thread ({error}): {why}") from error
             self._last = answer
-            wait([answer], self.seconds)
+            wait([answer], self._seconds)
         if not answer.done():
-            raise Late(f"{self.what}: no complete response within {self.seconds:g} s")
+            raise Late(f"{self._what}: no complete response within {self._seconds:g} s")
         return answer.result()
 
 

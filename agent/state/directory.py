@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +12,11 @@ _LEAST_FREE: Final = 4096  # bytes: the largest file is a few blocks
 _TEMPORARY: Final = ".nodeleak"  # the end of the name of a file that is not complete yet
 
 
-@dataclass
 class StateFile:
-    path: Path
-    warn: Callable[[str], None]  # called with the reason when a write fails, once for each reason
-    failed: str = ""  # why the last write failed
+    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+        """`warn`: called with the reason when a write fails, once for each reason."""
+        self.path, self._warn = path, warn
+        self.failed = ""  # why the last write failed
 
     def write(self, content: bytes) -> bool:
         before, self.failed = self.failed, ""
@@ -27,7 +26,7 @@ class StateFile:
             # Without the name of the temporary file, which is different each time.
             self.failed = f"{self.path.parent}: {error.strerror}"
             if self.failed != before:
-                self.warn(self.failed)
+                self._warn(self.failed)
         return not self.failed
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
@@ -34,12 +34,10 @@ class AttachmentsSource:
         return self._cached.get(lambda get: _Inquiry(get, self._node).attachments(request), subjects)
 
 
-@dataclass
 class _Inquiry:
-    get: Get
-    node: str
-    _left: int = MAX_REQUESTS
-    _not_requested: dict[str, None] = field(default_factory=dict)
+    def __init__(self, get: Get, node: str) -> None:
+        self._get, self._node, self._left = get, node, MAX_REQUESTS
+        self._not_requested: dict[str, None] = {}
 
     def attachments(self, request: detached_volume.Request) -> Attachments:
         found = {volume: self._attachment(volume) for volume in request.volumes}
@@ -62,7 +60,7 @@ class _Inquiry:
             return Attachment(volume)
         driver, handle = parts
         # The controller derives the name, so the object can be requested without a list.
-        name = f"csi-{sha256(f'{handle}{driver}{self.node}'.encode()).hexdigest()}"
+        name = f"csi-{sha256(f'{handle}{driver}{self._node}'.encode()).hexdigest()}"
         described = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)
         if described is None:
             return Attachment(volume)
@@ -109,7 +107,7 @@ class _Inquiry:
             return None
         self._left -= 1
         try:
-            tree = json.loads(self.get(path, query))
+            tree = json.loads(self._get(path, query))
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return {}

@@ -10,7 +10,6 @@ import re
 from codecs import iterdecode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -73,13 +72,13 @@ class ApiError(SourceError):
         self.status = status
 
 
-@dataclass
 class ServerInfo:
     """What the connections to one API server learn about it, in any thread."""
 
-    now: Callable[[], Moment]
-    version: str = ""  # empty: not known
-    skew: timedelta | None = None  # at most 2.5 s wrong: half a round trip and half a second
+    def __init__(self, now: Callable[[], Moment]) -> None:
+        self.now = now
+        self.version = ""  # empty: not known
+        self.skew: timedelta | None = None  # at most 2.5 s wrong: half a round trip and half a second
 
     def record_date(self, date: str | None, sent: datetime, received: datetime) -> None:
         """Take an answer's `Date`, and the node's time when the request was sent and the answer received."""
@@ -303,24 +302,23 @@ def _extended(text: str, texts: Iterator[str], longest: int) -> str:
     return text + more
 
 
-@dataclass
 class CachedRequest(Generic[_T]):
     """The last answer to a request that is made for a reason only. A failure is kept too: each may take long."""
 
-    inquire: Inquire
-    clock: Callable[[], float]  # seconds, never jumping
-    seconds: float  # for how long an answer is kept
-    _kept: tuple[float, frozenset[str], _T | SourceError] | None = None  # until when, about what, the answer
+    def __init__(self, inquire: Inquire, clock: Callable[[], float], seconds: float) -> None:
+        """`clock`: seconds, never jumping. `seconds`: for how long an answer is kept."""
+        self._inquire, self._clock, self._seconds = inquire, clock, seconds
+        self._kept: tuple[float, frozenset[str], _T | SourceError] | None = None  # until when, about what, the answer
 
     def get(self, read: Callable[[Get], _T], subjects: frozenset[str] = frozenset()) -> _T:
         """Return the kept answer about these subjects and maybe more, or read it; raises SourceError."""
-        now = self.clock()
+        now = self._clock()
         if self._kept is None or now >= self._kept[0] or not subjects <= self._kept[1]:
             try:
-                with self.inquire() as get, parsing("malformed object"):
-                    self._kept = now + self.seconds, subjects, read(get)
+                with self._inquire() as get, parsing("malformed object"):
+                    self._kept = now + self._seconds, subjects, read(get)
             except SourceError as error:
-                self._kept = now + min(self.seconds, _FAILURE_KEPT), subjects, error
+                self._kept = now + min(self._seconds, _FAILURE_KEPT), subjects, error
         answer = self._kept[2]
         if isinstance(answer, SourceError):
             raise answer.with_traceback(None)  # or it would grow with each call
