@@ -124,10 +124,11 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
 
         return Cri(path, timeout, loop.clock, mounted_path(path, config.run_dir))
 
-    docker_host = config.docker_host or os.environ.get("DOCKER_HOST", "")
-    if docker_host:
+    docker_socket: Path | None = DOCKER_SOCKET
+    if docker_host := config.docker_host or os.environ.get("DOCKER_HOST", ""):
         docker()  # a wrong host is wrong usage
-    docker_socket = _on_node(docker_host, config.run_dir) if docker_host else DOCKER_SOCKET
+        socket = Path(docker_host.removeprefix("unix://"))
+        docker_socket = _RUN / socket.relative_to(config.run_dir) if socket.is_relative_to(config.run_dir) else None
     named = config.cri_endpoint, config.cni_config_dir
     return NodeRuntimes(docker, cri, processes, config.proc, config.runtime, docker_socket, *named)
 
@@ -138,12 +139,6 @@ _RUN: Final = Path("/run")
 def mounted_path(path: Path, run_dir: Path) -> Path:
     """Return where a path of the node is for this process."""
     return run_dir / path.relative_to(_RUN) if path.is_relative_to(_RUN) else path
-
-
-def _on_node(docker_host: str, run_dir: Path) -> Path | None:
-    """Return where docker's socket is for the node; None: not known."""
-    socket = Path(docker_host.removeprefix("unix://"))
-    return _RUN / socket.relative_to(run_dir) if socket.is_relative_to(run_dir) else None
 
 
 def _probe(
@@ -159,8 +154,6 @@ def _probe(
 
 @dataclass
 class LastNetworks:
-    """The networks of the last snapshot."""
-
     ask: Callable[[], tuple[RuntimeNetwork, ...]]
     config: Config
     _networks: tuple[RuntimeNetwork, ...] = ()

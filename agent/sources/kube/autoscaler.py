@@ -21,8 +21,6 @@ _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
 class AutoscalerClient:
-    """Asks one API server about the cluster of one node."""
-
     def __init__(self, node_name: str, inquire: Inquire, clock: Callable[[], float]) -> None:
         self._name = node_name
         self._others = CachedRequest[Autoscaler](inquire, clock, _NODES_KEPT)
