@@ -28,7 +28,6 @@ from agent.model.snapshot import (
 from agent.sources.networks import attributed, of_pods, running_sandboxes
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
-_Pods: TypeAlias = Reading[tuple[Pod, ...]]
 _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
 _THROUGH_PROC: Final = ("addresses", "mounted_namespaces", "mounts")  # as whoever has the process table sees them
@@ -99,7 +98,7 @@ def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
     return any(known_or(store.reading, ()) for store in stores)
 
 
-def _with_running_pods(reading: _Containers, pods: _Pods) -> _Containers:
+def _with_running_pods(reading: _Containers, pods: Reading[tuple[Pod, ...]]) -> _Containers:
     """Reject a list without any of the pods that run on this node according to the API server."""
     if not isinstance(reading, Known):
         return reading
@@ -152,7 +151,7 @@ def _missing_checkpoints(reading: Unavailable, containers: _Containers, stores: 
     return Known(()) if isinstance(containers, Known) and not sandboxes and not _any_reserved(stores) else reading
 
 
-def _pods(snapshot: Snapshot) -> _Pods:
+def _pods(snapshot: Snapshot) -> Reading[tuple[Pod, ...]]:
     """Reject the pods of a Node that does not exist."""
     # A wrong name has no pods. The pods of a deleted Node are removed from the API, and may still run here. An empty
     # list proves nothing where it is not known whether the Node exists.

@@ -25,8 +25,6 @@ from agent.sources.source_error import SourceError, cannot_read
 PODS_LEFT_FOR: Final = timedelta(seconds=40)  # how long the API server keeps the pods of a deleted Node
 HOSTNAME, CLOUD = "hostname-override", "cloud-provider"
 
-Flags = Callable[..., Mapping[str, str]]  # returns those of these flags that the kubelet has; raises SourceError
-
 
 @dataclass
 class RegistrationTracker:
@@ -35,7 +33,7 @@ class RegistrationTracker:
     name: str
     expected: Expected
     state_dir: Path
-    flags: Flags
+    flags: Callable[..., Mapping[str, str]]  # returns those of these that the kubelet has; raises SourceError
     proc: Path
     latest: Callable[[], Node | None] = lambda: None
     """Returns the Node as the API server last sent it, also between two snapshots."""
