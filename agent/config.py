@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from agent.model.registration import Expected
-from agent.model.runtime import AUTO
+from agent.model.runtime import AUTO, endpoint_path
 
 _T = TypeVar("_T")
 _Given: TypeAlias = str | list[str]
@@ -99,7 +99,7 @@ network_name = matching(
     r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", "a CNI network name: letters, digits, dots, dashes and underscores", str
 )
 endpoint = matching(
-    "(unix://)?/.*", "unix:// and the absolute path of a socket", lambda text: Path(text.removeprefix("unix://"))
+    "(unix://)?/.*", "unix:// and the absolute path of a socket", lambda text: Path(endpoint_path(text))
 )
 
 
@@ -295,7 +295,11 @@ def quote(text: str) -> str:
 
 def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield what does not fit together; `values`: those that are valid by themselves."""
-    yield from _missing_node(command, values)
+    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
+        yield (
+            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
+            f"or {option('api')}=off to run without the API server"
+        )
     yield from _unchecked_network(command, values)
     state_dir, networks_dir = values.get("state_dir"), values.get("cni_networks_dir")
     if state_dir and networks_dir and state_dir.is_relative_to(networks_dir):
@@ -303,14 +307,6 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
         yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
     if values.get("node_condition") == "on" and values.get("api") == "off":
         yield f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"
-
-
-def _missing_node(command: str, values: Mapping[str, Any]) -> Iterator[str]:
-    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
-        yield (
-            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
-            f"or {option('api')}=off to run without the API server"
-        )
 
 
 def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]:

@@ -44,7 +44,7 @@ def run_daemon(config: Config) -> int:
     history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why))
     api, watches = api_server.watched(config) if config.api == "on" else (without_api_server(), [])
     rest = {**api, "state": lambda _: read_disk(config.state_dir)}
-    sources = node_sources(config, rest, history.read, lambda: watches[1].latest if watches else None)
+    sources = node_sources(config, rest, history.read, lambda: watches[1].replica.latest if watches else None)
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
@@ -52,7 +52,10 @@ def run_daemon(config: Config) -> int:
     queue, cluster_exporters = _cluster_exporters(config, registry, log.warning)
     exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log.warning), history]
     exporters += [http, *cluster_exporters]
-    _start_threads(watches, queue if cluster_exporters else None, stop)
+    for watch in watches:
+        threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
+    if cluster_exporters:
+        threading.Thread(target=queue.run, name="delivery", daemon=True).start()
     http.start()
     mode = MODES[config.cleanup]
     log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
@@ -132,13 +135,6 @@ def _cluster_exporters(config: Config, registry: CollectorRegistry, warn: Warn) 
     if config.node_condition == "on":
         exporters.append(ConditionExporter(queue))
     return queue, exporters
-
-
-def _start_threads(watches: Sequence[Reflector[Any]], queue: DeliveryQueue | None, stop: threading.Event) -> None:
-    for watch in watches:
-        threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
-    if queue is not None:
-        threading.Thread(target=queue.run, name="delivery", daemon=True).start()
 
 
 def _exit_with_thread(failed: threading.ExceptHookArgs) -> NoReturn:

@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,11 +19,12 @@ from agent.model.snapshot import CniResult, NetworkStore, Node, NotRequested, Re
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, mounts, network_directories, probe
+from agent.sources.host import addresses, mounts, probe
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.cni_config import with_subnet
 from agent.sources.host.device_plugins import read_device_plugins
+from agent.sources.host.network_directories import NetworkDirectories
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
@@ -74,12 +76,12 @@ def node_sources(
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
-    last = LastNetworks(lambda: in_time(lambda: runtimes.networks(config.cni_config_dir)), config)
+    last = LastNetworks(lambda: in_time(runtimes.networks), config)
     name, flags = displayed_name(config), processes.kubelet_flags
     tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, latest_node)
-    host = {
+    host: Sources = {
         "networks": lambda _: last.read(),
-        "reservations": _reservations(config, is_missing, results),
+        "reservations": partial(_reservations, _directories(config, is_missing), results),
         "checkpoints": checkpoints.read,
         "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
         "runtimes": lambda _: NotRequested("runtimes", "--runtime=docker") if only_docker else runtimes.asked,
@@ -100,7 +102,7 @@ def node_sources(
         results,
         config.proc,
         processes,
-        _probe(config, results, last),
+        partial(_probe, config, results, last),
     )
     return NodeSources({**host, **rest}, recheck)
 
@@ -117,23 +119,18 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
         except SourceError as error:
             raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
 
-    def cri(path: Path, require: Callable[[], None]) -> Runtime:
+    def cri(path: Path) -> Runtime:
         from agent.sources.runtime.cri import Cri
 
-        return Cri(path, timeout, loop.clock, require, mounted_path(path, config.run_dir))
+        return Cri(path, timeout, loop.clock, mounted_path(path, config.run_dir))
 
-    docker_host = config.docker_host or os.environ.get("DOCKER_HOST", "")
-    if docker_host:
+    docker_socket: Path | None = DOCKER_SOCKET
+    if docker_host := config.docker_host or os.environ.get("DOCKER_HOST", ""):
         docker()  # a wrong host is wrong usage
-    return NodeRuntimes(
-        docker,
-        cri,
-        processes,
-        config.proc,
-        choice=config.runtime,
-        endpoint=config.cri_endpoint,
-        docker_socket=_on_node(docker_host, config.run_dir) if docker_host else DOCKER_SOCKET,
-    )
+        socket = Path(docker_host.removeprefix("unix://"))
+        docker_socket = _RUN / socket.relative_to(config.run_dir) if socket.is_relative_to(config.run_dir) else None
+    named = config.cri_endpoint, config.cni_config_dir
+    return NodeRuntimes(docker, cri, processes, config.proc, config.runtime, docker_socket, *named)
 
 
 _RUN: Final = Path("/run")
@@ -144,39 +141,29 @@ def mounted_path(path: Path, run_dir: Path) -> Path:
     return run_dir / path.relative_to(_RUN) if path.is_relative_to(_RUN) else path
 
 
-def _on_node(docker_host: str, run_dir: Path) -> Path | None:
-    """Return where docker's socket is for the node; None: not known."""
-    socket = Path(docker_host.removeprefix("unix://"))
-    return _RUN / socket.relative_to(run_dir) if socket.is_relative_to(run_dir) else None
-
-
 def _probe(
-    config: Config, results: CniResults, last: "LastNetworks"
-) -> Callable[[Sequence[Reservation], bool], Mapping[ReservationKey, ProbeResult]]:
-    def ask(reservations: Sequence[Reservation], send: bool) -> Mapping[ReservationKey, ProbeResult]:
-        if config.probe == "off":
-            not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
-            return {reservation.key: not_probed for reservation in reservations}
-        networks, cached = {reservation.network for reservation in reservations}, results.read()
-        plugins = {network: last.plugins_of(network, cached) for network in networks}
-        return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
-
-    return ask
+    config: Config, results: CniResults, last: "LastNetworks", reservations: Sequence[Reservation], send: bool
+) -> Mapping[ReservationKey, ProbeResult]:
+    if config.probe == "off":
+        not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
+        return {reservation.key: not_probed for reservation in reservations}
+    networks, cached = {reservation.network for reservation in reservations}, results.read()
+    plugins = {network: last.plugins_of(network, cached) for network in networks}
+    return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
 
 
+@dataclass
 class LastNetworks:
-    """The networks of the last snapshot."""
-
-    def __init__(self, read: Callable[[], tuple[RuntimeNetwork, ...]], config: Config) -> None:
-        self._read, self._config = read, config
-        self._networks: tuple[RuntimeNetwork, ...] = ()
+    ask: Callable[[], tuple[RuntimeNetwork, ...]]
+    config: Config
+    _networks: tuple[RuntimeNetwork, ...] = ()
 
     def read(self) -> tuple[RuntimeNetwork, ...] | NotRequested:
         self._networks = ()
         try:
-            networks = with_subnet(self._read(), self._config.run_dir)
+            networks = with_subnet(self.ask(), self.config.run_dir)
         except SourceError as error:
-            if AUTO in self._config.network:
+            if AUTO in self.config.network:
                 raise
             return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
         self._networks = (*networks, *(later for network in networks[:1] for later in network.later))
@@ -193,20 +180,17 @@ class LastNetworks:
         return plugins
 
 
-def _reservations(
-    config: Config, is_missing: Callable[[Path], bool], results: CniResults
-) -> Callable[[Snapshot], tuple[NetworkStore, ...]]:
+def _directories(config: Config, is_missing: Callable[[Path], bool]) -> NetworkDirectories:
     mounted = partial(mounted_path, run_dir=config.run_dir)
-    where = config.cni_networks_dir, mounted, config.max_reservations, is_missing
+    return NetworkDirectories(config.network, config.cni_networks_dir, mounted, config.max_reservations, is_missing)
 
-    def read(snapshot: Snapshot) -> tuple[NetworkStore, ...]:
-        try:
-            cached = results.read()
-        except SourceError:  # which is told when it is read for its own sake
-            cached = ()
-        return network_directories.read_all(config.network, snapshot.networks, *where, cached)
 
-    return read
+def _reservations(directories: NetworkDirectories, results: CniResults, snapshot: Snapshot) -> tuple[NetworkStore, ...]:
+    try:
+        cached = results.read()
+    except SourceError:  # which is told when it is read for its own sake
+        cached = ()
+    return directories.read(snapshot.networks, cached)
 
 
 def _device_plugins(config: Config, history: Callable[[], StoredHistory]) -> DevicePlugins | NotRequested:

@@ -28,7 +28,6 @@ from agent.model.snapshot import (
 from agent.sources.networks import attributed, of_pods, running_sandboxes
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
-_Pods: TypeAlias = Reading[tuple[Pod, ...]]
 _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
 _THROUGH_PROC: Final = ("addresses", "mounted_namespaces", "mounts")  # as whoever has the process table sees them
@@ -99,7 +98,7 @@ def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
     return any(known_or(store.reading, ()) for store in stores)
 
 
-def _with_running_pods(reading: _Containers, pods: _Pods) -> _Containers:
+def _with_running_pods(reading: _Containers, pods: Reading[tuple[Pod, ...]]) -> _Containers:
     """Reject a list without any of the pods that run on this node according to the API server."""
     if not isinstance(reading, Known):
         return reading
@@ -152,7 +151,7 @@ def _missing_checkpoints(reading: Unavailable, containers: _Containers, stores: 
     return Known(()) if isinstance(containers, Known) and not sandboxes and not _any_reserved(stores) else reading
 
 
-def _pods(snapshot: Snapshot) -> _Pods:
+def _pods(snapshot: Snapshot) -> Reading[tuple[Pod, ...]]:
     """Reject the pods of a Node that does not exist."""
     # A wrong name has no pods. The pods of a deleted Node are removed from the API, and may still run here. An empty
     # list proves nothing where it is not known whether the Node exists.
@@ -176,9 +175,15 @@ def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
     """Reject an empty directory beside running sandboxes: no kubelet started with it."""
     # This matters only where a pod or the node has devices. Kubelets without device plugins have no such directory, and
     # that must not make a report about addresses incomplete.
-    why = _why_not_the_kubelets(snapshot.device_plugins, len(running_sandboxes(snapshot.containers)))
-    if not why:
-        return snapshot.device_plugins
+    reading, running = snapshot.device_plugins, len(running_sandboxes(snapshot.containers))
+    found = known_or(reading, None)
+    empty = found and not (found.kubelet_socket or found.sockets or found.checkpoint_written)
+    if is_missing(reading):
+        why = reading.why
+    elif empty and running:
+        why = f"the device plugin directory is empty, but {running} sandboxes are running"
+    else:
+        return reading
     if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable):
         return Unavailable("device_plugins", why)
     if asking := _uses_devices(snapshot):
@@ -195,11 +200,3 @@ def _uses_devices(snapshot: Snapshot) -> str:
     node = known_or(snapshot.node, None)
     # The 0 of a plugin that was taken away stays in the node's status for ever.
     return f"node {node.name}" if node and any(devices.capacity for devices in node.devices) else ""
-
-
-def _why_not_the_kubelets(reading: Reading[DevicePlugins], running: int) -> str:
-    if is_missing(reading):
-        return reading.why
-    found = known_or(reading, None)
-    empty = found and not (found.kubelet_socket or found.sockets or found.checkpoint_written)
-    return f"the device plugin directory is empty, but {running} sandboxes are running" if empty and running else ""

@@ -115,17 +115,14 @@ def _has_no_kubenet(store: NetworkStore, snapshot: Snapshot) -> bool:
 def _configured(store: NetworkStore, network: RuntimeNetwork, snapshot: Snapshot) -> NetworkStore:
     if not network.may_use_host_local:
         return _not_in_use(store, f"network {network.name} uses {network.ipam}", snapshot)
-    if is_missing(store.reading):
-        return _missing(store, snapshot, ", ".join(network.plugins) if not network.ipam else "")
-    return store
-
-
-def _missing(store: NetworkStore, snapshot: Snapshot, plugins: str) -> NetworkStore:
-    """Return an empty store if host-local may not have made its directory yet."""
+    if not is_missing(store.reading):
+        return store
     # A plugin without `ipam` gives libcni a result as well, whoever allocates the address: Cilium, Amazon VPC, OVN.
+    plugins = "" if network.ipam else ", ".join(network.plugins)
     if plugins and not any(result.plugin for result in _results(store, snapshot)):
         return _not_in_use(store, f"network {store.network} ({plugins}) has no directory of host-local", snapshot)
     unavailable = isinstance(snapshot.containers, Unavailable)
+    # Without any pod that has to have an address, host-local may not have made its directory yet.
     return store if unavailable or not store.absent or _missed(store, snapshot) else replace(store, reading=Known(()))
 
 
@@ -146,8 +143,7 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
         if isinstance(reading, Unavailable):
             return _undecided(store, f"{reading.source}: {reading.why}", snapshot)
     if isinstance(snapshot.networks, NotRequested):
-        kept = store.network == KUBENET or not store.discovered
-        return store if kept else _not_in_use(store, snapshot.networks.why, snapshot)
+        return store if store.network == KUBENET else _not_in_use(store, snapshot.networks.why, snapshot)
     if _is_failing(store, snapshot):
         return store
     if first := _skipped(store, snapshot):

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Iterator
 from typing import Final
 
 _NOT_CONNECTED: Final = frozenset(
@@ -36,21 +35,11 @@ def cannot_read(path: object, error: OSError) -> str:
 
 def why_not_connected(error: BaseException) -> str:
     """Return why a client library could not connect; empty where its error is another."""
-    # Libraries wrap the operating system's error in their own, as a cause, a context or an argument.
-    for inner in _behind(error, depth=8):
+    inner: BaseException | None = error
+    while inner:  # libraries raise their own errors from the operating system's
         if isinstance(inner, OSError) and inner.errno is not None and inner.errno < 0:  # only getaddrinfo's
             return f"cannot resolve the host name: {describe_os_error(inner)}"
         if isinstance(inner, OSError) and inner.errno in _NOT_CONNECTED and inner.strerror:
             return describe_os_error(inner)
+        inner = inner.__cause__ or inner.__context__
     return ""
-
-
-def _behind(error: object, depth: int) -> Iterator[BaseException]:
-    if isinstance(error, tuple):
-        for inner in error:
-            yield from _behind(inner, depth)
-    if isinstance(error, BaseException):
-        yield error
-        if depth:
-            causes = (error.__cause__, error.__context__, getattr(error, "reason", None), error.args)
-            yield from _behind(causes, depth - 1)

@@ -19,6 +19,7 @@ from typing import Final
 from agent.model.snapshot import Address
 from agent.model.text import truncate
 from agent.sources.host.files import LARGEST_TABLE, read_open
+from agent.sources.host.processes import process_ids, read_of
 from agent.sources.source_error import SourceError, cannot_read
 
 # "|-- 10.0.0.7" and, below it, "/32 host LOCAL": an address of an interface, up or down. Other routes may precede it.
@@ -34,7 +35,8 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
     found: list[Address] = []
     seen: set[int] = set()
     for pid, net in _threads(proc):
-        found.extend(Address(ip, pid, _command(proc, pid), inode) for ip, inode in _unread_addresses(net, seen))
+        for ip, inode in _unread_addresses(net, seen):
+            found.append(Address(ip, pid, read_of(proc, pid, "comm").strip() or "?", inode))
         if len(found) > _MOST_ADDRESSES:
             raise SourceError(f"{net}: the namespaces up to this one have over {_MOST_ADDRESSES:,} addresses")
     if not seen:
@@ -44,11 +46,7 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
 
 def _threads(proc: Path) -> Iterator[tuple[int, str]]:
     """Yield the process and the `net` directory of each thread: it can leave the namespace of its process."""
-    try:
-        pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
-    except OSError as error:
-        raise SourceError(cannot_read(proc, error)) from error
-    for pid in pids:
+    for pid in process_ids(proc):
         task = f"{proc}/{pid}/task"
         try:
             threads = os.listdir(task)
@@ -102,10 +100,3 @@ def _ipv6_addresses(if_inet6: bytes) -> set[str]:
     # The owner of a namespace can name an interface with nearly any bytes: the name, last, is not parsed.
     fields = (line.split(b" ", 4) for line in if_inet6.split(b"\n") if line)
     return {str(IPv6Address(int(address, 16))) for address, _, _, scope, *_ in fields if scope not in _LINK_OR_LOOPBACK}
-
-
-def _command(proc: Path, pid: int) -> str:
-    try:
-        return (proc / f"{pid}/comm").read_text(errors="backslashreplace").strip()
-    except OSError:
-        return "?"

@@ -6,8 +6,8 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 
 import json
 import math
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -22,20 +22,20 @@ class _Directory(NamedTuple):
     newest: float  # seconds since the epoch; its youngest file
 
 
+@dataclass
 class CheckpointDirectories:
     """The directories of every runtime that the kubelet may use. It remembers which files in them were left over."""
 
-    def __init__(self, directories: Iterable[Path]) -> None:
-        self._directories = tuple(directories)
-        self._left_over: frozenset[Path] = frozenset()
+    directories: Sequence[Path]
+    _left_over: frozenset[Path] = frozenset()
 
     def read(self, snapshot: Snapshot) -> tuple[Checkpoint, ...]:
         """Read the directories in use by the containers that were listed before; raises SourceError."""
         # Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing,
         # no such kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart.
-        found = {path: directory for path in self._directories if (directory := _read(path)) is not None}
+        found = {path: directory for path in self.directories if (directory := _read(path)) is not None}
         if not found:
-            directories = ", ".join(map(str, self._directories))
+            directories = ", ".join(map(str, self.directories))
             remedy = "in a pod apply deploy/overlays/docker, elsewhere check --checkpoint-dir"
             raise NotFound(f"none of these exists: {directories} ({remedy})")
         sandboxes = [container for container in known_or(snapshot.containers, ()) if container.sandbox]
@@ -46,7 +46,7 @@ class CheckpointDirectories:
 
     def has(self, container_id: str) -> bool:
         """Return whether this sandbox has a checkpoint that is not left over. Raises SourceError."""
-        files = {directory / container_id for directory in self._directories} - self._left_over
+        files = {directory / container_id for directory in self.directories} - self._left_over
         return any(map(_exists, files))
 
 
@@ -76,24 +76,21 @@ def _read(path: Path) -> _Directory | None:
         with open_directory(path) as directory:
             # The kubelet writes `.<digits>` first and renames it.
             names = [name for name in names_in(directory, path) if not name.startswith(".")]
-            newest = max((_written(name, directory) for name in names), default=0.0)
-            return _Directory({name: _checkpoint(name, directory) for name in names}, newest)
+            files = [_checkpoint(name, directory) for name in names]
     except NotFound:
         return None
+    checkpoints = {checkpoint.container_id: checkpoint for checkpoint, _ in files}
+    return _Directory(checkpoints, max((written for _, written in files), default=0.0))
 
 
-def _written(name: str, directory: int) -> float:
+def _checkpoint(name: str, directory: int) -> tuple[Checkpoint, float]:
+    """Return it, and when it was written. Where a file cannot be read any more, somebody uses the directory."""
+    written = math.inf
     try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
-    except FileNotFoundError:
-        return math.inf  # somebody uses this directory
-
-
-def _checkpoint(name: str, directory: int) -> Checkpoint:
-    try:
-        content, _ = read_file(name, directory)
+        content, mtime_ns = read_file(name, directory)
+        written = mtime_ns / 10**9
         tree = json.loads(content)
         host_network = (tree.get("data") or {}).get("host_network") is True
-        return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network)
+        return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network), written
     except (OSError, SourceError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Checkpoint(name, "")
+        return Checkpoint(name, ""), written

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered
 from agent.model.documents import StoredHistory
@@ -25,7 +25,6 @@ from agent.sources.source_error import SourceError
 _KUBELET: Final = "kubelet.sock"
 _CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")  # as the kubelet knows the directory
-_Checkpoint: TypeAlias = tuple[tuple[Registered, ...], tuple[Allocation, ...]]
 
 
 def read_device_plugins(path: Path, proc: Path, history: Callable[[], StoredHistory]) -> DevicePlugins:
@@ -36,10 +35,10 @@ def read_device_plugins(path: Path, proc: Path, history: Callable[[], StoredHist
         kubelet = _made(_KUBELET, directory)
         names = (name for name in names_in(directory, path) if name != _KUBELET and not name.startswith("."))
         made = {name: at for name in names if (at := _made(name, directory))}
-        (registered, allocations), written = _read_checkpoint(directory)
+        checkpoint = _read_checkpoint(directory)
     stored = history()
     sockets = _with_connections(made, path, proc) if made else ()
-    return DevicePlugins(kubelet, sockets, written, registered, allocations, stored.transitions, stored.trouble)
+    return DevicePlugins(kubelet, sockets, *checkpoint, stored.transitions, stored.trouble)
 
 
 def _with_connections(made: Mapping[str, datetime], path: Path, proc: Path) -> tuple[PluginSocket, ...]:
@@ -65,24 +64,21 @@ def _made(name: str, directory: int) -> datetime | None:
     return from_mtime(found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
 
 
-def _read_checkpoint(directory: int) -> tuple[_Checkpoint, datetime | None]:
-    """Return what is in the checkpoint, and when it was written; nothing and None if there is none."""
+def _read_checkpoint(directory: int) -> tuple[datetime | None, tuple[Registered, ...], tuple[Allocation, ...]]:
+    """Return when the checkpoint was written, and what is in it; None and nothing if there is none."""
     try:
         content, mtime_ns = read_file(_CHECKPOINT, directory)
     except FileNotFoundError:
-        return ((), ()), None
+        return None, (), ()
     try:
-        return _parse(json.loads(content)["Data"]), from_mtime(mtime_ns)
+        data = json.loads(content)["Data"]
+        devices = {} if data["RegisteredDevices"] is None else data["RegisteredDevices"]
+        registered = tuple(Registered(_text(name), _devices(_list(ids))) for name, ids in sorted(devices.items()))
+        return from_mtime(mtime_ns), registered, tuple(map(_allocation, _list(data["PodDeviceEntries"])))
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{_CHECKPOINT}: not JSON ({len(content)} bytes)") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"{_CHECKPOINT}: unknown format ({type(error).__name__}: {error})") from error
-
-
-def _parse(data: Mapping[str, Any]) -> _Checkpoint:
-    devices = {} if data["RegisteredDevices"] is None else data["RegisteredDevices"]
-    registered = (Registered(_text(resource), _devices(_list(listed))) for resource, listed in sorted(devices.items()))
-    return tuple(registered), tuple(map(_allocation, _list(data["PodDeviceEntries"])))
 
 
 def _allocation(entry: Mapping[str, Any]) -> Allocation:

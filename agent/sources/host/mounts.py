@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from agent.model.volumes import Mount
 from agent.sources.host.files import LARGEST_TABLE, read_file
-from agent.sources.kube.fields import csi_volume
 from agent.sources.source_error import SourceError, cannot_read
 
 _LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*")
@@ -139,7 +138,7 @@ def _of_csi(directory: Path, pod_uid: str) -> Mount | None:
     try:
         content, _ = read_file(file)
         tree = json.loads(content)
-        return Mount(csi_volume(str(tree["driverName"]), str(tree["volumeHandle"])), pod_uid)
+        return Mount(f"kubernetes.io/csi/{tree['driverName']}^{tree['volumeHandle']}", pod_uid)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -47,22 +48,22 @@ class _Process(NamedTuple):
     start: int  # clock ticks after boot
 
 
+@dataclass
 class ProcessTable:
     """The node's process table. It remembers the node's own processes, because searching all of them is expensive."""
 
-    def __init__(self, proc: Path) -> None:
-        self._proc = proc
-        self._known: tuple[_Process, ...] = ()
-        """Every kubelet, cri-dockerd and runtime of the last search that found any: one value, as threads share it."""
-        self._plugins: tuple[_Process, ...] = ()
-        self._searched = timedelta(0)
+    proc: Path
+    _known: tuple[_Process, ...] = ()
+    """Every kubelet, cri-dockerd and runtime of the last search that found any: one value, as threads share it."""
+    _plugins: tuple[_Process, ...] = ()
+    _searched: timedelta = timedelta(0)
 
     def read(
         self, uptime: timedelta = timedelta(0), plugins: Collection[str] = (), *, complete: bool = True
     ) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's."""
         # `plugins`: further names of these. `complete`: search all processes for them in any case.
-        booted, boot_id = _boot(self._proc)
+        booted, boot_id = _boot(self.proc)
         if complete or self._plugins or uptime - self._searched >= _SEARCH_EVERY or not self._unchanged():
             self._plugins, self._searched = self._search(_PLUGINS.union(plugins)), max(uptime, self._searched)
         runtimes = self._named_runtimes()
@@ -89,7 +90,7 @@ class ProcessTable:
             except SourceError as error:
                 names = " or ".join(sorted(runtimes))
                 raise SourceError(f"{names} was not asked, because it is unknown whether it runs: {error}") from error
-            found = _runtimes_of(self._known)
+            found = self._known_to_run()
         return found.intersection(runtimes)
 
     def runs(self, runtime: str) -> bool:
@@ -104,13 +105,13 @@ class ProcessTable:
         """Raise SourceError unless a runtime runs at this moment: `docker`, `containerd` or `cri-o`."""
         if not self.runs(runtime):
             names = " or ".join(sorted(_RUNTIMES[runtime]))
-            raise SourceError(f"{runtime} does not run on this node (no {names} in {self._proc}), so it was not asked")
+            raise SourceError(f"{runtime} does not run on this node (no {names} in {self.proc}), so it was not asked")
 
     def require_any(self) -> None:
         """Raise SourceError unless any runtime runs at this moment."""
         if not self._known_to_run() and not self.running(_RUNTIMES):
             names = " or ".join(sorted(_ANY_RUNTIME))
-            raise SourceError(f"no container runtime runs on this node (no {names} in {self._proc}), so none was asked")
+            raise SourceError(f"no container runtime runs on this node (no {names} in {self.proc}), so none was asked")
 
     def named_runtime(self) -> str | None:
         """Return the runtime that the kubelet names now, as `ProcessStartTimes.runtime` has it; raises SourceError."""
@@ -121,14 +122,15 @@ class ProcessTable:
     def kubelet_flags(self, *names: str) -> Mapping[str, str]:
         """Return those of these flags that the kubelet of the last reading was started with; raises SourceError."""
         # The rest of its command line may be confidential and is not kept.
-        kubelet = self._youngest(_KUBELET)
-        words = kubelet and _command_line(self._proc, kubelet.pid)
+        kubelets = self._of(_KUBELET)
+        words = _command_line(self.proc, kubelets[-1].pid) if kubelets else None
         if words is None:
-            raise SourceError(f"the kubelet's flags are unknown: {self._proc} has no kubelet, or not its command line")
+            raise SourceError(f"the kubelet's flags are unknown: {self.proc} has no kubelet, or not its command line")
         return {name: value for name in names if (value := flag(name, words)) is not None}
 
     def _known_to_run(self) -> set[str]:
-        return _runtimes_of(filter(self._runs, self._known))
+        commands = {process.command for process in self._known if self._runs(process)}
+        return {runtime for runtime, names in _RUNTIMES.items() if names & commands}
 
     def _unchanged(self) -> bool:
         """Return whether a kubelet and a runtime are known, and every known process still runs."""
@@ -137,66 +139,55 @@ class ProcessTable:
         return bool(found & _KUBELET) and bool(found & _ANY_RUNTIME) and all(map(self._runs, self._known))
 
     def _runs(self, process: _Process) -> bool:
-        return _process(self._proc, process.pid) == process
+        return _process(self.proc, process.pid) == process
 
     def _search(self, plugins: Collection[str] = ()) -> tuple[_Process, ...]:
         """Remember the node's own processes, and return those of these CNI plugins; raises SourceError without any."""
-        processes = _all_processes(self._proc)
+        processes = [process for pid in process_ids(self.proc) if (process := _process(self.proc, pid))]
         known = self._of_node(process for process in processes if process.command in _NODE)
         if not known:
             raise SourceError(
-                f"no kubelet and no container runtime in {self._proc}: they are stopped, or it is not the host's (set "
+                f"no kubelet and no container runtime in {self.proc}: they are stopped, or it is not the host's (set "
                 "hostPID: true, or check --proc)"
             )
         self._known = known
-        at_work = (plugin for process in processes if plugins and (plugin := _plugin(self._proc, process, plugins)))
+        at_work = (plugin for process in processes if plugins and (plugin := _plugin(self.proc, process, plugins)))
         return tuple(sorted(self._of_node(at_work)))  # a pod may have its own `bridge`
 
     def _of_node(self, processes: Iterable[_Process]) -> tuple[_Process, ...]:
-        return tuple(process for process in processes if not _is_nested(self._proc, process.pid))
+        return tuple(process for process in processes if not _is_nested(self.proc, process.pid))
 
     def network_flag(self, name: str) -> str:
         """Return a flag of cri-dockerd, or of a kubelet < 1.24; empty: not set. Raises SourceError if they differ."""
-        lines = self._command_lines(_KUBELET | _CRI_DOCKERD)
-        values = {value for _, words in lines if words and (value := flag(name, words))}
+        values = sorted(filter(None, self._network_flags(name)))
         if len(values) > 1:
-            raise SourceError(f"--{name} of the kubelet and cri-dockerd differ: {', '.join(sorted(values))}")
-        return next(iter(values), "")
+            raise SourceError(f"--{name} of the kubelet and cri-dockerd differ: {', '.join(values)}")
+        return "".join(values)
 
     def _network_plugin(self) -> str | None:
-        """Read it from the command lines: no file has it. Since 1.24 it is a flag of cri-dockerd."""
         # Of several, kubenet counts: the directory of a kubenet in use must not look unused.
-        if self._youngest(_KUBELET) is None:
-            return None
-        lines = self._command_lines(_KUBELET | _CRI_DOCKERD)
-        plugins = {None if words is None else flag("network-plugin", words) or "" for _, words in lines}
+        plugins = self._network_flags("network-plugin") if self._of(_KUBELET) else {None}
         if KUBENET in plugins:
             return KUBENET
         return None if None in plugins else max(filter(None, plugins), default="")
 
-    def _named_runtimes(self) -> set[str]:
-        kubelets = self._command_lines(_KUBELET)
-        return {named_runtime(words, self._proc / f"{pid}/root") for pid, words in kubelets if words is not None}
+    def _network_flags(self, name: str) -> set[str | None]:
+        """Return its values in the command lines, as no file has it; None is one that cannot be read."""
+        lines = (_command_line(self.proc, process.pid) for process in self._of(_KUBELET | _CRI_DOCKERD))
+        return {None if words is None else flag(name, words) or "" for words in lines}
 
-    def _command_lines(self, names: frozenset[str]) -> Iterator[tuple[int, list[str] | None]]:
-        """Yield the process IDs and command lines of these programs, one at a time: each may have 1 MiB."""
-        for process in self._known:
-            if process.command in names:
-                yield process.pid, _command_line(self._proc, process.pid)
+    def _named_runtimes(self) -> set[str]:
+        lines = ((process.pid, _command_line(self.proc, process.pid)) for process in self._of(_KUBELET))
+        return {named_runtime(words, self.proc / f"{pid}/root") for pid, words in lines if words is not None}
+
+    def _of(self, names: frozenset[str]) -> list[_Process]:
+        """Return the node's processes of these programs, the youngest last: an older one must not hide a restart."""
+        found = (process for process in self._known if process.command in names)
+        return sorted(found, key=lambda process: process.start)
 
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
-        found = self._youngest(names)
-        return _started(found, booted) if found else None
-
-    def _youngest(self, names: frozenset[str]) -> _Process | None:
-        # An older wrapper or a second engine must not hide a restart.
-        found = (process for process in self._known if process.command in names)
-        return max(found, key=lambda process: process.start, default=None)
-
-
-def _runtimes_of(processes: Iterable[_Process]) -> set[str]:
-    commands = {process.command for process in processes}
-    return {runtime for runtime, names in _RUNTIMES.items() if names & commands}
+        found = self._of(names)
+        return _started(found[-1], booted) if found else None
 
 
 def _first(runtimes: Collection[str]) -> str | None:
@@ -222,19 +213,19 @@ def _started(process: _Process, booted: datetime) -> datetime:
         raise SourceError(f"process {process.pid} started {truncate(process.start)} ticks after boot") from error
 
 
-def _all_processes(proc: Path) -> list[_Process]:
+def process_ids(proc: Path) -> list[int]:
+    """Raises SourceError."""
     try:
-        pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]
+        return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
         raise SourceError(cannot_read(proc, error)) from error
-    return list(filter(None, (_process(proc, pid) for pid in pids)))
 
 
 def _process(proc: Path, pid: int) -> _Process | None:
     """Return a process; None: it has ended."""
     try:
         # The command may hold any character, parentheses too.
-        before, _, after = _read(proc, pid, "stat").rpartition(")")
+        before, _, after = read_of(proc, pid, "stat").rpartition(")")
         state, *rest = after.split()
         # A zombie would hide its successor, and with it a restart of the kubelet.
         return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
@@ -259,17 +250,17 @@ def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process |
 
 def _is_nested(proc: Path, pid: int) -> bool:
     """Whether a process has a PID namespace of its own: docker in docker is not the node's."""
-    lines = _read(proc, pid, "status").splitlines()
+    lines = read_of(proc, pid, "status").splitlines()
     return len(next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])) > 1
 
 
 def _command_line(proc: Path, pid: int) -> list[str] | None:
     """Return the arguments of a process; None: they cannot be read, or it is ending."""
-    text = _read(proc, pid, "cmdline")
+    text = read_of(proc, pid, "cmdline")
     return text.split("\0") if text else None
 
 
-def _read(proc: Path, pid: int, name: str) -> str:
+def read_of(proc: Path, pid: int, name: str) -> str:
     """Return a file of a process; empty: it cannot be read, or the process has ended."""
     try:
         # A Path interns its parts. The table of interned strings would grow once by 1 MiB, because pids are new ones.

@@ -12,13 +12,14 @@ from agent.checks import detached_volume
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, CachedRequest, Get, Inquire, Query
-from agent.sources.kube.fields import Object, csi_volume_parts
+from agent.sources.kube.fields import Object
 from agent.sources.kube.objects import unique_volume_name
 
 MAX_REQUESTS: Final = 64  # requests for one snapshot
 KEPT_FOR: Final = 60.0  # seconds
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 """A valid object name. Pods and claims may contain any volume name: `../../secrets/key` would be another path."""
+_CSI: Final = re.compile(r"kubernetes\.io/csi/([^^]*)\^(.*)", re.DOTALL)  # the driver and its handle
 
 
 class AttachmentsSource:
@@ -35,8 +36,6 @@ class AttachmentsSource:
 
 
 class _Inquiry:
-    """The requests of one snapshot."""
-
     def __init__(self, get: Get, node: str) -> None:
         self._get, self._node, self._left = get, node, MAX_REQUESTS
         self._not_requested: dict[str, None] = {}
@@ -58,9 +57,9 @@ class _Inquiry:
             found[volume] = replace(found.get(volume) or Attachment(volume), claim=claim)
 
     def _attachment(self, volume: str) -> Attachment:
-        if (parts := csi_volume_parts(volume)) is None:
+        if (named := _CSI.fullmatch(volume)) is None:
             return Attachment(volume)
-        driver, handle = parts
+        driver, handle = named.groups()
         # The controller derives the name, so the object can be requested without a list.
         name = f"csi-{sha256(f'{handle}{driver}{self._node}'.encode()).hexdigest()}"
         described = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)

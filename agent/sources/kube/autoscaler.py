@@ -21,8 +21,6 @@ _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
 class AutoscalerClient:
-    """Asks one API server about the cluster of one node."""
-
     def __init__(self, node_name: str, inquire: Inquire, clock: Callable[[], float]) -> None:
         self._name = node_name
         self._others = CachedRequest[Autoscaler](inquire, clock, _NODES_KEPT)
@@ -51,14 +49,6 @@ class AutoscalerClient:
         items = json.loads(get(NODES_PATH, (("limit", "50"),)))["items"] or []
         ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
         return Autoscaler(others=len(ids), others_with_id=sum(ids))
-
-
-def _read_status(get: Get) -> Autoscaler:
-    body = get(_STATUS, ())
-    try:
-        return _status(json.loads(body)["data"]["status"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return Autoscaler(why=f"{_CONFIGMAP} has no status")
 
 
 def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Registration]) -> NotRequested | bool:
@@ -96,10 +86,15 @@ _TIME: Final = re.compile(
 _COUNT: Final = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")  # in both formats
 
 
-def _status(text: str) -> Autoscaler:
+def _read_status(get: Get) -> Autoscaler:
     """Read the cluster-wide part of the status. A missing count is None."""
-    # The entries of the node groups follow: they are long and not needed.
-    whole = _GROUPS.split(text, maxsplit=1)[0]
+    body = get(_STATUS, ())
+    try:
+        text = json.loads(body)["data"]["status"]
+        # The entries of the node groups follow: they are long and not needed.
+        whole = _GROUPS.split(text, maxsplit=1)[0]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return Autoscaler(why=f"{_CONFIGMAP} has no status")
     counts = {name: int(count) for name, count in _COUNT.findall(whole)}
     return Autoscaler(
         unregistered=counts.get("unregistered"),

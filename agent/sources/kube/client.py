@@ -56,8 +56,6 @@ Inquire: TypeAlias = Callable[[], AbstractContextManager[Get]]  # opens a connec
 
 
 class Resource(NamedTuple, Generic[_T]):
-    """Objects of one kind."""
-
     name: str
     path: str
     query: Query  # which of them

@@ -73,13 +73,3 @@ def condition(status: Object, kind: str) -> Object:
 def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names, interned because many objects have the same ones."""
     return tuple(sys.intern(name) for name in sorted(set(names)))
-
-
-def csi_volume(driver: str, handle: str) -> str:
-    return f"kubernetes.io/csi/{driver}^{handle}"
-
-
-def csi_volume_parts(volume: str) -> tuple[str, str] | None:
-    """Return driver and handle; None: it is not a CSI volume."""
-    driver, found, handle = volume.removeprefix("kubernetes.io/csi/").partition("^")
-    return (driver, handle) if found and volume.startswith("kubernetes.io/csi/") else None

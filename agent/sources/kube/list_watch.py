@@ -37,10 +37,6 @@ _UNWATCHABLE: Final = frozenset({410, 504})  # the server no longer has the requ
 _MAX_TOMBSTONES: Final = 1000  # the latest deletions: versions alone reject nearly every older event
 
 
-class Restored(SourceError):
-    """Etcd was restored from a backup: what was received before no longer counts."""
-
-
 def list_once(api: Api, resource: Resource[_T]) -> tuple[_T, ...]:
     """List a resource without watching it, read through to etcd; raises SourceError."""
     replica = Replica(resource.parse, lambda *_: None)
@@ -56,6 +52,16 @@ class RestartCause(StrEnum):
     RESTORED = "restored"  # etcd was restored from a backup: a list followed
     REFUSED = "refused"  # the server answered with an error
     BROKEN = "broken"  # the connection failed, or carried something other than a watch
+
+
+class MalformedAnswer(SourceError):
+    """The server sent something other than the expected events and objects."""
+
+
+class _Restart(SourceError):
+    def __init__(self, cause: RestartCause, text: str) -> None:
+        super().__init__(f"API server: {text}")
+        self.cause = cause
 
 
 class _Held(NamedTuple, Generic[_T]):
@@ -88,7 +94,7 @@ class Reflector(Generic[_T]):
         self._clock, self._stale_after, self._server = clock, stale_after, server
         longest = min(_BACKOFF[1], stale_after / 8)  # a break of the connection must not make data unavailable
         self._backoff = min(_BACKOFF[0], longest), longest
-        self._replica = Replica(resource.parse, self._record)
+        self.replica = Replica(resource.parse, self._record)
         self._held: _Held[_T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
         self._is_new = True  # whether the server's version is still to be requested
@@ -100,11 +106,7 @@ class Reflector(Generic[_T]):
 
     @property
     def regressions(self) -> int:
-        return self._replica.regressions
-
-    @property
-    def latest(self) -> _T | None:
-        return self._replica.latest
+        return self.replica.regressions
 
     def reading(self) -> Reading[tuple[_T, ...]]:
         held, now = self._held, self._clock()
@@ -124,9 +126,8 @@ class Reflector(Generic[_T]):
             self._list_if_due()
             in_due_time = self._watch()
         except SourceError as error:
-            self._recover_from(error)
             # An API server that restarts breaks the watches of all nodes, and then calls their versions expired.
-            return (0, _SPREAD) if isinstance(error, Restored) else self._backoff
+            return (0, _SPREAD) if self._recover_from(error) is RestartCause.RESTORED else self._backoff
         self.restarts[RestartCause.ENDED] += 1
         # Watches last for random times, so the wait after a watch that was not disturbed need not be long.
         return (0, self._backoff[0]) if in_due_time else self._backoff
@@ -138,7 +139,7 @@ class Reflector(Generic[_T]):
         with list_all(self._connected(), self._resource.path, query) as (version, items):
             # After a restore, a list from the cache is as good as etcd if it is not older than etcd was then.
             as_restored = self._restored is not None and version >= self._restored
-            self._replica.replace(version, items, consistent=self._list_from == "" or as_restored)
+            self.replica.replace(version, items, consistent=self._list_from == "" or as_restored)
         self._list_from = self._restored = None
         self._publish()
 
@@ -150,10 +151,10 @@ class Reflector(Generic[_T]):
             *self._resource.query,
             ("watch", "1"),
             ("allowWatchBookmarks", "true"),
-            ("resourceVersion", str(self._replica.version)),
+            ("resourceVersion", str(self.replica.version)),
             ("timeoutSeconds", str(seconds)),
         )
-        self._replica.begin()
+        self.replica.begin()
         due = self._clock() + seconds - 1
         api = self._connected()
         lines = api.stream(self._resource.path, query, silence=seconds + 10)
@@ -163,13 +164,13 @@ class Reflector(Generic[_T]):
             self._is_new = False
         self._check_revision(api)  # once the server answers, as a dead server would not
         for line in lines:
-            self._replica.apply(line)
+            self.replica.apply(line)
             self._publish()
         self._publish()
         return self._clock() >= due
 
     def _check_revision(self, api: Api) -> None:
-        """Raise Restored if etcd's revision is lower than what was received before."""
+        """Start again if etcd's revision is lower than what was received before, which then no longer counts."""
         if (now := self._clock()) < self._check_due:
             return
         self._checked, self._check_due = now, now + _CHECK_PERIOD * _jitter()
@@ -179,32 +180,33 @@ class Reflector(Generic[_T]):
         except SourceError:
             self._check_due = now + _CHECK_PAUSE * _jitter()
             return  # the watch says whether the server answers
-        if revision < self._replica.version:
-            why = "API server: versions went back: etcd was restored from a backup; listing again"
-            self._held = _Held(None, now, why)
+        if revision < self.replica.version:
+            why = "versions went back: etcd was restored from a backup; listing again"
+            self._held = _Held(None, now, f"API server: {why}")
             self._list_from, self._restored = str(revision), revision
-            raise Restored(why)
+            raise _Restart(RestartCause.RESTORED, why)
 
     def _publish(self) -> None:
-        self._held = _Held(self._replica.items(), self._clock(), "")
+        self._held = _Held(self.replica.items(), self._clock(), "")
         self.answered.set()
 
-    def _recover_from(self, error: SourceError) -> None:
+    def _recover_from(self, error: SourceError) -> RestartCause:
         self._held = self._held._replace(trouble=str(error))
         self.answered.set()
         cause = _cause(error)
         self.restarts[cause] += 1
         if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
-            self._list_from = str(self._replica.version) if self._list_from is None else ""
-        elif cause is not RestartCause.RESTORED and self._replica.version:
+            self._list_from = str(self.replica.version) if self._list_from is None else ""
+        elif cause is not RestartCause.RESTORED and self.replica.version:
             self._check_due = min(self._check_due, self._checked + _CHECK_PAUSE)
         if isinstance(error, MalformedAnswer) and self._list_from is None:
             # The same line would come again, and every watch that starts would count as an event.
-            self._list_from = str(self._replica.version)
+            self._list_from = str(self.replica.version)
         # Credentials may have been rotated, or the server replaced: connect again.
         if self._api is not None:
             self._api.close()
             self._api = None
+        return cause
 
     def _record(self, evidence: Evidence, before: int, version: int) -> None:
         now, known = self._server.now(), {watch.evidence: watch for watch in self.watches}
@@ -227,20 +229,7 @@ def _jitter() -> float:
 def _cause(error: SourceError) -> RestartCause:
     if isinstance(error, ApiError):
         return RestartCause.EXPIRED if error.status in _UNWATCHABLE else RestartCause.REFUSED
-    kinds = {Restored: RestartCause.RESTORED, Expired: RestartCause.EXPIRED, Regressed: RestartCause.REGRESSED}
-    return kinds.get(type(error), RestartCause.BROKEN)
-
-
-class Expired(SourceError):
-    """The server does not have the version to watch from: only a new list helps."""
-
-
-class MalformedAnswer(SourceError):
-    """The server sent something other than the expected events and objects."""
-
-
-class Regressed(SourceError):
-    """The server sent something older than what it had sent before."""
+    return error.cause if isinstance(error, _Restart) else RestartCause.BROKEN
 
 
 @dataclass(slots=True)
@@ -269,7 +258,7 @@ class Replica(Generic[_T]):
         return tuple(self._objects.values())
 
     def replace(self, version: int, items: Iterable[Object], *, consistent: bool) -> None:
-        """Adopt a list; raises Regressed, and MalformedAnswer for an odd object or an impossible version."""
+        """Adopt a list; raises SourceError if it is older, and MalformedAnswer for an odd object or version."""
         # `consistent`: it is as current as etcd, so a lower version means that etcd was restored. Any other list that
         # is older than this copy is from a server's cache.
         if version == 0:
@@ -279,12 +268,12 @@ class Replica(Generic[_T]):
             self.regressions += 1
             self.on_evidence(Evidence.RV_RESET if consistent else Evidence.OLDER_LIST, self.version, version)
             if not consistent:
-                raise Regressed(f"API server: it listed version {version} after {self.version}")
+                raise _Restart(RestartCause.REGRESSED, f"it listed version {version} after {self.version}")
         objects = {_uid(item): self._parse(item) for item in items}
         if not consistent and not self._tombstones.keys().isdisjoint(objects):
             # A server that lags: the deletions had old versions, so this copy's version is too low to show it.
             self.on_evidence(Evidence.OLDER_LIST, self.version, version)
-            raise Regressed(f"API server: it listed a deleted object at version {version}")
+            raise _Restart(RestartCause.REGRESSED, f"it listed a deleted object at version {version}")
         for uid in objects:
             self._tombstones.pop(uid, None)
         for uid in self._objects.keys() - objects.keys():
@@ -297,8 +286,8 @@ class Replica(Generic[_T]):
         self._began, self._highest = self.version, 0
 
     def apply(self, line: bytes) -> None:
-        """Apply one line of a watch; raises Expired, MalformedAnswer, Regressed, or SourceError for another error."""
-        # An update of a deleted object is Regressed: only a list read through to etcd can decide.
+        """Apply one line of a watch; raises MalformedAnswer, or SourceError for an error, or an older version."""
+        # An update of a deleted object is older: only a list read through to etcd can decide.
         with parsing(f"not a watch event: {line[:60]!r}", MalformedAnswer):
             event = json.loads(line)
             kind, item = event["type"], event["object"]
@@ -331,7 +320,7 @@ class Replica(Generic[_T]):
         if version <= max(self._began, self._highest):
             return  # older than this copy
         if uid in self._tombstones:
-            raise Regressed(f"API server: an update of a deleted object at version {version}")
+            raise _Restart(RestartCause.REGRESSED, f"an update of a deleted object at version {version}")
         self._objects[uid] = self._parse(item)
         self._highest = version
 
@@ -354,5 +343,5 @@ def _uid(item: Object) -> str:
 
 
 def _error(status: Object) -> SourceError:
-    text = f"API server: {truncate(status.get('code'))} {truncate(status.get('message') or status.get('reason'))}"
-    return Expired(text) if status.get("code") in _UNWATCHABLE else SourceError(text)
+    text = f"{truncate(status.get('code'))} {truncate(status.get('message') or status.get('reason'))}"
+    return _Restart(RestartCause.EXPIRED if status.get("code") in _UNWATCHABLE else RestartCause.BROKEN, text)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from itertools import chain
 from operator import index
@@ -259,6 +260,7 @@ _CAUSES: Final = tuple(
 # A stopped endpoint is printed as a Go struct, with its resource, and until 1.24 its socket, among the fields.
 _WORD = re.compile(rf"endpoint .*?[\s{{]({RESOURCE})[\s}}]", re.ASCII | re.DOTALL)
 _SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*([^\s/":,]{1,107})')
+_refused = partial(Rejection, requested=None, available=None, at=None, message="")
 
 
 def _rejection(metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None) -> Rejection | None:
@@ -294,7 +296,7 @@ def _parse(reason: str, message: str) -> Rejection | None:
         return _refused(RejectionKind.OTHER, resource)
     requested, used, capacity = map(int, counts.groups())
     refused = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
-    return _refused(refused, resource, requested, max(0, capacity - used))
+    return _refused(refused, resource, requested=requested, available=max(0, capacity - used))
 
 
 def _cause(cause: str) -> Rejection | None:
@@ -303,14 +305,10 @@ def _cause(cause: str) -> Rejection | None:
             named = found.groupdict()
             if refused is RejectionKind.PLUGIN_GONE:
                 resource = named.get("resource") or _group(_WORD.match(found[0]))
-                return replace(_refused(refused, resource), socket=_group(_SOCKET.search(cause)))
+                return _refused(refused, resource, socket=_group(_SOCKET.search(cause)))
             requested, available = (int(named[name]) if name in named else None for name in ("requested", "available"))
-            return _refused(refused, named.get("resource", ""), requested, available)
+            return _refused(refused, named.get("resource", ""), requested=requested, available=available)
     return None
-
-
-def _refused(kind: RejectionKind, resource: str, requested: int | None = None, left: int | None = None) -> Rejection:
-    return Rejection(kind, resource, requested, left, at=None, message="")
 
 
 def _group(found: re.Match[str] | None) -> str:

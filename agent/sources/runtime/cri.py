@@ -11,7 +11,7 @@ import socket
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -60,31 +60,24 @@ _CONTAINER_RECORD: Final = _Fields(labels=2, created=8)
 _SANDBOX_RECORD: Final = _Fields(labels=4, created=5)
 
 
+@dataclass
 class Cri:
     """One CRI endpoint. Every question opens a connection of its own, so a restarted runtime needs no attention."""
 
-    def __init__(
-        self,
-        endpoint: Path,
-        timeout: float,
-        clock: Callable[[], float],
-        require: Callable[[], None] = lambda: None,
-        socket: Path | None = None,
-    ) -> None:
-        """`timeout`: seconds for each request. `require`: raises SourceError unless a process serves the socket."""
-        # `socket`: where the endpoint of the node is mounted; None: at its own path.
-        self._endpoint, self._timeout, self._clock, self._require = endpoint, timeout, clock, require
-        self._socket = socket or endpoint
+    endpoint: Path
+    timeout: float  # seconds for each request
+    clock: Callable[[], float]
+    mounted: Path | None = None  # where the endpoint of the node is for this process; None: at its own path
 
     @property
     def expected(self) -> ContainerRuntime:
         """What it is before it is asked, by the name of its socket."""
-        return ContainerRuntime(RUNTIME_OF_SOCKET.get(self._endpoint.name, "cri"), "", str(self._endpoint))
+        return ContainerRuntime(RUNTIME_OF_SOCKET.get(self.endpoint.name, "cri"), "", str(self.endpoint))
 
     def identify(self) -> ContainerRuntime:
         """Return the runtime's name and version; raises SourceError, and NoCri where there is no CRI."""
         with self._session() as session:
-            return replace(session.identify(), endpoint=str(self._endpoint))
+            return replace(session.identify(), endpoint=str(self.endpoint))
 
     def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
         """List every sandbox and container, and those of the `asked` that only a record shows. Raises SourceError."""
@@ -99,7 +92,7 @@ class Cri:
         """Return whether this sandbox or container exists or is being created; raises SourceError."""
         # False only where the runtime denies both by this id, and has no record of it.
         if not _ID.fullmatch(container_id):
-            raise SourceError(f"{self._endpoint}: {truncate(repr(container_id))} is no id of a container")
+            raise SourceError(f"{self.endpoint}: {truncate(repr(container_id))} is no id of a container")
         with self._session() as session:
             if session.sandboxes([container_id]) or session.has_container(container_id):
                 return True
@@ -119,13 +112,13 @@ class Cri:
         connection = HTTPConnection("localhost")
         try:
             with socket.socket(socket.AF_UNIX) as connection.sock:
-                connection.sock.settimeout(self._timeout)
-                connection.sock.connect(os.fspath(self._socket))
+                connection.sock.settimeout(self.timeout)
+                connection.sock.connect(os.fspath(self.mounted or self.endpoint))
                 connection.request("GET", "/config")
                 answer = connection.getresponse()
                 content = answer.read(_LARGEST_CONFIGURATION).decode()
         except (OSError, HTTPException) as error:
-            raise SourceError(f"{self._endpoint}: GET /config: {truncate(repr(error))}") from error
+            raise SourceError(f"{self.endpoint}: GET /config: {truncate(repr(error))}") from error
         if answer.status == HTTPStatus.NOT_FOUND:
             return CniStatus()
         network = tomllib.loads(content)["crio"]["network"]
@@ -134,17 +127,14 @@ class Cri:
 
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
-        self._require()
         try:
-            with GrpcConnection(self._socket, self._timeout, self._clock) as connection:
+            with GrpcConnection(self.mounted or self.endpoint, self.timeout, self.clock) as connection:
                 yield _Session(connection)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise SourceError(f"{self._endpoint}: cannot parse the response ({truncate(repr(error))})") from error
+            raise SourceError(f"{self.endpoint}: cannot parse the response ({truncate(repr(error))})") from error
 
 
 class _Session:
-    """The questions of one connection."""
-
     def __init__(self, connection: GrpcConnection) -> None:
         self._connection = connection
         self._apis: Sequence[str] = _APIS
@@ -190,30 +180,25 @@ class _Session:
 
     def records(self, runtime: ContainerRuntime, ids: Sequence[str]) -> Collection[Container]:
         """Return those of these ids that containerd has a record of."""
-        requests = [encode_texts(*(f"id=={container_id}" for container_id in batch)) for batch in _batches(ids)]
-        records = (*self._container_records(requests), *self._sandbox_records(runtime, requests))
-        return {record.id: record for record in records if record.id in ids}.values()
-
-    def _container_records(self, requests: Sequence[bytes]) -> Iterator[Container]:
         namespaces = {item.text(1) for item in DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)}
+        found: list[Container] = []
         for namespace in (*(namespaces - {_KUBERNETES}), _KUBERNETES):  # the record of a pod is kept
             state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
-            yield from self._records(_CONTAINERS, namespace, requests, _CONTAINER_RECORD, state)
-
-    def _sandbox_records(self, runtime: ContainerRuntime, requests: Sequence[bytes]) -> Iterator[Container]:
+            found += self._records(_CONTAINERS, namespace, ids, _CONTAINER_RECORD, state)
         try:
-            yield from self._records(_SANDBOXES, _KUBERNETES, requests, _SANDBOX_RECORD, SANDBOX_RECORDED)
+            found += self._records(_SANDBOXES, _KUBERNETES, ids, _SANDBOX_RECORD, SANDBOX_RECORDED)
         except GrpcError as error:
             # Only the version shows that there is no such store yet, and not that it failed to start.
             version = version_numbers(runtime.version)
             if error.code != UNIMPLEMENTED or version is None or version >= _FIRST_WITH_SANDBOXES:
                 raise
+        return {record.id: record for record in found if record.id in ids}.values()
 
     def _records(
-        self, method: str, namespace: str, requests: Sequence[bytes], fields: _Fields, state: str
+        self, method: str, namespace: str, ids: Sequence[str], fields: _Fields, state: str
     ) -> Iterator[Container]:
-        """Convert records of containerd, of containers or of sandboxes."""
-        for request in requests:
+        for batch in _batches(ids):
+            request = encode_texts(*(f"id=={container_id}" for container_id in batch))
             answer = self._connection.call(method, request, {"containerd-namespace": namespace})
             for item in DecodedMessage(answer).messages(1):
                 seconds, labels = item.message(fields.created).integer(1), item.text_map(fields.labels)

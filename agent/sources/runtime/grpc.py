@@ -22,7 +22,7 @@ from agent.model.text import truncate
 from agent.sources.deadline import Late
 from agent.sources.source_error import SourceError, describe_os_error
 
-LARGEST_MESSAGE: Final = 16 * 1024 * 1024  # bytes of an answer: the kubelet takes as much
+LARGEST_MESSAGE: Final = 16 * 1024 * 1024  # bytes of an answer, or of all at once: the kubelet takes as much
 OK, NOT_FOUND, UNIMPLEMENTED = 0, 5, 12  # the status codes that the agent distinguishes
 _PREFIX: Final = 5  # before a message: whether it is compressed, and its length in four bytes
 
@@ -75,7 +75,6 @@ class GrpcConnection:
         self, method: str, requests: Sequence[bytes], metadata: Mapping[str, str] | None = None
     ) -> list[bytes | GrpcError]:
         """Send all requests before the first answer is awaited; return the answers in order. Raises SourceError."""
-        # Together they may have `LARGEST_MESSAGE`.
         where, limit = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
         try:
             self._answers = {self._send(method, request, metadata or {}): _Answer(limit) for request in requests}
@@ -252,6 +251,8 @@ def _value(encoded: bytes, at: int, tag: int) -> tuple[int | bytes, int]:
 
 def _varint(encoded: bytes, at: int) -> tuple[int, int]:
     """Decode the integer at a position, and return it with the position behind it."""
+    if at < len(encoded) and encoded[at] < 0x80:  # noqa: PLR2004 (nearly every one is a single byte)
+        return encoded[at], at + 1
     value = 0
     for index, byte in enumerate(encoded[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * index

@@ -5,14 +5,14 @@ asked, because any may own a reservation; a runtime that should answer and does 
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.model.assessment import KUBENET
-from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork, endpoint_path
+from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import Container, Snapshot, known_or
 from agent.sources.deadline import Late
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, NotConfigured, default_networks, loaded_networks
@@ -38,28 +38,22 @@ _KUBENET: Final = RuntimeNetwork(KUBENET, ("bridge",), "host-local")  # its rang
 _NONE_SERVES: Final = "no container runtime serves CRI at its socket (check --cri-endpoint)"
 
 
+@dataclass
 class NodeRuntimes:
     """The runtimes of this node. They are found anew for each snapshot and recheck: a node may change to another."""
 
-    def __init__(
-        self,
-        docker: Callable[[], Runtime],
-        connect: Callable[[Path, Callable[[], None]], Runtime],
-        processes: ProcessTable,
-        proc: Path,
-        *,
-        choice: str = "auto",
-        endpoint: Path | None = None,
-        docker_socket: Path | None = DOCKER_SOCKET,
-    ) -> None:
-        """`connect`: gets an endpoint, and a function that raises SourceError if nobody serves it."""
-        # `choice`: `auto`, `docker` or `cri`. `docker_socket`: None where docker is asked elsewhere.
-        self._docker, self._connect, self._processes, self._proc = docker, connect, processes, proc
-        self._choice, self._docker_socket = choice, docker_socket
-        self._endpoint = endpoint and Path(endpoint_path(str(endpoint)))
-        self.asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
-        self._found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
-        self._late: Late | None = None  # why the networks are not known: a runtime is waited for once a snapshot
+    docker: Callable[[], Runtime]
+    connect: Callable[[Path], Runtime]  # to an endpoint
+    processes: ProcessTable
+    proc: Path
+    choice: str  # `auto`, `docker` or `cri`
+    docker_socket: Path | None  # None where docker is asked elsewhere
+    endpoint: Path | None  # as settings name it
+    config_dir: Path | None  # of CNI, in place of the directory that the runtime names
+    asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
+    _found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
+    _served: Collection[Path] = ()  # the sockets that are listened on, by a runtime that runs
+    _late: Late | None = None  # why the networks are not known: a runtime is waited for once a snapshot
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
         """List the containers of all runtimes; raises SourceError if any of them fails."""
@@ -68,7 +62,7 @@ class NodeRuntimes:
         self.asked = ()
         runtimes, self._found = self._found or self._runtimes(), ()
         for runtime in runtimes:
-            others, chosen = self.asked, Path(runtime.expected.endpoint) == self._endpoint
+            others, chosen = self.asked, Path(runtime.expected.endpoint) == self.endpoint
             self.asked = (*others, replace(runtime.expected, chosen=chosen))
             if self._late:
                 raise self._late
@@ -88,31 +82,29 @@ class NodeRuntimes:
     def has(self, container_id: str) -> bool:
         """Return whether any runtime has it; raises SourceError if any of them fails."""
         # One that was asked for the last list has to be asked again: the others cannot deny what is in it.
-        runtimes = {runtime.expected.endpoint: runtime for runtime in self._runtimes()}
-        asked = {endpoint: self._ask(one, partial(one.has, container_id)) for endpoint, one in runtimes.items()}
+        runtimes = self._runtimes()
+        asked = {one.expected.endpoint: self._ask(one, partial(one.has, container_id)) for one in runtimes}
         if any(asked.values()):
             return True
-        answers = {endpoint for endpoint, answer in asked.items() if answer is not None}
-        if silent := [runtime for runtime in self.asked if runtime.endpoint not in answers]:
+        if silent := [runtime for runtime in self.asked if asked.get(runtime.endpoint) is None]:
             raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
-        if not answers:
+        if False not in asked.values():
             raise SourceError(_NONE_SERVES)
         return False
 
-    def networks(self, config_dir: Path | None = None) -> tuple[RuntimeNetwork, ...]:
+    def networks(self) -> tuple[RuntimeNetwork, ...]:
         """Return the networks that give pods their addresses; raises SourceError if they are not known."""
         # The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
-        # `config_dir` overrides the directory that the runtime names.
         self._late, self._found = None, ()
         runtimes = self._found = self._runtimes()
         certain = len(runtimes) == 1 or bool(self._named())
         status = self._status(runtimes[0]) if certain else CniStatus()
-        directory = config_dir or status.directory or DEFAULT_DIRECTORY
+        directory = self.config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
             others = chain.from_iterable(self._of_class(other) for other in status.others)
             return (*loaded_networks(status.loaded, directory), *others)
         if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
-            return self._docker_networks(config_dir, certain=certain)
+            return self._docker_networks(certain=certain)
         return default_networks(directory, status.default)
 
     def _status(self, runtime: Runtime) -> CniStatus:
@@ -127,16 +119,16 @@ class NodeRuntimes:
         try:
             return default_networks(directory)
         except NotConfigured:
-            if is_directory(directory) or is_missing_on_node(directory, self._proc):
+            if is_directory(directory) or is_missing_on_node(directory, self.proc):
                 return ()
             raise
 
-    def _docker_networks(self, config_dir: Path | None, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
+    def _docker_networks(self, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
         """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
-        node = self._processes.read()
+        node = self.processes.read(complete=False)
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
-        directory = config_dir or Path(self._processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY)
+        directory = self.config_dir or Path(self.processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY)
         try:
             return default_networks(directory)
         except NotConfigured:
@@ -148,59 +140,56 @@ class NodeRuntimes:
 
     def _ask(self, runtime: Runtime, question: Callable[[], _T]) -> _T | None:
         """Return the answer. None: without CRI it is no runtime, which is a fault if somebody named its endpoint."""
+        endpoint = Path(runtime.expected.endpoint)
+        if runtime.expected.name != DOCKER and endpoint not in self._served:
+            raise SourceError(f"no container runtime listens at {endpoint} on this node, so it was not asked")
         try:
             return question()
         except NoCri as error:
-            if Path(runtime.expected.endpoint) in {self._endpoint, Path(self._named())}:
+            if endpoint in {self.endpoint, Path(self._named())}:
                 raise SourceError(str(error)) from error
             return None
 
     def _runtimes(self) -> Sequence[Runtime]:
-        named = "" if self._choice == DOCKER else self._named()
-        if self._choice == DOCKER or (named == DOCKER and self._choice != CRI):
-            return [self._docker()]
-        found, served = self._cri_runtimes(named)
-        if self._choice == CRI:
+        named = "" if self.choice == DOCKER else self._named()
+        if self.choice == DOCKER or (named == DOCKER and self.choice != CRI):
+            return [self.docker()]
+        found = self._cri_runtimes(named)
+        if self.choice == CRI:
             if not found:
                 raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")
             return found
         if not found:
-            self._processes.require_any()  # where nothing else runs, docker says why it does not answer
-        return [*found, self._docker()] if not found or self._runs_docker(served) else found
+            self.processes.require_any()  # where nothing else runs, docker says why it does not answer
+        return [*found, self.docker()] if not found or self._runs_docker() else found
 
-    def _cri_runtimes(self, named: str) -> tuple[list[Runtime], Collection[Path]]:
-        """Return those to ask, and the sockets that are served. An endpoint that somebody names must answer."""
+    def _cri_runtimes(self, named: str) -> list[Runtime]:
+        """Return those to ask. An endpoint that somebody names must answer."""
         known: list[Path] = []
-        if self._endpoint:
-            wanted = [self._endpoint]
+        if self.endpoint:
+            wanted = [self.endpoint]
         else:
             wanted = [Path(named)] if named not in {"", DOCKER} else []
             known = [Path(endpoint) for endpoint in ENDPOINTS]
         # The node's list of sockets is long: it is read once a question.
-        served = self._served({*wanted, *known, *filter(None, [self._docker_socket])})
-        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in served)])
-        return [self._connect(path, partial(_require, path, served)) for path in endpoints], served
+        self._served = self._find_served({*wanted, *known, *filter(None, [self.docker_socket])})
+        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in self._served)])
+        return list(map(self.connect, endpoints))
 
     def _named(self) -> str:
         try:
-            return self._processes.named_runtime() or ""
+            return self.processes.named_runtime() or ""
         except SourceError as error:
             why = f"it is unknown which one runs: {error}"
             raise SourceError(f"no container runtime was asked, because {why}") from error
 
-    def _served(self, sockets: Iterable[Path]) -> frozenset[Path]:
-        """Return those that are listened on, and whose runtime runs."""
+    def _find_served(self, sockets: Iterable[Path]) -> frozenset[Path]:
         spellings = {path: {bytes(path), b"/var" + bytes(path)} for path in sockets}
-        listening = read_sockets(self._proc, chain.from_iterable(spellings.values())).listening
+        listening = read_sockets(self.proc, chain.from_iterable(spellings.values())).listening
         found = {path: RUNTIME_OF_SOCKET.get(path.name) for path, names in spellings.items() if names & listening}
         # Systemd may listen in the place of a runtime, and start it for a question.
-        running = self._processes.running(set(filter(None, found.values())))
+        running = self.processes.running(set(filter(None, found.values())))
         return frozenset(path for path, runtime in found.items() if runtime is None or runtime in running)
 
-    def _runs_docker(self, served: Collection[Path]) -> bool:
-        return self._processes.runs(DOCKER) if self._docker_socket is None else self._docker_socket in served
-
-
-def _require(socket: Path, served: Collection[Path]) -> None:
-    if socket not in served:
-        raise SourceError(f"no container runtime listens at {socket} on this node, so it was not asked")
+    def _runs_docker(self) -> bool:
+        return self.processes.runs(DOCKER) if self.docker_socket is None else self.docker_socket in self._served

@@ -273,7 +273,7 @@ def test_the_directory_and_the_default_network_of_crio_and_the_directory_of_cri_
             assert "/nowhere does not exist (it must be mounted" in why(wired, "networks")
     machine.servers[CRIO].http = http(configured.format(directory, "third"))
     assert f"third, is in no file of {directory}" in why(machine.wire("crio", CRIO), "networks")
-    wired = machine.wire("dockerd cri-dockerd", DOCKERS, kubelet="unix:///run/cri-dockerd.sock")
+    wired = machine.wire("dockerd cri-dockerd cri-dockerd", DOCKERS, kubelet="unix:///run/cri-dockerd.sock")
     machine.process(9, "cri-dockerd", "--cni-conf-dir", directory)
     assert read(wired.snapshot, "networks").known() == CBR0
     machine.process(10, "cri-dockerd", "--cni-conf-dir=/else")
