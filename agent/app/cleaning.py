@@ -31,7 +31,8 @@ def cleaner(
 ) -> Cleaner:
     """`actor`: who releases, for the journal. `applied`: False for a dry run. `heartbeat`: see Cleaner."""
     session = limits, actor, JournalStore(config.state_dir), recheck, node_files(config), loop.wall
-    return Cleaner(*session, applied, heartbeat, partial(_no_network, config))
+    no_network = partial(_no_network, config)
+    return Cleaner(*session, applied=applied, heartbeat=heartbeat, no_network=no_network)
 
 
 def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool) -> Limits:
@@ -152,7 +153,7 @@ def restore_entry(config: Config, entry: Entry, journal: Journal, *, apply: bool
             with store.exclusive(files.lock_timeout), held_signals():
                 why = restoring.recover_and_restore(entry.name, files, store, loop.wall())
         else:
-            restoring.check(entry, journal, files)
+            restoring.require_restorable(entry, journal, files)
     except (Busy, OSError, restoring.RestoreError, SourceError) as error:
         return Restoration(entry, done=False, why=describe_error(error))
     return Restoration(entry, done=True, why=why)

@@ -84,6 +84,7 @@ class GuardContext:
     halted: str = ""  # why cleanup halted; empty if it did not
     journal_trouble: str = ""  # why the journal cannot be used; empty if it can
     journal_damage: Sequence[str] = ()  # the files of the journal that cannot be parsed
+    restored: frozenset[str] = frozenset()  # the sandboxes that somebody restored: released by name only
     paused: frozenset[Reservation] = frozenset()  # the leaks whose release has just failed: left alone for a while
 
     @property
@@ -251,7 +252,7 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 
 def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """Older than the grace period by its mtime, and the same leak in two snapshots. If it is empty: by name only."""
+    """Older than the grace period by its mtime, and the same leak in two snapshots."""
     for reservation in request.reservations:
         if refusal := _too_young(context.snapshot.taken_at - reservation.mtime, context.limits.grace):
             return refusal
@@ -262,8 +263,14 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         classified = context.assessment.classified[reservation]
         if classified.state is not State.LEAKED:
             return Refusal(Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}")
-    if not request.container_id and context.limits.only is None:
+    return _only_by_name(request, context)
+
+
+def _only_by_name(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    why = "somebody restored it after a release: whoever has the address may be visible to nobody here"
+    if not request.container_id:
         why = "its file is empty: somebody may have made it to keep the address free"
+    if context.limits.only is None and request.container_id in {"", *context.restored}:
         return Refusal(Reason.NOT_CONFIRMED, why, f"--ip={request.ips[0]}")
     return None
 

@@ -140,6 +140,10 @@ class Journal:
         """Return the last release of each sandbox, by container ID. No record of these must ever reappear."""
         return {entry.container_id: entry for entry in self.entries if entry.released and entry.container_id}
 
+    def restored(self) -> frozenset[str]:
+        """Return the sandboxes that somebody has restored: whoever has such an address was seen by no source."""
+        return frozenset(entry.container_id for entry in self.entries if entry.restored) - {""}
+
     def unfinished(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.unfinished)
 
@@ -192,10 +196,14 @@ class JournalStore:
     def full(self, now: datetime) -> str:
         """Return until when no entry can begin, because the oldest may still be needed; empty if one can."""
         try:
-            oldest = self._to_drop()
+            if (oldest := self._to_drop()) is None:
+                return ""
+            entry = parse_entry(read_file(oldest[0], largest=_MAX_BYTES)[0])
         except OSError:
             return ""  # `trouble` tells
-        if oldest is None or now - from_mtime(oldest[1].st_mtime_ns) > RETENTION:
+        if entry and entry.unfinished:
+            return f"the journal is full until a cleanup or restore recovers {oldest[0]}"
+        if now - from_mtime(oldest[1].st_mtime_ns) > RETENTION:
             return ""
         return f"the journal is full until {oldest[0]} is {RETENTION.total_seconds() / 3600:.0f} hours old"
 

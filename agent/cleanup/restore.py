@@ -22,14 +22,14 @@ class RestoreError(Exception):
     """The entry must not be restored; the text says why."""
 
 
-def _missing(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[FileImage]:
+def _to_put_back(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[FileImage]:
     """Return what to put back. Raises RestoreError if that took an address from its owner, or gave a sandbox two."""
     if entry.verdict is None:
         raise RestoreError(_UNFINISHED)
     if entry.verdict not in {Verdict.RELEASED, IN_DOUBT}:
         raise RestoreError(f"nothing was released: the outcome was {entry.verdict.value}")
     missing = _not_in_place(entry, networks)
-    if not missing and not (entry.released and entry.reservations):
+    if not missing and not (entry.released and entry.reservations):  # one in doubt may be in place
         raise RestoreError("nothing is missing: all reservations are in place")
     for image, other in missing.items():
         if other:
@@ -46,17 +46,19 @@ def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Mapping[
     return {image: now for image, now in found if not now or (now.name, now.content) != (image.name, image.content)}
 
 
-def check(entry: Entry, journal: Journal, files: NodeFiles) -> None:
+def require_restorable(entry: Entry, journal: Journal, files: NodeFiles) -> None:
     """Raise RestoreError or OSError if the entry cannot be restored, as when its sandbox was released again later."""
-    later = None if entry.released else journal.released_from().get(entry.container_id)
-    if later:
-        raise RestoreError(f"the entry was restored and released again since: restore {later.name} instead")
+    later = journal.released_from().get(entry.container_id, entry)
+    if later.name != entry.name:
+        raise RestoreError(f"its sandbox was released again since: restore {later.name} instead")
     with files.opened(entry.directories) as networks:
-        _missing(entry, networks)
+        _to_put_back(entry, networks)
+    if entry.restored:
+        raise RestoreError("the entry was restored before: nodeleak did not remove what is missing now")
 
 
 def recover_and_restore(name: str, files: NodeFiles, store: JournalStore, now: datetime) -> str:
-    """Do what `restore --apply` does, once it holds the cleaner's lock. Return what was not put back, or other news.
+    """Do what `restore --apply` does, once it holds the cleaner's lock. Return a note; empty: all is back.
 
     Raises RestoreError, OSError and SourceError.
     """
@@ -73,7 +75,7 @@ def recover_and_restore(name: str, files: NodeFiles, store: JournalStore, now: d
         return "it was interrupted, and all its reservations are in place now"
     if before.verdict is None and entry.released:
         raise RestoreError(entry.why)
-    check(entry, journal, files)
+    require_restorable(entry, journal, files)
     return _restore(entry, files, store, now)
 
 
@@ -85,7 +87,7 @@ def _restore(entry: Entry, files: NodeFiles, store: JournalStore, now: datetime)
     linked: list[FileImage] = []
     try:
         with files.locked(entry.directories) as networks:
-            for image in _missing(entry, networks):
+            for image in _to_put_back(entry, networks):
                 networks[image.directory].link(image)
                 linked.append(image)
     except (RestoreError, LockHeld, OSError) as error:

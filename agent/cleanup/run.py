@@ -90,6 +90,7 @@ class Cleaner:
             halted=self.halted,
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,
+            restored=self._read.restored(),
             paused=frozenset(leak for leak, until in self._paused.items() if snapshot.uptime < until),
         )
 
@@ -155,7 +156,7 @@ class Cleaner:
         return outcomes
 
     def _release_batch(self, requests: Sequence[ReleaseRequest], taken_at: datetime) -> list[Outcome]:
-        if refused := self._not_begun(requests[0], taken_at):
+        if refused := self._why_not(requests[0], taken_at):
             return [replace(refused, request=request) for request in requests]
         try:
             # Outside every lock, because it takes some seconds.
@@ -171,14 +172,15 @@ class Cleaner:
             with self.journal.exclusive(self.files.lock_timeout):
                 active = self.journal.read().active_since(self._read)
                 for request in requests:
-                    refused = self._not_begun(request, taken_at, active) or _probe_refusal(request, probed)
+                    refused = self._why_not(request, taken_at, active) or _probe_refusal(request, probed)
                     outcomes.append(refused or _still_locked(request, outcomes) or self._release_one(request, probed))
                     self.heartbeat()
         except (Busy, OSError, SourceError) as error:
-            outcomes += [_not_journaled(request, error) for request in requests[len(outcomes) :]]
+            left = requests[len(outcomes) :]
+            outcomes += [_probe_refusal(request, probed) or _not_journaled(request, error) for request in left]
         return outcomes
 
-    def _not_begun(self, request: ReleaseRequest, taken_at: datetime, active: Collection[str] = ()) -> Outcome | None:
+    def _why_not(self, request: ReleaseRequest, taken_at: datetime, active: Collection[str] = ()) -> Outcome | None:
         """Begin no release after a signal, too long after the snapshot, or of what the journal shows in motion."""
         if interrupted():
             return Outcome(request, Verdict.INTERRUPTED, why="interrupted by a signal before this release began")

@@ -118,8 +118,8 @@ def _release_journaled(
         return replace(outcome, why=why)
     if verdict is Verdict.RELEASED:
         why = files.unlink_cached(entry)
-    at = entry.at + timedelta(seconds=files.clock() - start)
-    return replace(outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), at, why))
+    ended = entry.at + timedelta(seconds=files.clock() - start)
+    return replace(outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), ended, why))
 
 
 def _compare_and_unlink(images: Sequence[FileImage], networks: Mapping[str, "LockedNetwork"]) -> tuple[Verdict, str]:

@@ -196,6 +196,10 @@ def test_no_release_of_the_last_day_is_ever_dropped(
         assert journal.full(NOW) == ""
         journal.begin(named(str(number)), ())
         written(str(number), timedelta(hours=24, seconds=-number))
+    assert "until a cleanup or restore recovers" in journal.full(NOW + timedelta(days=2))
+    for number in range(3):
+        journal.update(named(str(number)).ended(Verdict.RELEASED, ""), NOW)
+        written(str(number), timedelta(hours=24, seconds=-number))
     full = f"the journal is full until {file.with_name('0.json')} is 24 hours old"
     assert journal.full(NOW) == full
     with pytest.raises(OSError, match=full):

@@ -145,6 +145,9 @@ def test_what_the_journal_shows_in_motion_since_the_snapshot_is_not_released_in_
         daemon = Daemon(before)
         daemon.sync(LEAK)
         assert verdicts_of(daemon.sync(LEAK, meanwhile=[meanwhile])) == [(THE_IP, Verdict.CHANGED)]
+        then = Verdict.REFUSED if meanwhile.restored or meanwhile.restoring else Verdict.RELEASED
+        assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, then)], "what was restored is released by name only"
+        daemon.cleaner.limits = replace(daemon.cleaner.limits, only=frozenset({THE_IP}))
         assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 

@@ -91,7 +91,7 @@ def whole(world: World) -> str:
 def clean(before: World, after: World) -> str:
     """Every leak is gone, if the runtime's list is complete, the API server is up to date, and the journal has room.
 
-    Empty files stay: they are released only by name.
+    Empty files stay, and what was restored: they are released only by name.
     """
     truthful = before.room >= len(unowned(before)) and all(
         not sandbox.hidden
@@ -100,7 +100,8 @@ def clean(before: World, after: World) -> str:
         for sandbox in before.sandboxes
     )  # fmt: skip
     held = {namespace.ip for namespace in before.pinned}
-    due = [file for file in unowned(before) if file.content and file.ip not in held]
+    by_name = {"", *(entry.container_id for entry in after.journal if entry.restored)}
+    due = [file for file in unowned(before) if file.content not in by_name and file.ip not in held]
     if truthful and (left := [file for file in due if file in after.files]):
         return f"{left[0].ip} is still leaked after a cleaner has run to its end"
     return ""

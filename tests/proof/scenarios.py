@@ -25,7 +25,7 @@ ONE, TWO = "1" * 64, "2" * 64
 GONE = "9" * 64
 DEFAULTS = Setup(grace=timedelta(minutes=5), confirm=timedelta(seconds=3), settle=timedelta(minutes=5), clock=True)
 NAMED = Setup(only=frozenset({f"10.244.1.{last}" for last in range(2, 9)}))
-"""Somebody releases by name, which is the only way to release an empty file."""
+"""Somebody releases by name, which is the only way to release an empty file, and what was restored."""
 V4 = (("10.244.1.2",),)
 DUAL_STACK = (*V4, ("fd00::2",))
 
@@ -195,6 +195,7 @@ RESTORING = Scenario(
     start=node(ADDING, families=DUAL_STACK, journal=(RELEASED_BEFORE,), left=KILLED_ONCE),
     cleaners=2,
     restores="1",
+    releases=False,
 )
 RESTORING_DISK = Scenario(
     name="dual stack: a restoration while the disk fails twice, and it is killed, at any time",
