@@ -31,7 +31,8 @@ AT_ONCE: Final = ("--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-shar
 WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
 _RESTORE_AND_DIE: Final = """
 timeout --signal=KILL "$(shuf -n 1 -e 0.2 0.3 0.4 0.6 30 30)" {restore}
-code=$?
+code=$?  # what was restored is released by name only
+{clean} $(ls "$NODELEAK_CNI_NETWORKS_DIR"/* | sed -n 's/^[0-9.]*$/--ip=&/p')
 [ $code -eq 2 ] || exit $code  # 2: nothing is released yet
 """
 _FATAL: Final = {2: "wrong usage", 70: "internal error", 126: "not executable", 127: "command not found"}
@@ -49,10 +50,11 @@ def nodeleak() -> str:
 
 def loop_command(text: str) -> str:
     """Return the shell command that is run in a loop beside docker."""
+    clean = shlex.join([nodeleak(), "clean", "--apply", "--output=json", "--cleanup-network=auto", *AT_ONCE])
     named = {
-        NODELEAK: shlex.join([nodeleak(), "clean", "--apply", "--output=json", "--cleanup-network=auto", *AT_ONCE]),
+        NODELEAK: clean,
         ONE_LINER: shlex.join(["bash", str(Path(__file__).with_name("one_liner.sh"))]),
-        RESTORE: _RESTORE_AND_DIE.format(restore=shlex.join([nodeleak(), "restore", "--last", "--apply"])),
+        RESTORE: _RESTORE_AND_DIE.format(restore=shlex.join([nodeleak(), "restore", "--last", "--apply"]), clean=clean),
     }
     return named.get(text, text)
 
