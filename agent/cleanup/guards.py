@@ -122,6 +122,12 @@ class GuardContext:
         return found
 
     @cached_property
+    def running(self) -> tuple[int, int]:
+        """How many pods run according to the API server, and of how many of them no runtime lists a container."""
+        running = {pod.name for pod in self.snapshot.pods.known() if pod.has_sandbox}
+        return len(running), len(running.difference(container.pod for container in self.snapshot.containers.known()))
+
+    @cached_property
     def treadmills(self) -> Mapping[str, failing_plugin.Treadmill]:
         """The networks in which each retry of a pod takes another address."""
         return failing_plugin.treadmills(self.assessment)
@@ -327,11 +333,9 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
         return Refusal(Reason.RUNTIME_DOUBTFUL, f"{history.why}; its list is trusted again after --settle")
     if isinstance(snapshot.pods, NotRequested):
         return None
-    running = {pod.name for pod in snapshot.pods.known() if pod.has_sandbox}
-    missing = running.difference(container.pod for container in snapshot.containers.known())
-    few = len(running) < MIN_CONTAINERS
-    if missing and (missing == running if few else len(missing) > len(running) / 2):
-        who = f"{len(missing)} of the {len(running)} pods that run according to the API server"
+    running, missing = context.running
+    if running and (missing == running or (running >= MIN_CONTAINERS and missing > running / 2)):
+        who = f"{missing} of the {running} pods that run according to the API server"
         return Refusal(Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}")
     return None
 

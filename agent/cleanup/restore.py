@@ -116,7 +116,7 @@ def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
     interrupted = f"this {'restoration' if entry.restoring else 'release'} was interrupted"
     with files.locked(entry.directories) as networks:
         missing = _not_in_place(entry, networks)
-        if len(missing) == len(entry.reservations):
+        if missing.keys() == {*entry.reservations}:
             why = f"{interrupted}; no reservation is in place"
             if entry.verdict:
                 return entry.ended(entry.verdict, why)

@@ -176,8 +176,7 @@ class Cleaner:
                     outcomes.append(refused or _still_locked(request, outcomes) or self._release_one(request, probed))
                     self.heartbeat()
         except (Busy, OSError, SourceError) as error:
-            left = requests[len(outcomes) :]
-            outcomes += [_probe_refusal(request, probed) or _not_journaled(request, error) for request in left]
+            outcomes += [_not_journaled(request, error) for request in requests[len(outcomes) :]]
         return outcomes
 
     def _why_not(self, request: ReleaseRequest, taken_at: datetime, active: Collection[str] = ()) -> Outcome | None:

@@ -63,11 +63,6 @@ def test_alerts_compare_targets_of_one_cluster_only() -> None:
         assert ("by (" in rule["expr"]) <= ("by (cluster" in rule["expr"])
 
 
-def test_the_prometheusrule_has_the_rules() -> None:
-    rendered = (ROOT / "deploy/overlays/prometheus-operator/prometheusrule.yaml").read_text()
-    assert yaml.safe_load(rendered)["spec"] == yaml.safe_load(RULES.read_text())
-
-
 def test_alerts_reach_their_receivers_nothing_critical_is_muted_and_muting_alerts_exist() -> None:
     critical = {rule["alert"] for rule in rules("alert") if rule["labels"]["severity"] == "critical"}
     of_others = {"KubeNodeNotReady", "KubeNodeUnreachable"}  # of the Kubernetes mixin

@@ -1,6 +1,7 @@
 """The page in a real browser: legible, complete by itself, and usable by keyboard, whatever it shows."""
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -219,8 +220,8 @@ def serving(report: Report | None) -> Iterator[str]:
 
 def test_the_screenshots_of_the_documentation_can_be_taken(browser: Browser, tmp_path: Path) -> None:
     assert browser.is_connected()
-    script = Path(__file__).parents[2] / "hack" / "screenshots"
-    subprocess.run([script, f"--to={tmp_path}"], check=True, timeout=60)  # noqa: S603 (ours)
+    command = [sys.executable, "-m", "tests.screenshots", f"--to={tmp_path}"]
+    subprocess.run(command, check=True, timeout=60, cwd=Path(__file__).parents[2])  # noqa: S603 (ours)
     made = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
     assert made.keys() == {"page-healthy.png", "page-leak.png", "page-incomplete.png", "page-dark.png"}
     assert all(10_000 < size <= 200_000 for size in made.values())

@@ -6,6 +6,7 @@ that cannot be parsed costs no more than the pod's name. Changes nothing.
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -84,11 +85,11 @@ def _read(path: Path) -> _Directory | None:
 
 
 def _checkpoint(name: str, directory: int) -> tuple[Checkpoint, float]:
-    """Return it, and when it was written. Where a file cannot be read any more, somebody uses the directory."""
-    written = math.inf
+    """Return it, and when it was written."""
+    written = math.inf  # of a file that has just vanished: somebody uses the directory
     try:
-        content, mtime_ns = read_file(name, directory)
-        written = mtime_ns / 10**9
+        written = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
+        content, _ = read_file(name, directory)
         tree = json.loads(content)
         host_network = (tree.get("data") or {}).get("host_network") is True
         return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network), written

@@ -52,6 +52,7 @@ class NodeRuntimes:
     config_dir: Path | None  # of CNI, in place of the directory that the runtime names
     asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
     _found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
+    _cri: Sequence[Runtime] = ()  # those of the last search that are asked by CRI
     _served: Collection[Path] = ()  # the sockets that are listened on, by a runtime that runs
     _late: Late | None = None  # why the networks are not known: a runtime is waited for once a snapshot
 
@@ -126,6 +127,8 @@ class NodeRuntimes:
     def _docker_networks(self, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
         """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
         node = self.processes.read(complete=False)
+        if not any((node.cri_dockerd, node.network_plugin)):  # it may have been started since the last search
+            node = self.processes.read()
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
         directory = self.config_dir or Path(self.processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY)
@@ -141,7 +144,7 @@ class NodeRuntimes:
     def _ask(self, runtime: Runtime, question: Callable[[], _T]) -> _T | None:
         """Return the answer. None: without CRI it is no runtime, which is a fault if somebody named its endpoint."""
         endpoint = Path(runtime.expected.endpoint)
-        if runtime.expected.name != DOCKER and endpoint not in self._served:
+        if runtime in self._cri and endpoint not in self._served:
             raise SourceError(f"no container runtime listens at {endpoint} on this node, so it was not asked")
         try:
             return question()
@@ -154,7 +157,7 @@ class NodeRuntimes:
         named = "" if self.choice == DOCKER else self._named()
         if self.choice == DOCKER or (named == DOCKER and self.choice != CRI):
             return [self.docker()]
-        found = self._cri_runtimes(named)
+        found = self._cri = self._cri_runtimes(named)
         if self.choice == CRI:
             if not found:
                 raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")

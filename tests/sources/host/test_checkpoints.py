@@ -167,12 +167,12 @@ def test_a_checkpoint_that_appears_after_the_reading_or_vanishes_in_it_counts(
     (new / THIRD).unlink()
     for directory, container_id in ((old, GONE), (old, FIRST), (new, SECOND)):
         write(directory, container_id, 1000)
-    opened: Any = os.open
+    stat: Any = os.stat
 
-    def vanishing(path: Any, *flags: int, **more: Any) -> Any:
+    def vanishing(path: Any, **more: Any) -> Any:
         if path == FIRST:
             (old / FIRST).unlink(missing_ok=True)
-        return opened(path, *flags, **more)
+        return stat(path, **more)
 
-    monkeypatch.setattr(os, "open", vanishing)
+    monkeypatch.setattr(os, "stat", vanishing)
     assert GONE in ids(Kubelet(old, new).read(sandbox(SECOND, 2000)))
