@@ -45,8 +45,8 @@ class Reason(StrEnum):
     """According to the API server, a live pod has the address.
     Lifted by: nothing. It ends with the pod."""
     NOT_CONFIRMED = "not_confirmed"
-    """The reservation is younger than the grace period, or two snapshots did not find the same leak.
-    Lifted by: --grace, if its age is the reason. Otherwise run `nodeleak clean` again."""
+    """The reservation is younger than --grace, or no leak in two snapshots, or its file is empty or was restored.
+    Lifted by: --grace, for its age; --ip, for the last two. Otherwise run `nodeleak clean` again."""
     OUTSIDE_RANGE = "outside_range"
     """The network does not allocate this address on this node.
     Lifted by: --ip, for an address that you have checked yourself: it may belong to another program."""
