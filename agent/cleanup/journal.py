@@ -198,14 +198,13 @@ class JournalStore:
         try:
             if (oldest := self._to_drop()) is None:
                 return ""
+            if now - from_mtime(oldest[1].st_mtime_ns) <= RETENTION:
+                return f"the journal is full until {oldest[0]} is {RETENTION.total_seconds() / 3600:.0f} hours old"
             entry = parse_entry(read_file(oldest[0], largest=_MAX_BYTES)[0])
         except OSError:
             return ""  # `trouble` tells
-        if entry and entry.unfinished:
-            return f"the journal is full until a cleanup or restore recovers {oldest[0]}"
-        if now - from_mtime(oldest[1].st_mtime_ns) > RETENTION:
-            return ""
-        return f"the journal is full until {oldest[0]} is {RETENTION.total_seconds() / 3600:.0f} hours old"
+        unfinished = f"the journal is full until a cleanup or restore recovers {oldest[0]}"
+        return unfinished if entry and entry.unfinished else ""
 
     def size(self) -> int | None:
         """Return the bytes of all files; None if there is none, or if that cannot be told."""

@@ -195,7 +195,8 @@ def test_no_release_of_the_last_day_is_ever_dropped(
     for number in range(3):
         assert journal.full(NOW) == ""
         journal.begin(named(str(number)), ())
-    assert "until a cleanup or restore recovers" in journal.full(NOW + timedelta(days=2))
+        written(str(number), timedelta(hours=25, seconds=-number))
+    assert "until a cleanup or restore recovers" in journal.full(NOW)
     for number in range(3):
         journal.update(named(str(number)).ended(Verdict.RELEASED, ""), NOW)
         written(str(number), timedelta(hours=24, seconds=-number))

@@ -83,13 +83,13 @@ class NodeRuntimes:
     def has(self, container_id: str) -> bool:
         """Return whether any runtime has it; raises SourceError if any of them fails."""
         # One that was asked for the last list has to be asked again: the others cannot deny what is in it.
-        runtimes = self._runtimes()
-        asked = {one.expected.endpoint: self._ask(one, partial(one.has, container_id)) for one in runtimes}
-        if any(asked.values()):
+        runtimes = {runtime.expected.endpoint: runtime for runtime in self._runtimes()}
+        answers = {path: self._ask(found, partial(found.has, container_id)) for path, found in runtimes.items()}
+        if any(answers.values()):
             return True
-        if silent := [runtime for runtime in self.asked if asked.get(runtime.endpoint) is None]:
+        if silent := [runtime for runtime in self.asked if answers.get(runtime.endpoint) is None]:
             raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
-        if False not in asked.values():
+        if False not in answers.values():
             raise SourceError(_NONE_SERVES)
         return False
 
