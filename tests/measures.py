@@ -16,18 +16,18 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 DESTROYING: Final = ("guards", "journal", "recheck", "restore", "run", "unlink")  # From `clean --apply` to unlink
 _PROSE: Final = ("docs", "deploy", "tests", "hack")
 BUDGETS: Final = {
-    "agent/sources: lines": (5_108, 4_300),
+    "agent/sources: lines": (5_107, 4_300),
     "agent/exporters: lines": (2_759, 2_400),
     "agent/checks: lines": (3_048, 2_100),
     "agent/model: lines": (2_423, 1_500),
-    "agent/cleanup: lines": (1_745, 1_000),
+    "agent/cleanup: lines": (1_744, 1_000),
     "agent/fleet: lines": (1_366, 1_250),
     "agent/cli: lines": (1_109, 950),
     "agent/kube_events: lines": (497, 400),
     "agent/app, state and others: lines": (1_307, 1_050),
-    "agent: lines": (19_362, 15_000),
+    "agent: lines": (19_360, 15_000),
     "agent: modules": (152, 150),
-    "the destroying path: lines": (1_592, 1_000),
+    "the destroying path: lines": (1_591, 1_000),
     "the longest function": (40, 40),
     "the highest complexity": (10, 10),
     "tests: lines": (39_500, 40_000),
